@@ -1,0 +1,31 @@
+# `make check` is every check there is; `.ci/run` installs what it needs and runs the same.
+PYTHON ?= python
+
+.PHONY: check format lint types layers sizes test test-fast
+
+check: lint types layers sizes test
+
+format:
+	$(PYTHON) -m ruff format src tests tools benchmarks examples
+	$(PYTHON) -m ruff check --fix src tests tools benchmarks examples
+
+lint:
+	$(PYTHON) -m ruff format --check src tests tools benchmarks examples
+	$(PYTHON) -m ruff check src tests tools benchmarks examples
+
+types:
+	$(PYTHON) -m mypy
+
+layers:
+	lint-imports --no-cache
+
+sizes:
+	$(PYTHON) tools/size_ratchet.py
+
+# Tests that assert on a clock run alone, after the others, so that neighbours do not slow them.
+test:
+	$(PYTHON) -m pytest -n 2 --dist worksteal -m "not timing" --cov --cov-report=
+	$(PYTHON) -m pytest -m timing -s --cov --cov-append --cov-report=term
+	
+test-fast:
+	$(PYTHON) -m pytest -n 2 -q -m "not timing and not assets"

@@ -1,0 +1,29 @@
+"""Every error a person can meet. The message says what to do next."""
+
+
+class OctavoError(Exception):
+    """Base of all errors raised on purpose."""
+
+
+class ConfigError(OctavoError):
+    """An option has a value that cannot work."""
+
+
+class CheckpointError(OctavoError):
+    """A checkpoint is missing, malformed or of a kind that is not supported."""
+
+
+class TemplateError(OctavoError):
+    """A chat template is missing, failed, or ran past its limits."""
+
+
+class CapacityError(OctavoError):
+    """This machine is too small for what was asked of it."""
+
+
+class RequestError(OctavoError):
+    """A request is refused. `param` names the field at fault, as API clients expect it."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param

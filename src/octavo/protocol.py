@@ -1,0 +1,113 @@
+"""Messages between the front end (text) and the engine (tokens).
+
+Frozen structs, token ids only. Nothing here knows torch, a tokenizer or a socket.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"  # a stop token, or (decided by the front end) a stop string
+    LENGTH = "length"  # max_tokens, or the context is full
+    ABORT = "abort"  # the client went away
+    DEADLINE = "deadline"  # the request's deadline passed
+    ERROR = "error"  # this request alone failed; `TokenOutput.error` says how
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything a request may ask of sampling. Checked by `frontend.intake`, which also fixes the seed."""
+
+    temperature: float = 1.0  # 0 is greedy
+    top_p: float = 1.0
+    top_k: int = 0  # 0 is off
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = {}
+    min_tokens: int = 0
+    max_tokens: int | None = None  # None: until the model stops or the context is full
+    stop: tuple[str, ...] = ()
+    include_stop: bool = False  # keep the stop string in the text
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    seed: int | None = None
+    n: int = 1
+    logprobs: int | None = None  # None: none; k: the chosen token's and the k best
+    prompt_logprobs: int | None = None
+    skip_special_tokens: bool = True
+
+
+class TokenLogprob(msgspec.Struct, frozen=True):
+    """Log-probability of one token under the model itself: before temperature, penalties and filters."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()  # best first
+
+
+class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
+    """One choice of one request; n > 1 is n of these with the same `request_id`."""
+
+    request_id: str
+    choice: int = 0
+    prompt_ids: tuple[int, ...]
+    params: SamplingParams  # params.seed and params.max_tokens are set
+    stop_ids: tuple[int, ...] = ()  # end-of-sequence (unless ignored) and stop_token_ids
+    priority: int = 0  # smaller is more urgent
+    arrival: float = 0.0
+    deadline: float | None = None
+    cache_salt: str = ""  # prefixes are shared within a salt only
+    resume_ids: tuple[int, ...] = ()  # tokens already emitted before a crash
+
+
+class Abort(msgspec.Struct, frozen=True, tag="abort"):
+    request_id: str
+
+
+class Timings(msgspec.Struct, frozen=True):
+    """Seconds a sequence spent; preempted time counts where it fell."""
+
+    queue: float
+    prefill: float
+    decode: float
+
+
+class TokenOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """What one step gave one sequence. The last one has `finish`; nothing follows it."""
+
+    request_id: str
+    choice: int
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()  # one per token, if asked for
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()  # of prompt positions 1, 2, ...; in order, over several outputs
+    finish: FinishReason | None = None
+    num_cached: int = 0  # prompt tokens found in the prefix cache
+    num_preemptions: int = 0
+    timings: Timings | None = None  # with `finish`
+    error: str | None = None
+
+
+class EngineOutputs(msgspec.Struct, frozen=True):
+    """One message per step."""
+
+    outputs: tuple[TokenOutput, ...]
+    stats: "EngineStats"
+
+
+class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
+    """State of the engine after a step; counters never fall."""
+
+    num_running: int
+    num_waiting: int
+    pages_total: int
+    pages_free: int
+    pages_cached: int  # in the prefix tree, whether in use or not
+    steps: int
+    tokens_computed: int
+    prompt_tokens: int  # of admitted requests
+    prompt_tokens_cached: int
+    tokens_sampled: int
+    preemptions: int
