@@ -65,6 +65,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate")
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):
     request_id: str
+    choice: int | None = None  # None: every choice
 
 
 class Timings(msgspec.Struct, frozen=True):
@@ -82,7 +83,7 @@ class TokenOutput(msgspec.Struct, frozen=True, kw_only=True):
     choice: int
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()  # one per token, if asked for
-    prompt_logprobs: tuple[TokenLogprob, ...] = ()  # of prompt positions 1, 2, ...; in order, over several outputs
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()  # of positions 1, 2, ...; in order, over several outputs
     finish: FinishReason | None = None
     num_cached: int = 0  # prompt tokens found in the prefix cache
     num_preemptions: int = 0
@@ -111,3 +112,15 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens_cached: int
     tokens_sampled: int
     preemptions: int
+
+
+class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine that is ready says of itself."""
+
+    vocab_size: int
+    max_model_len: int
+    page_size: int
+    num_pages: int
+    device: str
+    dtype: str
+    explanation: tuple[str, ...]  # how the KV cache got its size
