@@ -1,0 +1,40 @@
+"""A priority queue whose entries may lose their meaning while they wait."""
+
+import heapq
+from collections.abc import Callable
+from typing import Any
+
+from octavo.schedule.sequence import Sequence
+
+
+class LazyHeap:
+    """Entries whose sequence no longer satisfies `is_live` are passed over, and swept out when they are many.
+
+    Sweeping costs time in proportion to the entries only after as many have died: O(1) each.
+    """
+
+    def __init__(self, is_live: Callable[[Sequence], bool]) -> None:
+        self._is_live = is_live
+        self._entries: list[tuple[Any, int, Sequence]] = []
+        self._count = 0
+        self._sweep_at = 256
+
+    def push(self, key: Any, sequence: Sequence) -> None:
+        self._count += 1  # equal keys leave in order of arrival
+        heapq.heappush(self._entries, (key, self._count, sequence))
+        if len(self._entries) > self._sweep_at:
+            self._entries = [entry for entry in self._entries if self._is_live(entry[2])]
+            heapq.heapify(self._entries)
+            self._sweep_at = max(256, 2 * len(self._entries))
+
+    def peek(self) -> Sequence | None:
+        entries = self._entries
+        while entries and not self._is_live(entries[0][2]):
+            heapq.heappop(entries)
+        return entries[0][2] if entries else None
+
+    def pop(self) -> Sequence:
+        sequence = self.peek()
+        assert sequence is not None, "pop from an empty queue"
+        heapq.heappop(self._entries)
+        return sequence

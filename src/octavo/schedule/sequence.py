@@ -1,0 +1,73 @@
+"""One choice of one request, as the scheduler sees it."""
+
+from enum import Enum
+
+from octavo.cache import Pages
+from octavo.protocol import GenerateRequest, Timings
+
+
+class Status(Enum):
+    WAITING = "waiting"  # in the queue, or parked behind its leader
+    RUNNING = "running"  # has a slot and pages
+    FINISHED = "finished"  # its terminal output is written
+
+
+class Sequence:
+    """Mutated by the Scheduler only (its `pages` by KVManager).
+
+        token_ids   |  prompt  |  resumed and sampled  |
+                    0 ...... num_computed ...... len(token_ids)
+                    |  KV exists   |     pending      |
+
+    There is no phase: a step computes some pending tokens. A new prompt, a prefix hit, a resumed
+    sequence and a decode differ only in how many are pending.
+    """
+
+    __slots__ = (
+        "admitted_at",
+        "first_token_at",
+        "followers",
+        "key",
+        "num_cached",
+        "num_computed",
+        "num_preemptions",
+        "num_prompt",
+        "num_scored",
+        "pages",
+        "pages_wanted",
+        "request",
+        "slot",
+        "status",
+        "stop_length",
+        "token_ids",
+    )
+
+    def __init__(self, request: GenerateRequest, order: int, max_model_len: int) -> None:
+        max_tokens = request.params.max_tokens
+        assert max_tokens is not None, "intake sets max_tokens"
+        self.request = request
+        self.key = (request.priority, order)  # the order in which sequences are served; never changes
+        self.token_ids = [*request.prompt_ids, *request.resume_ids]
+        self.num_prompt = len(request.prompt_ids)
+        self.stop_length = min(self.num_prompt + max_tokens, max_model_len)
+        self.num_computed = 0
+        self.num_cached = 0
+        self.num_scored = 0  # prompt logprobs delivered
+        self.num_preemptions = 0
+        self.pages: Pages | None = None
+        self.pages_wanted = 0  # what admission lacked last time
+        self.slot = -1
+        self.status = Status.WAITING
+        self.followers: list[Sequence] = []  # other choices, waiting for this one to compute the prompt
+        self.admitted_at: float | None = None
+        self.first_token_at: float | None = None
+
+    @property
+    def needs_prompt_scores(self) -> bool:
+        return self.request.params.prompt_logprobs is not None and self.num_scored < self.num_prompt - 1
+
+    def timings(self, now: float) -> Timings:
+        arrival = self.request.arrival
+        admitted = now if self.admitted_at is None else self.admitted_at
+        first = now if self.first_token_at is None else self.first_token_at
+        return Timings(queue=admitted - arrival, prefill=first - admitted, decode=now - first)
