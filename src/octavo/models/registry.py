@@ -1,0 +1,49 @@
+"""From a config to a model that waits for its weights."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import torch
+
+from octavo.models.config import ModelConfig, unknown_architecture
+from octavo.models.gemma import build_gemma3
+from octavo.models.llama import build_llama
+from octavo.models.qwen import build_qwen2, build_qwen3
+from octavo.models.weights import WeightSet, WeightTarget
+from octavo.ops import Batch, LayerKV, Ops
+
+
+class Model(Protocol):
+    @property
+    def config(self) -> ModelConfig: ...
+
+    def forward(self, batch: Batch, kv: Sequence[LayerKV]) -> torch.Tensor:
+        """Writes the batch's keys and values into `kv`, one per layer; hidden states after the final norm."""
+        ...
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """float32 [R, vocab_size] for R rows of hidden states."""
+        ...
+
+
+_BUILDERS: Mapping[str, Callable[[ModelConfig, WeightSet], Model]] = {
+    "Gemma3ForCausalLM": build_gemma3,
+    "LlamaForCausalLM": build_llama,
+    "MistralForCausalLM": build_llama,
+    "Qwen2ForCausalLM": build_qwen2,
+    "Qwen3ForCausalLM": build_qwen3,
+}
+
+
+def known_architectures() -> tuple[str, ...]:
+    return tuple(_BUILDERS)
+
+
+def build_model(config: ModelConfig, ops: Ops) -> tuple[Model, dict[str, WeightTarget]]:
+    """The model computes garbage until every target, by the checkpoint's tensor name, is written."""
+    build = _BUILDERS.get(config.architecture)
+    if build is None:
+        raise unknown_architecture(config.architecture)
+    weights = WeightSet(ops)
+    model = build(config, weights)
+    return model, weights.targets

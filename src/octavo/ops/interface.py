@@ -1,0 +1,131 @@
+"""The operations every backend has, and the parameters they work on.
+
+A model calls nothing but these on a tensor, views included: so a backend may record the calls and replay
+them, and may keep weights in any layout it likes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from octavo.ops.batch import Batch
+from octavo.ops.kv import LayerKV
+from octavo.ops.parameters import Norm
+from octavo.ops.rope import RopeTable
+
+
+class WeightTarget(Protocol):
+    """A place a checkpoint tensor is streamed into, some rows at a time."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def write_rows(self, start: int, rows: torch.Tensor) -> None:
+        """Puts `rows`, of any dtype and device, at row `start` and on. ValueError if they do not fit."""
+        ...
+
+
+class Linear(Protocol):
+    """A matrix [out_features, in_features] and maybe a bias, stored as the ops that made it like."""
+
+    @property
+    def weight(self) -> WeightTarget: ...
+
+    @property
+    def bias(self) -> WeightTarget | None: ...
+
+
+@dataclass(frozen=True)
+class AttentionSpec:
+    """A query at position p sees the keys in (p - window, p]; without a window, all up to p."""
+
+    scale: float
+    window: int | None = None
+    softcap: float | None = None
+
+
+class Ops(Protocol):
+    """Activations are [T, width], one row per token, in `dtype` on `device`.
+
+    Norms, rope, softmax and activations compute in float32 and round once, at the end.
+    """
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    def new_linear(self, out_features: int, in_features: int, *, bias: bool = False) -> Linear:
+        """Its weights are garbage until they are written."""
+        ...
+
+    def new_embedding(self, num_tokens: int, width: int) -> Linear:
+        """A table for `embedding`, which with tied weights serves `logits` too."""
+        ...
+
+    def new_norm(self, size: int, eps: float, *, offset: float = 0.0) -> Norm:
+        """The gain is `offset` plus the weight in the checkpoint."""
+        ...
+
+    def new_rope(self, inverse_frequencies: torch.Tensor) -> RopeTable:
+        """`inverse_frequencies`: float32 [head_dim / 2], on the CPU."""
+        ...
+
+    def embedding(self, table: Linear, token_ids: torch.Tensor, *, scale: float = 1.0) -> torch.Tensor:
+        """The tokens' rows times `scale`, which is first rounded to the dtype."""
+        ...
+
+    def linear(self, x: torch.Tensor, linear: Linear) -> torch.Tensor: ...
+
+    def logits(self, x: torch.Tensor, head: Linear, *, softcap: float | None = None) -> torch.Tensor:
+        """float32 [R, num_tokens]"""
+        ...
+
+    def add(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor: ...
+
+    def rms_norm(self, x: torch.Tensor, norm: Norm) -> torch.Tensor:
+        """Over the last dimension."""
+        ...
+
+    def add_rms_norm(
+        self, stream: torch.Tensor, update: torch.Tensor, norm: Norm
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(stream + update, its norm)"""
+        ...
+
+    def split_heads(self, qkv: torch.Tensor, sizes: Sequence[int], head_dim: int) -> tuple[torch.Tensor, ...]:
+        """[T, sum(sizes) * head_dim] into one [T, size, head_dim] for each size."""
+        ...
+
+    def rope(
+        self, query: torch.Tensor, key: torch.Tensor, batch: Batch, table: RopeTable
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Rotates each head's first half against its second."""
+        ...
+
+    def attention(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        *,
+        batch: Batch,
+        kv: LayerKV,
+        spec: AttentionSpec,
+    ) -> torch.Tensor:
+        """Writes `key` and `value` into the pages, then attends over them: [T, heads * head_dim].
+
+        Query head h reads the key-value head h // (heads // kv_heads).
+        """
+        ...
+
+    def swiglu(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """silu(gate) * up, of [T, 2 * n] with the gate first."""
+        ...
+
+    def geglu(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """gelu(gate) * up with the tanh form of gelu."""
+        ...

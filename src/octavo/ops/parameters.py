@@ -1,0 +1,42 @@
+"""Parameters held in plain tensors."""
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class TensorTarget:
+    """A tensor as the target of a checkpoint's; `offset` is added to what is written."""
+
+    tensor: torch.Tensor
+    offset: float = 0.0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.tensor.shape)
+
+    def write_rows(self, start: int, rows: torch.Tensor) -> None:
+        check_rows_fit(self.shape, start, rows)
+        place = self.tensor[start : start + len(rows)]
+        place.copy_(rows)
+        if self.offset:
+            place.add_(self.offset)
+
+
+@dataclass(frozen=True)
+class Norm:
+    """The gain is float32 in every model, with the family's offset in it."""
+
+    gain: torch.Tensor
+    eps: float
+    offset: float
+
+    @property
+    def weight(self) -> TensorTarget:
+        return TensorTarget(self.gain, self.offset)
+
+
+def check_rows_fit(shape: tuple[int, ...], start: int, rows: torch.Tensor) -> None:
+    if tuple(rows.shape[1:]) != shape[1:] or start < 0 or start + len(rows) > shape[0]:
+        raise ValueError(f"{tuple(rows.shape)} at row {start} does not fit into a weight of shape {shape}")

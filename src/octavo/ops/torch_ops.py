@@ -1,0 +1,116 @@
+"""The operations in plain torch, on any device: the oracle for every other backend."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+
+from octavo.ops.batch import Batch
+from octavo.ops.interface import AttentionSpec, Linear
+from octavo.ops.kv import LayerKV
+from octavo.ops.parameters import Norm, TensorTarget
+from octavo.ops.rope import RopeTable
+from octavo.ops.torch_attention import attend_pages
+
+
+@dataclass(frozen=True)
+class TorchLinear:
+    matrix: torch.Tensor
+    vector: torch.Tensor | None
+
+    @property
+    def weight(self) -> TensorTarget:
+        return TensorTarget(self.matrix)
+
+    @property
+    def bias(self) -> TensorTarget | None:
+        return None if self.vector is None else TensorTarget(self.vector)
+
+
+@dataclass(frozen=True)
+class TorchOps:
+    """See `Ops`, which documents the operations."""
+
+    device: torch.device
+    dtype: torch.dtype
+
+    def new_linear(self, out_features: int, in_features: int, *, bias: bool = False) -> Linear:
+        vector = torch.empty(out_features, dtype=self.dtype, device=self.device) if bias else None
+        return TorchLinear(
+            torch.empty(out_features, in_features, dtype=self.dtype, device=self.device), vector
+        )
+
+    def new_embedding(self, num_tokens: int, width: int) -> Linear:
+        return self.new_linear(num_tokens, width)
+
+    def new_norm(self, size: int, eps: float, *, offset: float = 0.0) -> Norm:
+        return Norm(torch.empty(size, dtype=torch.float32, device=self.device), eps, offset)
+
+    def new_rope(self, inverse_frequencies: torch.Tensor) -> RopeTable:
+        return RopeTable(inverse_frequencies, self.device)
+
+    def embedding(self, table: Linear, token_ids: torch.Tensor, *, scale: float = 1.0) -> torch.Tensor:
+        rows = F.embedding(token_ids, cast(TorchLinear, table).matrix)
+        return rows * torch.tensor(scale, dtype=self.dtype).item()
+
+    def linear(self, x: torch.Tensor, linear: Linear) -> torch.Tensor:
+        stored = cast(TorchLinear, linear)
+        return F.linear(x, stored.matrix, stored.vector)
+
+    def logits(self, x: torch.Tensor, head: Linear, *, softcap: float | None = None) -> torch.Tensor:
+        logits = self.linear(x, head).float()
+        return logits if softcap is None else torch.tanh(logits / softcap) * softcap
+
+    def add(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return a + b
+
+    def rms_norm(self, x: torch.Tensor, norm: Norm) -> torch.Tensor:
+        wide = x.float()
+        normed = wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + norm.eps)
+        return (normed * norm.gain).to(x.dtype)
+
+    def add_rms_norm(
+        self, stream: torch.Tensor, update: torch.Tensor, norm: Norm
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        stream = stream + update
+        return stream, self.rms_norm(stream, norm)
+
+    def split_heads(self, qkv: torch.Tensor, sizes: Sequence[int], head_dim: int) -> tuple[torch.Tensor, ...]:
+        heads = qkv.view(qkv.shape[0], -1, head_dim)
+        return torch.split(heads, list(sizes), dim=1)
+
+    def rope(
+        self, query: torch.Tensor, key: torch.Tensor, batch: Batch, table: RopeTable
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        cos, sin = (rows[batch.positions].unsqueeze(1) for rows in table.cos_sin(batch.num_positions))
+        return _rotate(query, cos, sin), _rotate(key, cos, sin)
+
+    def attention(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        *,
+        batch: Batch,
+        kv: LayerKV,
+        spec: AttentionSpec,
+    ) -> torch.Tensor:
+        rows = batch.kv_slots // batch.page_size, batch.kv_slots % batch.page_size
+        kv.keys[rows] = key.to(kv.keys.dtype)
+        kv.values[rows] = value.to(kv.values.dtype)
+        return attend_pages(query, batch, kv, spec).flatten(1)
+
+    def swiglu(self, gate_up: torch.Tensor) -> torch.Tensor:
+        gate, up = gate_up.float().chunk(2, dim=-1)
+        return (F.silu(gate) * up).to(gate_up.dtype)
+
+    def geglu(self, gate_up: torch.Tensor) -> torch.Tensor:
+        gate, up = gate_up.float().chunk(2, dim=-1)
+        return (F.gelu(gate, approximate="tanh") * up).to(gate_up.dtype)
+
+
+def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    first, second = x.float().chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)

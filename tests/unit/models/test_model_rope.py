@@ -1,0 +1,55 @@
+"""Rope frequencies, bit for bit those of transformers: at 128k positions a last bit is many."""
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import Gemma3TextConfig, LlamaConfig
+from transformers.models.gemma3.modeling_gemma3 import Gemma3RotaryEmbedding
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from octavo.models.config import FactorScaling, ModelConfig, RopeConfig
+from octavo.models.rope import inverse_frequencies
+
+_LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 32.0,
+    "high_freq_factor": 4.0,
+    "low_freq_factor": 1.0,
+    "original_max_position_embeddings": 8192,
+}
+
+
+def _read(config: LlamaConfig | Gemma3TextConfig, architecture: str) -> ModelConfig:
+    return ModelConfig.from_huggingface({**config.to_dict(), "architectures": [architecture]})
+
+
+@pytest.mark.parametrize("head_dim", [64, 80, 128])
+@pytest.mark.parametrize(
+    "scaling", [{"rope_type": "default"}, {"rope_type": "linear", "factor": 3.0}, _LLAMA3]
+)
+def test_llama(scaling: dict[str, Any], head_dim: int) -> None:
+    theta = 500_000.0
+    config = LlamaConfig(
+        num_hidden_layers=1, head_dim=head_dim, rope_parameters={**scaling, "rope_theta": theta}
+    )
+    ours = inverse_frequencies(_read(config, "LlamaForCausalLM").layers[0].rope, head_dim)
+    assert torch.equal(ours, LlamaRotaryEmbedding(config).inv_freq)
+
+
+def test_gemma_has_two() -> None:
+    parameters = {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1_000_000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+    }
+    config = Gemma3TextConfig(num_hidden_layers=6, rope_parameters=parameters)
+    sliding, full = (_read(config, "Gemma3ForCausalLM").layers[index].rope for index in (0, 5))
+    theirs = Gemma3RotaryEmbedding(config)
+    assert torch.equal(inverse_frequencies(sliding, config.head_dim), theirs.sliding_attention_inv_freq)
+    assert torch.equal(inverse_frequencies(full, config.head_dim), theirs.full_attention_inv_freq)
+
+
+def test_factors_divide_each_frequency() -> None:
+    plain = inverse_frequencies(RopeConfig(10_000.0), 8)
+    scaled = inverse_frequencies(RopeConfig(10_000.0, FactorScaling((1.0, 2.0, 4.0, 8.0))), 8)
+    assert torch.equal(plain / torch.tensor([1.0, 2.0, 4.0, 8.0]), scaled)
