@@ -1,0 +1,152 @@
+"""Logits in, tokens out. What a row gets depends on that row alone.
+
+A token is drawn by Gumbel-max: the best of (log-probability + noise), where the noise comes from (seed,
+choice, position) and the token id. So the token at a position is fixed by the logits there and the request,
+and a speculated token is right exactly when it equals the one drawn here.
+
+Float64 is needed: on a device without it, hand the logits over on the CPU.
+"""
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from octavo.plan import SlotOpening
+from octavo.protocol import TokenLogprob
+from octavo.sampling import transforms
+from octavo.sampling.logprobs import token_logprob
+from octavo.sampling.random import gumbel, noise_key
+from octavo.sampling.row_error import NO_TOKEN_LEFT, SAMPLING_FAILED, UNUSABLE_LOGITS, RowError
+from octavo.sampling.tally import TokenTally
+
+logger = logging.getLogger(__name__)
+
+NO_IDS = torch.empty(0, dtype=torch.int64)
+NO_VALUES = torch.empty(0, dtype=torch.float32)
+
+
+class RowState:
+    """What sampling keeps of one sequence, from the opening of its slot to the closing."""
+
+    def __init__(self, opening: SlotOpening) -> None:
+        params = opening.params
+        if params.temperature > 0 and params.seed is None:
+            raise ValueError("a sampled sequence needs params.seed; frontend.intake sets it")
+        self.params = params
+        self.seed = params.seed or 0
+        self.choice = opening.choice
+        self.num_prompt = opening.num_prompt
+        self.num_tokens = len(opening.token_ids)
+        self.stop_ids = torch.tensor(opening.stop_ids, dtype=torch.int64)
+        self.bias_ids = torch.tensor(list(params.logit_bias), dtype=torch.int64)
+        self.bias_values = torch.tensor(list(params.logit_bias.values()), dtype=torch.float32)
+        self.tally = _open_tally(opening)
+
+    def append(self, token_id: int) -> None:
+        """`token_id` was drawn and stays."""
+        self.num_tokens += 1
+        if self.tally is not None:
+            self.tally.add(token_id)
+
+    def bans_stop_at(self, position: int) -> bool:
+        return position - self.num_prompt < self.params.min_tokens and len(self.stop_ids) > 0
+
+    def is_plain_greedy_at(self, position: int) -> bool:
+        """The best raw logit is the answer."""
+        edited = self.tally is not None or len(self.bias_ids) > 0 or self.bans_stop_at(position)
+        return self.params.temperature == 0 and not edited
+
+
+@dataclass(frozen=True)
+class SampleRow:
+    state: RowState
+    position: int  # of the token to draw: its index in the sequence's token_ids
+
+
+@dataclass(frozen=True)
+class RowOutcome:
+    """A token, or an error that blames this row alone."""
+
+    token_id: int | None = None
+    logprob: TokenLogprob | None = None  # if the request asked for it
+    error: str | None = None
+
+
+def sample_rows(logits: torch.Tensor, rows: Sequence[SampleRow]) -> list[RowOutcome]:
+    """Draw one token per row of float32 [rows, vocab]. Does not append it to the state."""
+    if len(logits) != len(rows):
+        raise ValueError(f"{len(logits)} rows of logits for {len(rows)} rows to sample")
+    # Of equal logits, `max` names the first; a NaN comes out as the maximum.
+    peaks, best_ids = logits.max(dim=-1)
+    return [
+        _sample_row(row_logits, row, peak, best_id)
+        for row_logits, row, peak, best_id in zip(
+            logits, rows, peaks.tolist(), best_ids.tolist(), strict=True
+        )
+    ]
+
+
+def score_rows(logits: torch.Tensor, token_ids: Sequence[int], top: int) -> list[TokenLogprob]:
+    """The logprob of a given token under each row (prompt logprobs). Raises RowError if a row is unusable."""
+    if not all(math.isfinite(peak) for peak in logits.amax(dim=-1).tolist()):
+        raise RowError(UNUSABLE_LOGITS)
+    return [token_logprob(row, token_id, top) for row, token_id in zip(logits, token_ids, strict=True)]
+
+
+def _sample_row(logits: torch.Tensor, row: SampleRow, peak: float, best_id: int) -> RowOutcome:
+    """The error boundary of a row: nothing that goes wrong inside reaches its neighbours."""
+    try:
+        if not math.isfinite(peak):
+            raise RowError(UNUSABLE_LOGITS)
+        token_id = best_id if row.state.is_plain_greedy_at(row.position) else _draw(logits, row)
+        top = row.state.params.logprobs
+        return RowOutcome(token_id, None if top is None else token_logprob(logits, token_id, top))
+    except RowError as error:
+        return RowOutcome(error=str(error))
+    except Exception:
+        logger.exception("sampling failed for one row at position %d", row.position)
+        return RowOutcome(error=SAMPLING_FAILED)
+
+
+def _draw(logits: torch.Tensor, row: SampleRow) -> int:
+    state = row.state
+    if state.tally is not None and state.num_tokens != row.position:
+        # Penalties from another moment of the history would be a wrong answer that nobody notices.
+        raise ValueError(
+            f"the history has {state.num_tokens} tokens, the token drawn is number {row.position}"
+        )
+    edited = transforms.edit(
+        logits,
+        state.params,
+        seen_ids=NO_IDS if state.tally is None else state.tally.ids,
+        seen_counts=NO_VALUES if state.tally is None else state.tally.counts,
+        bias_ids=state.bias_ids,
+        bias_values=state.bias_values,
+        banned_ids=state.stop_ids if state.bans_stop_at(row.position) else NO_IDS,
+    )
+    peak, best_id = edited.max(dim=0)
+    if not math.isfinite(peak):
+        raise RowError(NO_TOKEN_LEFT)
+    if state.params.temperature == 0:
+        return int(best_id)
+    scores = transforms.distribution(edited, state.params)
+    return gumbel_max(scores, noise_key(state.seed, state.choice, row.position))
+
+
+def gumbel_max(scores: torch.Tensor, key: int) -> int:
+    """A token drawn with probability softmax(scores); tokens at -inf are never drawn."""
+    ids = torch.nonzero(scores > -math.inf).squeeze(1)
+    return int(ids[(scores[ids] + gumbel(key, ids)).argmax()])
+
+
+def _open_tally(opening: SlotOpening) -> TokenTally | None:
+    """Only if a penalty needs it, and with the prompt only if the repetition penalty does."""
+    params = opening.params
+    counts_prompt = params.repetition_penalty != 1.0
+    if not (counts_prompt or params.presence_penalty or params.frequency_penalty):
+        return None
+    prompt_ids = opening.token_ids[: opening.num_prompt] if counts_prompt else ()
+    return TokenTally(prompt_ids, opening.token_ids[opening.num_prompt :])

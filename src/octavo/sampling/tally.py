@@ -1,0 +1,47 @@
+"""Which tokens a sequence has used: the memory of the penalties."""
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import chain
+
+import torch
+
+FIRST_CAPACITY = 64
+
+
+class TokenTally:
+    """Distinct tokens, and how often each was generated (0: it stands in the prompt only).
+
+    Its size follows the number of distinct tokens, not the vocabulary or the context. The order inside
+    depends on the history; no result may.
+    """
+
+    def __init__(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> None:
+        generated = Counter(output_ids)
+        self._places = {
+            token: place for place, token in enumerate(dict.fromkeys(chain(prompt_ids, generated)))
+        }
+        self._ids = torch.tensor(list(self._places), dtype=torch.int64)
+        self._counts = torch.tensor([generated[token] for token in self._places], dtype=torch.float32)
+
+    def add(self, token_id: int) -> None:
+        """One more generated token; constant time, amortised."""
+        place = self._places.setdefault(token_id, len(self._places))
+        if place == len(self._ids):
+            self._grow()
+        self._ids[place] = token_id
+        self._counts[place] += 1
+
+    @property
+    def ids(self) -> torch.Tensor:
+        """Distinct ids (int64, CPU), parallel to `counts`; a view, valid until the next `add`."""
+        return self._ids[: len(self._places)]
+
+    @property
+    def counts(self) -> torch.Tensor:
+        return self._counts[: len(self._places)]
+
+    def _grow(self) -> None:
+        added = max(FIRST_CAPACITY, len(self._ids))
+        self._ids = torch.cat([self._ids, self._ids.new_zeros(added)])
+        self._counts = torch.cat([self._counts, self._counts.new_zeros(added)])

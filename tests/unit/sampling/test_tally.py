@@ -1,0 +1,30 @@
+"""The tally grows and restores to the same counts."""
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from octavo.sampling.tally import TokenTally
+
+tokens = st.lists(st.integers(0, 300), max_size=200)
+
+
+def contents(tally: TokenTally) -> dict[int, float]:
+    ids = tally.ids.tolist()
+    assert len(set(ids)) == len(ids)
+    return dict(zip(ids, tally.counts.tolist(), strict=True))
+
+
+@settings(deadline=None)
+@given(prompt=tokens, before=tokens, after=tokens)
+def test_counts_are_the_same_grown_or_restored(
+    prompt: list[int], before: list[int], after: list[int]
+) -> None:
+    grown = TokenTally(prompt, before)
+    for token in after:
+        grown.add(token)
+    counts = Counter(before + after)
+    expected = {token: counts[token] for token in {*prompt, *before, *after}}
+    assert contents(grown) == expected
+    assert contents(TokenTally(prompt, before + after)) == expected
