@@ -1,0 +1,294 @@
+"""GGUF files, versions 2 and 3: metadata, the list of tensors, and their values dequantised by row chunks.
+
+Layout: "GGUF", u32 version, u64 tensor count, u64 metadata count, metadata (key, type, value)..., tensor
+descriptions..., padding to the alignment, data. Every count, length and offset is checked against what is
+left of the file, and against a fixed limit, before anything is allocated from it.
+"""
+
+import os
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
+from gguf.quants import dequantize
+
+from octavo.checkpoint.tensors import (
+    CHUNK_NUMPY_TYPES,
+    RowChunk,
+    open_for_pread,
+    read_exactly,
+    row_spans,
+)
+from octavo.errors import CheckpointError
+
+MAX_METADATA_ENTRIES = 1 << 16
+MAX_TENSORS = 1 << 15
+MAX_NAME_BYTES = (1 << 16) - 1
+MAX_STRING_BYTES = 16 << 20
+MAX_ARRAY_ELEMENTS = 3 << 19  # of all arrays together; Gemma, with 262,144 tokens, has 786,432
+MAX_DIMENSIONS = 4
+MAX_ALIGNMENT = 1 << 20
+DEFAULT_ALIGNMENT = 32
+WINDOW_BYTES = 1 << 20
+
+# The letters mean the same to `struct` and to numpy.
+_SCALARS = {
+    GGUFValueType.UINT8: "<B",
+    GGUFValueType.INT8: "<b",
+    GGUFValueType.UINT16: "<H",
+    GGUFValueType.INT16: "<h",
+    GGUFValueType.UINT32: "<I",
+    GGUFValueType.INT32: "<i",
+    GGUFValueType.FLOAT32: "<f",
+    GGUFValueType.BOOL: "<B",
+    GGUFValueType.UINT64: "<Q",
+    GGUFValueType.INT64: "<q",
+    GGUFValueType.FLOAT64: "<d",
+}
+_SMALLEST_ENTRY = 8 + 4 + 1
+_SMALLEST_TENSOR = 8 + 4 + 8 + 4 + 8
+
+
+@dataclass(frozen=True)
+class GgufTensor:
+    """`shape` is in the order of Hugging Face and torch: rows first."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: GGMLQuantizationType
+    offset: int  # from the start of the file
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class GgufFile:
+    path: Path
+    version: int
+    metadata: Mapping[str, Any]  # plain Python values: str, int, float, bool and lists of them
+    tensors: Mapping[str, GgufTensor]  # in the order of their data
+
+    def read_rows(self, tensor: GgufTensor, group: int = 1) -> Iterator[RowChunk]:
+        """All rows in chunks cut at multiples of `group`; quantised kinds come out as F32."""
+        numpy_type = CHUNK_NUMPY_TYPES.get(tensor.kind.name)
+        spans = row_spans(tensor.shape, group)
+        if numpy_type is None:
+            _refuse_unreadable(tensor)
+            if len(tensor.shape) == 1:
+                spans = iter([(0, tensor.shape[0])])  # blocks run along a row, and a vector is one row
+        with open_for_pread(self.path) as descriptor:
+            for start, stop in spans:
+                begin = tensor.nbytes * start // tensor.shape[0]
+                length = tensor.nbytes * stop // tensor.shape[0] - begin
+                raw = read_exactly(descriptor, tensor.offset + begin, length, self.path)
+                shape = (stop - start, *tensor.shape[1:])
+                if numpy_type is not None:
+                    yield RowChunk(start, raw.view(numpy_type).reshape(shape), tensor.kind.name, length)
+                else:
+                    rows = raw.reshape(stop - start if len(shape) > 1 else 1, -1)
+                    yield RowChunk(start, _dequantised(rows, tensor.kind).reshape(shape), "F32", length)
+
+
+def _dequantised(rows: npt.NDArray[np.uint8], kind: GGMLQuantizationType) -> npt.NDArray[np.float32]:
+    # Corrupt scales may overflow to inf; that is the file's value, not a reason to warn.
+    with np.errstate(all="ignore"):
+        values: npt.NDArray[np.float32] = dequantize(rows, kind)
+    return values
+
+
+def _refuse_unreadable(tensor: GgufTensor) -> None:
+    """gguf has no dequantiser for integers and for the kinds that only exist while llama.cpp computes."""
+    try:
+        dequantize(np.zeros(GGML_QUANT_SIZES[tensor.kind][1], dtype=np.uint8), tensor.kind)
+    except NotImplementedError as error:
+        raise CheckpointError(
+            f"{tensor.name} has the type {tensor.kind.name}, which cannot be read as weights. "
+            "Use a GGUF of another quantisation, such as Q4_K_M or Q8_0."
+        ) from error
+
+
+def read_gguf(path: Path) -> GgufFile:
+    """Read the header: metadata and where each tensor lies."""
+    with open_for_pread(path) as descriptor:
+        cursor = _Cursor(descriptor, path)
+        version = _read_version(cursor)
+        num_tensors = cursor.count("tensor", _SMALLEST_TENSOR, MAX_TENSORS)
+        num_entries = cursor.count("metadata entry", _SMALLEST_ENTRY, MAX_METADATA_ENTRIES)
+        metadata: dict[str, Any] = {}
+        for _ in range(num_entries):
+            key = cursor.string(MAX_NAME_BYTES)
+            if key in metadata:
+                raise cursor.error(f"the metadata key {key!r} occurs twice")
+            metadata[key] = cursor.value(cursor.value_type())
+        described = [_describe_tensor(cursor) for _ in range(num_tensors)]
+        alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+        if type(alignment) is not int or not 1 <= alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
+            raise cursor.error(
+                f"general.alignment is {alignment!r}, not a power of two up to {MAX_ALIGNMENT}"
+            )
+        data_start = -(-cursor.position // alignment) * alignment
+        tensors = _checked_layout(cursor, described, data_start, alignment)
+    return GgufFile(path, version, metadata, tensors)
+
+
+def _read_version(cursor: "_Cursor") -> int:
+    if cursor.size < 24 or cursor.take(4) != b"GGUF":
+        raise CheckpointError(f"{cursor.path} is not a GGUF file: it does not begin with the letters GGUF.")
+    version = int.from_bytes(cursor.take(4), "little")
+    if version in (2, 3):
+        return version
+    if version & 0xFFFF == 0:
+        raise cursor.error("it is a big-endian file; convert the model again for a little-endian machine")
+    raise cursor.error(f"it has version {version}; versions 2 and 3 are read. Convert the model again")
+
+
+def _describe_tensor(cursor: "_Cursor") -> GgufTensor:
+    """With the offset still counted from the start of the data."""
+    name = cursor.string(MAX_NAME_BYTES)
+    num_dimensions = cursor.scalar(GGUFValueType.UINT32)
+    if not 1 <= num_dimensions <= MAX_DIMENSIONS:
+        raise cursor.error(f"{name!r} has {num_dimensions} dimensions; 1 to {MAX_DIMENSIONS} are possible")
+    shape = tuple(reversed([cursor.scalar(GGUFValueType.UINT64) for _ in range(num_dimensions)]))
+    code = cursor.scalar(GGUFValueType.UINT32)
+    try:
+        kind = GGMLQuantizationType(code)
+    except ValueError:
+        raise cursor.error(
+            f"{name!r} has the unknown type {code}; a newer `gguf` package may know it (pip install -U gguf)"
+        ) from None
+    block_elements, block_bytes = GGML_QUANT_SIZES[kind]
+    if 0 in shape or shape[-1] % block_elements:
+        raise cursor.error(
+            f"{name!r} of shape {shape} cannot be cut into {kind.name} blocks of {block_elements}"
+        )
+    nbytes = prod(shape) // block_elements * block_bytes
+    return GgufTensor(name, shape, kind, cursor.scalar(GGUFValueType.UINT64), nbytes)
+
+
+def _checked_layout(
+    cursor: "_Cursor", described: list[GgufTensor], data_start: int, alignment: int
+) -> dict[str, GgufTensor]:
+    """Every tensor lies inside the file, aligned, and none shares a byte with another."""
+    tensors: dict[str, GgufTensor] = {}
+    position = data_start
+    for tensor in sorted(described, key=lambda tensor: tensor.offset):
+        begin = data_start + tensor.offset
+        if tensor.name in tensors:
+            raise cursor.error(f"the tensor {tensor.name!r} occurs twice")
+        if tensor.offset % alignment or begin < position:
+            raise cursor.error(f"{tensor.name!r} begins at byte {begin}, unaligned or inside another tensor")
+        position = begin + tensor.nbytes
+        if position > cursor.size:
+            raise cursor.error(
+                f"{tensor.name!r} ends at byte {position} of {cursor.size}. Was the download interrupted?"
+            )
+        tensors[tensor.name] = GgufTensor(tensor.name, tensor.shape, tensor.kind, begin, tensor.nbytes)
+    return tensors
+
+
+class _Cursor:
+    """Reads the header front to back through a window of about a megabyte, and never past the end."""
+
+    def __init__(self, descriptor: int, path: Path) -> None:
+        self.path = path
+        self.size = os.fstat(descriptor).st_size
+        self.position = 0
+        self._descriptor = descriptor
+        self._window = b""
+        self._window_start = 0
+        self._elements_left = MAX_ARRAY_ELEMENTS
+
+    def error(self, reason: str) -> CheckpointError:
+        return CheckpointError(f"{self.path} is not a usable GGUF file: {reason}.")
+
+    def take(self, length: int) -> bytes:
+        """The caller has bounded `length` by a constant; here it is checked against the file."""
+        if length > self.size - self.position:
+            raise self.error(
+                f"{length} bytes are announced at byte {self.position}, the file has {self.size}"
+            )
+        begin = self.position - self._window_start
+        if begin + length > len(self._window):
+            wanted = min(max(length, WINDOW_BYTES), self.size - self.position)
+            self._window = read_exactly(self._descriptor, self.position, wanted, self.path).tobytes()
+            self._window_start, begin = self.position, 0
+        self.position += length
+        return self._window[begin : begin + length]
+
+    def scalar(self, kind: GGUFValueType) -> Any:
+        letter = _SCALARS[kind]
+        value = struct.unpack(letter, self.take(struct.calcsize(letter)))[0]
+        return bool(value) if kind == GGUFValueType.BOOL else value
+
+    def count(self, what: str, smallest: int, most: int) -> int:
+        count: int = self.scalar(GGUFValueType.UINT64)
+        if count > most or count * smallest > self.size - self.position:
+            raise self.error(
+                f"it announces {count} times a {what}, in {self.size - self.position} bytes; "
+                f"at most {most} are read"
+            )
+        return count
+
+    def value_type(self) -> GGUFValueType:
+        code = self.scalar(GGUFValueType.UINT32)
+        try:
+            return GGUFValueType(code)
+        except ValueError:
+            raise self.error(f"unknown metadata type {code} before byte {self.position}") from None
+
+    def string(self, most: int) -> str:
+        length = self.scalar(GGUFValueType.UINT64)
+        if length > most:
+            raise self.error(f"a string of {length} bytes is announced before byte {self.position}")
+        try:
+            return self.take(length).decode()
+        except UnicodeDecodeError:
+            raise self._not_utf8(self.position - length) from None
+
+    def value(self, kind: GGUFValueType) -> Any:
+        if kind == GGUFValueType.STRING:
+            return self.string(MAX_STRING_BYTES)
+        if kind != GGUFValueType.ARRAY:
+            return self.scalar(kind)
+        element = self.value_type()
+        if element == GGUFValueType.ARRAY:
+            raise self.error("it nests arrays in arrays, which no supported model does")
+        smallest = 8 if element == GGUFValueType.STRING else struct.calcsize(_SCALARS[element])
+        count = self.count("array element", smallest, self._elements_left)
+        self._elements_left -= count
+        if element == GGUFValueType.STRING:
+            return self._strings(count)
+        values = np.frombuffer(self.take(count * smallest), _SCALARS[element])
+        return (values.astype(bool) if element == GGUFValueType.BOOL else values).tolist()
+
+    def _strings(self, count: int) -> list[str]:
+        """Vocabularies are the bulk of a header: whole strings are cut straight out of the window."""
+        strings: list[str] = []
+        unpack_length = struct.Struct("<Q").unpack_from
+        while len(strings) < count:
+            window, at = self._window, self.position - self._window_start
+            size = len(window)
+            try:
+                for _ in range(count - len(strings)):
+                    text_at = at + 8
+                    if text_at > size:
+                        break
+                    end = text_at + unpack_length(window, at)[0]
+                    if end > size:
+                        break
+                    strings.append(window[text_at:end].decode())
+                    at = end
+            except UnicodeDecodeError:
+                raise self._not_utf8(self._window_start + at) from None
+            self.position = self._window_start + at
+            if len(strings) < count:
+                strings.append(self.string(MAX_STRING_BYTES))  # crosses the window's end, which moves it on
+        return strings
+
+    def _not_utf8(self, position: int) -> CheckpointError:
+        return self.error(f"the string at byte {position} is not UTF-8")

@@ -1,0 +1,91 @@
+"""What every kind of checkpoint file offers: named tensors, read in chunks of rows.
+
+Files are read with pread into fresh buffers of a few megabytes and never mapped: a mapped page counts as
+ours once touched, and a file cut short while it is mapped kills the process.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.errors import CheckpointError
+
+CHUNK_ELEMENTS = 1 << 20
+
+# The element types a chunk can carry. numpy has no bfloat16: such a chunk holds the 16-bit patterns.
+CHUNK_NUMPY_TYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.uint16}
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """A tensor under its Hugging Face name; `source_dtype` and `nbytes` are those of the file."""
+
+    name: str
+    shape: tuple[int, ...]
+    source_dtype: str
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class RowChunk:
+    """Rows `start`.. of a tensor, with all their columns. `dtype` is a key of CHUNK_NUMPY_TYPES."""
+
+    start: int
+    values: npt.NDArray[Any]
+    dtype: str
+    source_nbytes: int
+
+
+class TensorStore(Protocol):
+    """The weights of one checkpoint, whatever the files."""
+
+    @property
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        """In the order of the files, so that reading one after the other reads the disk forwards."""
+
+    def chunks(self, name: str) -> Iterator[RowChunk]:
+        """All rows of a tensor, in order; the caller may keep or change the arrays."""
+
+
+def row_spans(shape: tuple[int, ...], group: int = 1) -> Iterator[tuple[int, int]]:
+    """Cut the rows into spans of about CHUNK_ELEMENTS elements, at multiples of `group` rows."""
+    if prod(shape) == 0:
+        return
+    rows = shape[0] if shape else 1
+    step = max(CHUNK_ELEMENTS // (prod(shape[1:]) * group), 1) * group
+    for start in range(0, rows, step):
+        yield start, min(start + step, rows)
+
+
+@contextmanager
+def open_for_pread(path: Path) -> Iterator[int]:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise CheckpointError(f"Cannot open {path}: {error.strerror}.") from error
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def read_exactly(descriptor: int, offset: int, length: int, path: Path) -> npt.NDArray[np.uint8]:
+    """`length` bytes at `offset`; the caller has checked both against the file's size."""
+    buffer = np.empty(length, dtype=np.uint8)
+    done = 0
+    while done < length:
+        try:
+            got = os.preadv(descriptor, [buffer.data[done:]], offset + done)
+        except OSError as error:
+            raise CheckpointError(f"Cannot read {path} at byte {offset + done}: {error.strerror}.") from error
+        if got == 0:
+            raise CheckpointError(f"{path} became shorter while it was read. Was it still being downloaded?")
+        done += got
+    return buffer

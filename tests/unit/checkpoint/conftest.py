@@ -1,0 +1,96 @@
+"""Small GGUF models, written by the `gguf` package."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from gguf.constants import GGMLQuantizationType as Kind
+
+HIDDEN, HEADS, KV_HEADS, FEED_FORWARD, VOCAB = 64, 4, 2, 96, 40
+BLOCK = {
+    "attn_norm.weight": (HIDDEN,),
+    "ffn_norm.weight": (HIDDEN,),
+    "attn_q.weight": (HIDDEN, HIDDEN),
+    "attn_k.weight": (HIDDEN // 2, HIDDEN),
+    "attn_v.weight": (HIDDEN // 2, HIDDEN),
+    "attn_output.weight": (HIDDEN, HIDDEN),
+    "ffn_gate.weight": (FEED_FORWARD, HIDDEN),
+    "ffn_up.weight": (FEED_FORWARD, HIDDEN),
+    "ffn_down.weight": (HIDDEN, FEED_FORWARD),
+}
+GEMMA_BLOCK = BLOCK | {
+    "post_attention_norm.weight": (HIDDEN,),
+    "post_ffw_norm.weight": (HIDDEN,),
+    "attn_q_norm.weight": (16,),
+    "attn_k_norm.weight": (16,),
+}
+
+
+def _add_metadata(writer: gguf.GGUFWriter, metadata: Mapping[str, Any]) -> None:
+    for key, value in metadata.items():
+        match value:
+            case bool():
+                writer.add_bool(key, value)
+            case int():
+                writer.add_uint32(key, value)
+            case float():
+                writer.add_float32(key, value)
+            case str():
+                writer.add_string(key, value)
+            case list():
+                writer.add_array(key, value)
+
+
+@pytest.fixture(scope="session")
+def write_tiny_gguf() -> Callable[..., dict[str, np.ndarray]]:
+    """Writes a model of two layers and returns its tensors as they are in the file, dequantised."""
+
+    def write(
+        path: Path,
+        architecture: str = "llama",
+        *,
+        layers: int = 2,
+        metadata: Mapping[str, Any] | None = None,
+        without: tuple[str, ...] = (),
+        tensors: Mapping[str, np.ndarray] | None = None,
+        kind: Kind = Kind.Q8_0,
+    ) -> dict[str, np.ndarray]:
+        writer = gguf.GGUFWriter(path, architecture)
+        known: dict[str, Any] = {
+            "context_length": 256,
+            "embedding_length": HIDDEN,
+            "feed_forward_length": FEED_FORWARD,
+            "block_count": layers,
+            "attention.head_count": HEADS,
+            "attention.head_count_kv": KV_HEADS,
+            "attention.layer_norm_rms_epsilon": 1e-5,
+        }
+        entries = {f"{architecture}.{key}": value for key, value in known.items()}
+        entries["tokenizer.ggml.tokens"] = [f"t{index}é" for index in range(VOCAB)]
+        entries |= metadata or {}
+        _add_metadata(writer, {key: value for key, value in entries.items() if key not in without})
+        block = GEMMA_BLOCK if architecture == "gemma3" else BLOCK
+        shapes = {"token_embd.weight": (VOCAB, HIDDEN), "output_norm.weight": (HIDDEN,)}
+        shapes |= {f"blk.{layer}.{name}": shape for layer in range(layers) for name, shape in block.items()}
+        random = np.random.default_rng(0)
+        values = {name: random.standard_normal(shape, dtype=np.float32) for name, shape in shapes.items()}
+        values |= tensors or {}
+        stored: dict[str, np.ndarray] = {}
+        for name, value in values.items():
+            if value.ndim == 1:
+                writer.add_tensor(name, value)
+                stored[name] = value
+            else:
+                raw = gguf.quants.quantize(value, kind)
+                writer.add_tensor(name, raw, raw_dtype=kind)
+                stored[name] = gguf.quants.dequantize(raw, kind)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return stored
+
+    return write

@@ -1,0 +1,121 @@
+"""Hub ids, local paths, and what is never read."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+
+import octavo
+from octavo.checkpoint.locate import TEXT_PATTERNS, locate
+from octavo.errors import CheckpointError, ConfigError
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[dict[str, Any]]:
+    """A hub that records what is asked of it."""
+    calls: list[dict[str, Any]] = []
+
+    def snapshot_download(repo_id: str, **options: Any) -> str:
+        calls.append({"repo_id": repo_id, **options})
+        return str(tmp_path / "snapshots" / COMMIT)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    monkeypatch.chdir(tmp_path)
+    return calls
+
+
+def test_a_hub_id_is_pinned_to_a_commit(hub: list[dict[str, Any]], tmp_path: Path) -> None:
+    location = locate("owner/model", revision="v1.0")
+    assert (location.name, location.revision) == ("owner/model", COMMIT)
+    assert location.path == tmp_path / "snapshots" / COMMIT
+    assert (hub[0]["repo_id"], hub[0]["revision"]) == ("owner/model", "v1.0")
+
+
+def test_only_data_is_downloaded(hub: list[dict[str, Any]]) -> None:
+    from huggingface_hub.utils import filter_repo_objects
+
+    locate("owner/model")
+    files = [
+        "config.json",
+        "model-00001-of-00002.safetensors",
+        "model.safetensors.index.json",
+        "chat_template.jinja",
+        "additional_chat_templates/tool_use.jinja",
+        "modeling_custom.py",
+        "pytorch_model.bin",
+        "model.pth",
+        "training_args.pt",
+        "consolidated.safetensors",
+        "original/params.json",
+        "onnx/model.onnx",
+        "model-Q4_K_M.gguf",
+    ]
+    kept = filter_repo_objects(
+        files, allow_patterns=hub[0]["allow_patterns"], ignore_patterns=hub[0]["ignore_patterns"]
+    )
+    assert list(kept) == files[:5]
+
+
+def test_a_tokenizer_alone_does_not_download_weights(hub: list[dict[str, Any]]) -> None:
+    locate("owner/model", patterns=TEXT_PATTERNS)
+    assert not any("safetensors" in pattern for pattern in hub[0]["allow_patterns"])
+
+
+def test_one_gguf_file_of_a_repository(hub: list[dict[str, Any]], tmp_path: Path) -> None:
+    location = locate("owner/model-GGUF/model.Q4_K_M.gguf", revision="main")
+    assert location.path == tmp_path / "snapshots" / COMMIT / "model.Q4_K_M.gguf"
+    assert location.revision == COMMIT
+    assert hub[0]["repo_id"] == "owner/model-GGUF"
+    assert hub[0]["allow_patterns"] == ["model.Q4_K_M.gguf"]
+
+
+def test_a_path_that_exists_wins_over_the_hub(hub: list[dict[str, Any]], tmp_path: Path) -> None:
+    (tmp_path / "owner" / "model").mkdir(parents=True)
+    location = locate("owner/model")
+    assert (location.name, location.path, location.revision) == ("model", Path("owner/model"), None)
+    assert hub == []
+
+
+@pytest.mark.parametrize(
+    "model", ["nothing-here", "./owner/model", "/no/such/dir", "a/b.bin", "a/b.gguf", "~/x/y", "a/../b"]
+)
+def test_what_is_neither_is_refused(hub: list[dict[str, Any]], model: str) -> None:
+    with pytest.raises(CheckpointError, match="no file or directory"):
+        locate(model)
+    assert hub == []
+
+
+def test_the_checkpoint_is_named_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="once"):
+        locate("owner/model", checkpoint_path=tmp_path)
+    with pytest.raises(ConfigError, match="once"):
+        locate(None)
+    with pytest.raises(ConfigError, match="revision"):
+        locate(None, checkpoint_path=tmp_path, revision="main")
+
+
+def test_without_network_the_error_says_what_to_do(tmp_path: Path) -> None:
+    script = "from octavo.checkpoint import open_checkpoint; open_checkpoint('owner/model')"
+    environment = os.environ | {
+        "HF_HUB_OFFLINE": "1",
+        "HF_HOME": str(tmp_path),
+        "PYTHONPATH": str(Path(octavo.__file__).parents[1]),
+    }
+    run = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 1
+    last = run.stderr.strip().splitlines()[-1]
+    assert last.startswith("octavo.errors.CheckpointError: owner/model is not in the local cache")
+    assert "hf download owner/model" in last
