@@ -1,0 +1,1 @@
+"""The terminal: `octavo generate | chat | inspect | config show`."""

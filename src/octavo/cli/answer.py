@@ -1,0 +1,90 @@
+"""One streamed answer: written as it comes, measured as the person at the terminal sees it."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from octavo.cli.interrupt import StopOnInterrupt
+from octavo.cli.model import LanguageModel
+from octavo.errors import RequestError
+
+if TYPE_CHECKING:
+    from octavo.frontend.output import StreamDelta
+
+
+STOPPED = "stopped"  # by Ctrl-C
+
+
+@dataclass(frozen=True)
+class Answer:
+    text: str
+    num_tokens: int
+    finish_reason: str  # a FinishReason, or STOPPED
+    seconds_to_first: float
+    seconds: float
+    prompt_tokens: int
+    cached_tokens: int
+    seed: int | None
+
+    def summary(self) -> str:
+        """The line under an answer: 12 tokens · 45.2 tok/s · prompt 210 (198 cached) · ..."""
+        parts = [counted(self.num_tokens, "token")]
+        after_first = self.seconds - self.seconds_to_first
+        if self.num_tokens > 1 and after_first > 0:
+            parts.append(f"{(self.num_tokens - 1) / after_first:.1f} tok/s")
+        parts.append(f"prompt {self.prompt_tokens} ({self.cached_tokens} cached)")
+        if self.num_tokens:
+            parts.append(f"first token {self.seconds_to_first:.2f} s")
+        if self.seed is not None:
+            parts.append(f"seed {self.seed}")
+        if self.finish_reason != "stop":
+            parts.append(self.finish_reason)
+        return " · ".join(parts)
+
+
+def stream_answer(
+    llm: LanguageModel,
+    start: "Callable[[], Iterator[StreamDelta]]",
+    write: Callable[[str], None],
+    seed: int | None,
+) -> Answer:
+    """Write the deltas of one choice until it ends or Ctrl-C stops it."""
+    texts: list[str] = []
+    num_tokens, finish = 0, STOPPED
+    before = llm.stats()
+    began = time.perf_counter()
+    first = None
+    with StopOnInterrupt() as interrupt:
+        deltas = start()
+        for delta in deltas:
+            if first is None and delta.token_ids:
+                first = time.perf_counter()
+            num_tokens += len(delta.token_ids)
+            texts.append(delta.text)
+            write(delta.text)
+            if delta.error is not None:
+                raise RequestError(f"the answer failed: {delta.error}")
+            if delta.finish_reason is not None:
+                finish = str(delta.finish_reason)
+            if interrupt.requested:
+                break
+        close = getattr(deltas, "close", None)  # a generator gives the request up here, not when collected
+        if close is not None:
+            close()
+    ended = time.perf_counter()
+    after = llm.stats()
+    return Answer(
+        text="".join(texts),
+        num_tokens=num_tokens,
+        finish_reason=finish,
+        seconds_to_first=(first or ended) - began,
+        seconds=ended - began,
+        prompt_tokens=after.prompt_tokens - before.prompt_tokens,
+        cached_tokens=after.prompt_tokens_cached - before.prompt_tokens_cached,
+        seed=seed,
+    )
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,31 @@
+"""`octavo config show`: every option, its value, and where the value came from."""
+
+import argparse
+
+import msgspec
+
+from octavo.cli.flags import add_option_flags
+from octavo.cli.invocation import Invocation
+from octavo.cli.terminal import as_typed, table
+
+USAGE = "config show"
+DESCRIPTION = """\
+Print every option with its value and where the value came from.
+Flags win over OCTAVO_* variables, these over the YAML file, and that over the defaults."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_option_flags(parser)
+
+
+def run(call: Invocation) -> int:
+    origins = call.resolved.origins
+    values = call.options.model_dump()
+    if call.args.json:
+        shown = {name: {"value": value, "origin": str(origins[name])} for name, value in values.items()}
+        call.terminal.write(msgspec.json.format(msgspec.json.encode(shown), indent=2).decode() + "\n")
+        return 0
+    rows = [(name, as_typed(value), str(origins[name])) for name, value in values.items()]
+    call.terminal.write(table([("option", "value", "origin"), *rows]) + "\n")
+    return 0

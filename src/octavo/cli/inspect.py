@@ -1,0 +1,280 @@
+"""`octavo inspect`: what a checkpoint is and what fits this machine. Reads headers, never weights."""
+
+import argparse
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from octavo.cli.answer import counted
+from octavo.cli.flags import add_option_flags
+from octavo.cli.invocation import Invocation
+from octavo.cli.model import require_model
+from octavo.cli.terminal import Style, Terminal, table
+from octavo.config import DTYPE_BYTES, EngineOptions, format_size
+from octavo.errors import CapacityError, TemplateError
+
+if TYPE_CHECKING:
+    from octavo.checkpoint import Checkpoint
+    from octavo.models.config import ModelConfig
+
+USAGE = "inspect MODEL"
+DESCRIPTION = """\
+Describe a model: architecture, size, tokenizer, chat template, KV bytes per token, and how much fits this
+machine. The weights are not loaded."""
+
+SAMPLE_CHAT = [{"role": "user", "content": "Hello!"}]
+SEQUENCE_LENGTHS = (2048, 512)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model_argument", metavar="MODEL", nargs="?", help="the same as --model")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--template", action="store_true", help="print the chat template and nothing else")
+    add_option_flags(parser)
+
+
+def run(call: Invocation) -> int:
+    options, terminal = call.options, call.terminal
+    require_model(options, "inspect")
+    from octavo.checkpoint import open_checkpoint
+
+    checkpoint = open_checkpoint(
+        options.model,
+        checkpoint_path=options.checkpoint_path,
+        revision=options.revision,
+        tokenizer=options.tokenizer,
+    )
+    if call.args.template:
+        terminal.write(_template_source(checkpoint) + "\n")
+        return 0
+    facts = describe(checkpoint, options)
+    if call.args.json:
+        terminal.write(json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
+    else:
+        _print(facts, terminal)
+    return 0
+
+
+def describe(checkpoint: "Checkpoint", options: EngineOptions) -> dict[str, Any]:
+    """All facts, in groups, as plain values."""
+    from octavo.models.config import ModelConfig
+
+    config = ModelConfig.from_huggingface(checkpoint.config)
+    return {
+        "model": _describe_files(checkpoint, config, options),
+        "shape": _describe_shape(config),
+        "text": _describe_text(checkpoint),
+        "kv": _describe_kv(checkpoint, config, options),
+    }
+
+
+def _describe_files(
+    checkpoint: "Checkpoint", config: "ModelConfig", options: EngineOptions
+) -> dict[str, Any]:
+    dtype = options.dtype_for(checkpoint.config)
+    stored = Counter[str]()
+    for tensor in checkpoint.tensors.values():
+        stored[tensor.source_dtype] += tensor.nbytes
+    return {
+        "name": checkpoint.name,
+        "path": str(checkpoint.path),
+        "revision": checkpoint.revision,
+        "format": checkpoint.format,
+        "architecture": config.architecture,
+        "parameters": checkpoint.num_parameters,
+        "bytes_on_disk": stored.total(),
+        "bytes_by_stored_dtype": dict(stored.most_common()),
+        "dtype": dtype,
+        "bytes_in_memory": checkpoint.num_parameters * DTYPE_BYTES[dtype],
+    }
+
+
+def _describe_shape(config: "ModelConfig") -> dict[str, Any]:
+    windows = Counter(layer.window for layer in config.layers)
+    ropes = Counter(layer.rope for layer in config.layers)
+    return {
+        "layers": config.num_layers,
+        "heads": config.num_heads,
+        "kv_heads": config.num_kv_heads,
+        "head_dim": config.head_dim,
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "vocab_size": config.vocab_size,
+        "tied_embeddings": config.tie_embeddings,
+        "context": config.max_positions,
+        "rope": [
+            {
+                "theta": rope.theta,
+                "scaling": None
+                if rope.scaling is None
+                else type(rope.scaling).__name__.removesuffix("Scaling"),
+                "layers": count,
+            }
+            for rope, count in ropes.most_common()
+        ],
+        "windows": [{"window": window, "layers": count} for window, count in windows.most_common()],
+    }
+
+
+def _describe_text(checkpoint: "Checkpoint") -> dict[str, Any]:
+    from octavo.text.chat_template import ChatTemplate
+    from octavo.text.tokenizer import Tokenizer
+
+    assets = checkpoint.text
+    tokenizer = Tokenizer(assets)
+    sample: str | None = None
+    if assets.chat_template is not None:
+        try:
+            sample = ChatTemplate(assets).render(SAMPLE_CHAT)
+        except TemplateError as error:
+            sample = f"(cannot be rendered: {error})"
+    return {
+        "tokenizer": json.loads(assets.tokenizer_json)["model"].get("type"),
+        "vocabulary": tokenizer.vocab_size,
+        "bos": None if tokenizer.bos_id is None else _token(tokenizer, tokenizer.bos_id),
+        "eos": [_token(tokenizer, token_id) for token_id in tokenizer.eos_ids],
+        "chat_template": assets.chat_template is not None,
+        "other_templates": sorted(assets.named_templates),
+        "rendered_sample": sample,
+    }
+
+
+def _token(tokenizer: Any, token_id: int) -> dict[str, Any]:
+    return {"id": token_id, "text": tokenizer.token_text(token_id)}
+
+
+def _describe_kv(checkpoint: "Checkpoint", config: "ModelConfig", options: EngineOptions) -> dict[str, Any]:
+    from octavo.capacity import KVShape, plan_kv
+
+    dtype = options.dtype_for(checkpoint.config)
+    shape = KVShape(config.num_layers, config.num_kv_heads, config.head_dim, DTYPE_BYTES[dtype])
+    device, free_now = _free_memory_of(options.device)
+    weights = checkpoint.num_parameters * DTYPE_BYTES[dtype]
+    facts: dict[str, Any] = {
+        "bytes_per_token": shape.bytes_per_token,
+        "device": device,
+        "free_bytes": free_now,
+        "free_bytes_after_weights": max(0, free_now - weights),
+    }
+    try:
+        plan = plan_kv(
+            shape,
+            free_bytes=facts["free_bytes_after_weights"],
+            fraction=options.kv_fraction_on(device),
+            kv_memory=options.kv_memory,
+            page_size=options.page_size,
+            max_model_len=options.max_model_len,
+            model_max_len=config.max_positions,
+        )
+    except CapacityError as error:
+        return facts | {"tokens": 0, "problem": str(error), "explanation": [shape.explain()], "sequences": []}
+    lengths = [plan.max_model_len, *(length for length in SEQUENCE_LENGTHS if length < plan.max_model_len)]
+    return facts | {
+        "max_model_len": plan.max_model_len,
+        "page_size": plan.page_size,
+        "pages": plan.num_blocks,
+        "tokens": plan.num_tokens,
+        "problem": None,
+        "explanation": list(plan.explanation),
+        "sequences": [
+            {"length": length, "fit": plan.num_blocks // -(-length // plan.page_size)} for length in lengths
+        ],
+    }
+
+
+def _free_memory_of(device: str) -> tuple[str, int]:
+    """Kind of device, and its free bytes. Main memory can be asked for without torch, which takes a while."""
+    from octavo.capacity import free_memory
+
+    if device != "cpu":
+        import torch
+
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        if device.startswith("cuda"):
+            return "cuda", int(torch.cuda.mem_get_info(device)[0])
+    return device.partition(":")[0], free_memory()
+
+
+def _template_source(checkpoint: "Checkpoint") -> str:
+    if checkpoint.text.chat_template is None:
+        raise TemplateError(f"{checkpoint.name} has no chat template; it completes text: octavo generate")
+    return checkpoint.text.chat_template
+
+
+def _print(facts: dict[str, Any], terminal: Terminal) -> None:
+    model, shape, text, kv = facts["model"], facts["shape"], facts["text"], facts["kv"]
+    stored = ", ".join(
+        f"{dtype} {format_size(size)}" for dtype, size in model["bytes_by_stored_dtype"].items()
+    )
+    revision = f" at {model['revision']}" if model["revision"] else ""
+    rows = [
+        ("architecture", f"{model['architecture']} ({model['format']}{revision})"),
+        ("parameters", f"{model['parameters']:,}"),
+        ("on disk", f"{format_size(model['bytes_on_disk'])} ({stored})"),
+        ("in memory", f"{format_size(model['bytes_in_memory'])} as {model['dtype']}"),
+        ("layers", f"{shape['layers']}, {_windows(shape)}"),
+        ("heads", f"{shape['heads']} query, {shape['kv_heads']} key-value, {shape['head_dim']} wide"),
+        ("dimensions", f"{shape['hidden_size']:,} hidden, {shape['intermediate_size']:,} in the MLP"),
+        ("embeddings", f"{shape['vocab_size']:,} rows, {'tied' if shape['tied_embeddings'] else 'not tied'}"),
+        ("context", f"{shape['context']:,} tokens"),
+        ("rope", "; ".join(_rope(rope, len(shape["rope"]) > 1) for rope in shape["rope"])),
+        ("tokenizer", f"{text['tokenizer']}, {text['vocabulary']:,} tokens"),
+        ("begins with", _tokens([text["bos"]] if text["bos"] else [])),
+        ("ends with", _tokens(text["eos"])),
+        ("chat template", _templates(text)),
+    ]
+    terminal.write(terminal.styled(model["name"], Style.BOLD, terminal.stdout) + "\n" + table(rows) + "\n")
+    if text["rendered_sample"] is not None:
+        _heading('a user\'s "Hello!" becomes', terminal)
+        terminal.write(_indented(text["rendered_sample"].rstrip("\n").splitlines()))
+    _heading(f"memory ({kv['device']})", terminal)
+    terminal.write(_indented(_memory_lines(model, kv)))
+
+
+def _heading(text: str, terminal: Terminal) -> None:
+    terminal.write("\n" + terminal.styled(text, Style.BOLD, terminal.stdout) + "\n")
+
+
+def _indented(lines: list[str]) -> str:
+    return "".join(f"  {line}".rstrip() + "\n" for line in lines)
+
+
+def _memory_lines(model: dict[str, Any], kv: dict[str, Any]) -> list[str]:
+    lines = [
+        f"{format_size(kv['free_bytes'])} free - {format_size(model['bytes_in_memory'])} of weights"
+        f" = {format_size(kv['free_bytes_after_weights'])}"
+    ]
+    lines += kv["explanation"]
+    if kv["problem"]:
+        return [*lines, f"does not fit: {kv['problem']}"]
+    return lines + [
+        f"{counted(sequence['fit'], 'sequence')} of {sequence['length']:,} tokens fit"
+        for sequence in kv["sequences"][1:]
+    ]
+
+
+def _windows(shape: dict[str, Any]) -> str:
+    several = len(shape["windows"]) > 1
+    return ", ".join(
+        f"{group['layers'] if several else 'all'} see "
+        + ("the whole context" if group["window"] is None else f"{group['window']:,} tokens")
+        for group in shape["windows"]
+    )
+
+
+def _rope(rope: dict[str, Any], several: bool) -> str:
+    scaling = f", {rope['scaling']} scaling" if rope["scaling"] else ""
+    return f"base {rope['theta']:,.0f}{scaling}" + (
+        f" in {counted(rope['layers'], 'layer')}" if several else ""
+    )
+
+
+def _tokens(tokens: list[dict[str, Any]]) -> str:
+    return ", ".join(f"{token['text']} ({token['id']})" for token in tokens) or "none"
+
+
+def _templates(text: dict[str, Any]) -> str:
+    if not text["chat_template"]:
+        return "no"
+    return ", ".join(["yes", *text["other_templates"]]) + " (--template prints it)"

@@ -1,0 +1,64 @@
+"""What a command needs of a model, and how it gets one. Tests put a scripted model in its place."""
+
+import secrets
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from octavo.config import EngineOptions
+from octavo.errors import ConfigError
+from octavo.protocol import EngineStats, SamplingParams
+
+if TYPE_CHECKING:
+    from octavo.frontend.output import RequestOutput, StreamDelta
+    from octavo.text.chat_template import ChatTemplate
+
+Message = dict[str, Any]
+
+
+class LanguageModel(Protocol):
+    """The part of `octavo.LLM` that the terminal uses."""
+
+    name: str
+    default_params: SamplingParams
+    chat_template: "ChatTemplate"
+
+    def generate(
+        self, prompts: Any, params: Any = None, *, progress: bool = False
+    ) -> "list[RequestOutput]": ...
+
+    def chat(self, messages: Any, params: Any = None, *, progress: bool = False) -> "list[RequestOutput]": ...
+
+    def stream(
+        self, prompt: str | Sequence[int], params: SamplingParams | None = None
+    ) -> "Iterator[StreamDelta]": ...
+
+    def stream_chat(self, messages: Any, params: SamplingParams | None = None) -> "Iterator[StreamDelta]": ...
+
+    def stats(self) -> EngineStats: ...
+
+    def close(self) -> None: ...
+
+
+class OpenModel(Protocol):
+    def __call__(self, options: EngineOptions, *, progress: bool) -> LanguageModel: ...
+
+
+def open_llm(options: EngineOptions, *, progress: bool) -> LanguageModel:
+    """Load the model. Imports torch, which is why nothing else here does."""
+    from octavo.llm import LLM
+
+    return LLM(**options.model_dump(), progress=progress)
+
+
+def require_model(options: EngineOptions, command: str) -> None:
+    if options.model is None and options.checkpoint_path is None:
+        raise ConfigError(f"no model: name one, as in 'octavo {command} MODEL', or set OCTAVO_MODEL")
+
+
+def with_seed(params: SamplingParams) -> SamplingParams:
+    """Fix the seed here, so that it can be shown and the answer had again."""
+    if params.seed is not None:
+        return params
+    return msgspec.structs.replace(params, seed=secrets.randbits(32))

@@ -1,0 +1,162 @@
+"""`octavo chat` with a scripted model and a piped keyboard."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo.cli.chat import COMMANDS
+from octavo.cli.terminal import Style, Terminal
+from octavo.errors import RequestError
+
+INTERRUPT = "<Ctrl-C>"
+
+
+def contents(messages: list[dict[str, str]]) -> list[str]:
+    return [message["content"] for message in messages]
+
+
+def test_a_conversation_goes_on_and_the_cache_shows(run_octavo: Any, scripted: Any) -> None:
+    llm = scripted([["Hi", " there"], ["Fine"]])
+    ran = run_octavo("chat", "m", "--seed", "3", stdin="Hello you\nHow are you?\n", llm=llm)
+    assert (ran.code, ran.out) == (0, "Hi there\nFine\n")
+    assert contents(llm.asked[1]) == ["Hello you", "Hi there", "How are you?"]
+    first, second = ran.err.splitlines()
+    assert "prompt 2 (0 cached)" in first
+    assert "prompt 7 (4 cached)" in second
+    assert llm.is_closed
+
+
+def test_messages_of_several_lines(run_octavo: Any, scripted: Any) -> None:
+    llm = scripted([["a"], ["b"], ["c"]])
+    stdin = 'one \\\ntwo\n"""three\n  four"""\n"""\nfive\n\nsix\n"""\n'
+    run_octavo("chat", "m", stdin=stdin, llm=llm)
+    assert [contents(asked)[-1] for asked in llm.asked] == ["one \ntwo", "three\n  four", "five\n\nsix"]
+
+
+@pytest.mark.parametrize("stdin", ["a\\", '"""a', '"""a\n'])
+def test_the_end_of_input_ends_a_message(stdin: str, run_octavo: Any, scripted: Any) -> None:
+    llm = scripted([["x"]])
+    assert run_octavo("chat", "m", stdin=stdin, llm=llm).code == 0
+    assert contents(llm.asked[0]) == ["a"]
+
+
+def test_ctrl_c_stops_the_answer_and_not_the_program(run_octavo: Any, scripted: Any) -> None:
+    llm = scripted([["Once", " upon", INTERRUPT, " a", " time"], ["Yes"]])
+    ran = run_octavo("chat", "m", stdin="Tell me\nGo on\n", llm=llm)
+    assert (ran.code, ran.out) == (0, "Once upon a\nYes\n")
+    assert contents(llm.asked[1]) == ["Tell me", "Once upon a", "Go on"]
+    assert "stopped" in ran.err
+    assert llm.num_given_up == 1
+
+
+def test_an_error_ends_the_turn_and_takes_the_message_back(run_octavo: Any, scripted: Any) -> None:
+    llm = scripted([["a"], RequestError("too long"), ["c"]])
+    ran = run_octavo("chat", "m", "-q", stdin="1\n2\n3\n", llm=llm)
+    assert (ran.code, ran.out, ran.err) == (0, "a\nc\n", "error: too long\n")
+    assert contents(llm.asked[2]) == ["1", "a", "3"]
+
+
+def test_regenerate_undo_reset_and_system(run_octavo: Any, scripted: Any) -> None:
+    llm = scripted([["a"], ["b"], ["c"], ["d"], ["e"]])
+    stdin = "1\n/regenerate\n2\n/undo\n3\n/reset\n/system Be kind.\n4\n/quit\nnever asked\n"
+    ran = run_octavo("chat", "m", "-q", "--system", "S", stdin=stdin, llm=llm)
+    assert ran.code == 0
+    assert [contents(asked) for asked in llm.asked] == [
+        ["S", "1"],
+        ["S", "1"],
+        ["S", "1", "b", "2"],
+        ["S", "1", "b", "3"],
+        ["Be kind.", "4"],
+    ]
+    assert llm.params[0].seed != llm.params[1].seed
+
+
+def test_a_failed_regenerate_keeps_the_old_answer(run_octavo: Any, scripted: Any) -> None:
+    llm = scripted([["a"], RequestError("no"), ["c"]])
+    run_octavo("chat", "m", stdin="1\n/regenerate\n2\n", llm=llm)
+    assert contents(llm.asked[2]) == ["1", "a", "2"]
+
+
+def test_set_changes_the_parameters(run_octavo: Any, scripted: Any) -> None:
+    llm = scripted([["a"], ["b"]])
+    stdin = (
+        "/set temperature 0.5\n/set stop END NOW\n/set stop_token_ids 4 5\n/set logit_bias 7=1 8=-2\n"
+        "/set ignore_eos true\n/set max_tokens 9\n1\n/set max_tokens none\n/set stop none\n2\n/params\n"
+    )
+    ran = run_octavo("chat", "m", stdin=stdin, llm=llm)
+    first, second = llm.params
+    assert (first.temperature, first.stop, first.stop_token_ids) == (0.5, ("END NOW",), (4, 5))
+    assert (first.logit_bias, first.ignore_eos, first.max_tokens) == ({7: 1.0, 8: -2.0}, True, 9)
+    assert (second.max_tokens, second.stop, second.temperature) == (None, (), 0.5)
+    assert ["temperature", "0.5"] in [line.split()[:2] for line in ran.err.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("/regenerat", "there is no command /regenerat; did you mean regenerate?"),
+        ("/xyz", "there is no command /xyz; /help lists them"),
+        ("/set temprature 1", "there is no sampling parameter 'temprature'; did you mean temperature?"),
+        ("/set n 2", "there is no sampling parameter 'n'"),
+        ("/set top_p", "/set top_p needs a value"),
+        ("/set top_p much", "top_p: 'much' is not allowed; give a number"),
+        ("/undo", "there is nothing to take back"),
+        ("/regenerate", "there is no answer to make again"),
+        ("/save", "/save needs a file name"),
+        ("/save /nowhere/at/all", "cannot write /nowhere/at/all: No such file or directory"),
+    ],
+)
+def test_slips_are_explained_and_the_chat_goes_on(
+    line: str, expected: str, run_octavo: Any, scripted: Any
+) -> None:
+    ran = run_octavo("chat", "m", stdin=f"{line}\nstill here\n", llm=scripted([["yes"]]))
+    assert (ran.code, ran.out) == (0, "yes\n")
+    assert f"error: {expected}" in ran.err.splitlines()[0]
+
+
+def test_save_writes_once(run_octavo: Any, scripted: Any, tmp_path: Path) -> None:
+    path = tmp_path / "talk.json"
+    ran = run_octavo(
+        "chat", "m", "--system", "S", stdin=f"1\n/save {path}\n/save {path}\n", llm=scripted([["a"]])
+    )
+    saved = json.loads(path.read_text())
+    assert (saved["model"], contents(saved["messages"])) == ("scripted", ["S", "1", "a"])
+    assert f"error: {path} exists; choose another name" in ran.err
+
+
+def test_help_lists_every_command_and_stats_show_the_cache(run_octavo: Any, scripted: Any) -> None:
+    ran = run_octavo("chat", "m", stdin="/help\n/stats\n", llm=scripted([]))
+    lines = ran.err.splitlines()
+    assert all(any(line.startswith(f"/{name} ") for line in lines) for name in COMMANDS)
+    assert any("100 (90 free, 5 in the prefix cache)" in line for line in lines)
+
+
+def test_a_model_without_template_is_refused_at_the_start(run_octavo: Any, scripted: Any) -> None:
+    llm = scripted([], has_template=False)
+    ran = run_octavo("chat", "m", stdin="1\n", llm=llm)
+    assert (ran.code, ran.err) == (1, "error: this model has no chat template\n")
+    assert llm.is_closed
+
+
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stream", "environ", "expected"),
+    [
+        (Screen(), {}, "\033[31mx\033[0m"),
+        (Screen(), {"NO_COLOR": "1"}, "x"),
+        (Screen(), {"TERM": "dumb"}, "x"),
+        (io.StringIO(), {}, "x"),
+    ],
+)
+def test_colours_only_on_a_screen_that_wants_them(
+    stream: io.StringIO, environ: dict[str, str], expected: str
+) -> None:
+    terminal = Terminal(stream, stream, stream, environ)
+    assert terminal.styled("x", Style.RED, stream) == expected

@@ -1,0 +1,121 @@
+"""`octavo inspect`, on a small checkpoint made here and on a real GGUF file."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+from tokenizers import Tokenizer
+from tokenizers.decoders import Fuse
+from tokenizers.models import WordLevel
+
+LAYERS, HEADS, KV_HEADS, HEAD_DIM, CONTEXT = 2, 4, 2, 8, 4096
+PARAMETERS = 50 * 32 + 32
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "dtype": "bfloat16",
+        "vocab_size": 50,
+        "hidden_size": HEADS * HEAD_DIM,
+        "intermediate_size": 64,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS,
+        "max_position_embeddings": CONTEXT,
+        "tie_word_embeddings": True,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    weights = {"model.embed_tokens.weight": (50, 32), "model.norm.weight": (32,)}
+    save_file(
+        {name: np.zeros(shape, np.float32) for name, shape in weights.items()}, folder / "model.safetensors"
+    )
+    tokenizer = Tokenizer(WordLevel({"hello": 0, "</s>": 1}, "hello"))
+    tokenizer.decoder = Fuse()
+    tokenizer.add_special_tokens(["</s>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    template = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"eos_token": "</s>", "chat_template": template})
+    )
+    return folder
+
+
+def test_facts_and_kv_arithmetic(checkpoint: Path, run_octavo: Any) -> None:
+    ran = run_octavo("inspect", str(checkpoint), "--json", "--device", "cpu", "--kv-memory", "1MiB")
+    facts = json.loads(ran.out)
+    model, shape, text, kv = facts["model"], facts["shape"], facts["text"], facts["kv"]
+    assert (model["architecture"], model["format"]) == ("LlamaForCausalLM", "safetensors")
+    assert model["parameters"] == PARAMETERS
+    assert (model["bytes_on_disk"], model["bytes_in_memory"]) == (PARAMETERS * 4, PARAMETERS * 2)
+    assert (shape["layers"], shape["context"], shape["head_dim"]) == (LAYERS, CONTEXT, HEAD_DIM)
+    assert (text["tokenizer"], text["eos"]) == ("WordLevel", [{"id": 1, "text": "</s>"}])
+    assert text["rendered_sample"] == "[user] Hello!\n"
+    assert kv["bytes_per_token"] == LAYERS * 2 * KV_HEADS * HEAD_DIM * 2
+    assert kv["pages"] == (1 << 20) // (kv["bytes_per_token"] * kv["page_size"])
+    assert [sequence["length"] for sequence in kv["sequences"]] == [CONTEXT, 2048, 512]
+    for sequence in kv["sequences"]:
+        pages_each = -(-sequence["length"] // kv["page_size"])
+        assert sequence["fit"] * pages_each <= kv["pages"] < (sequence["fit"] + 1) * pages_each
+
+
+def test_the_page_for_people_says_the_same(checkpoint: Path, run_octavo: Any) -> None:
+    out = run_octavo("inspect", str(checkpoint), "--device", "cpu", "--kv-memory", "1MiB").out
+    rows = {line[:13].strip(): line[15:] for line in out.splitlines()}
+    assert rows["parameters"] == f"{PARAMETERS:,}"
+    assert rows["context"] == "4,096 tokens"
+    assert rows["layers"] == "2, all see the whole context"
+    assert rows["ends with"] == "</s> (1)"
+    assert "  [user] Hello!" in out.splitlines()
+    assert "2 layers x 2 (key, value) x 2 heads x 8 x 2 B = 128 B" in out
+    assert "16 sequences of 512 tokens fit" in out
+
+
+def test_what_does_not_fit_is_said_and_the_rest_still_shown(checkpoint: Path, run_octavo: Any) -> None:
+    ran = run_octavo("inspect", str(checkpoint), "--device", "cpu", "--kv-memory", "1KiB")
+    assert ran.code == 0
+    assert "LlamaForCausalLM" in ran.out
+    assert "does not fit: " in ran.out
+
+
+def test_template_alone(checkpoint: Path, run_octavo: Any) -> None:
+    out = run_octavo("inspect", str(checkpoint), "--template").out
+    assert out == "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}\n"
+
+
+def test_weights_are_not_loaded_nor_torch_for_a_cpu(checkpoint: Path) -> None:
+    script = (
+        "import sys; from octavo.cli.main import main; code = main(sys.argv[1:]);"
+        "print([n for n in ('torch', 'octavo.checkpoint.load') if n in sys.modules], code, file=sys.stderr)"
+    )
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("OCTAVO_")}
+    ran = subprocess.run(
+        [sys.executable, "-c", script, "inspect", str(checkpoint), "--device", "cpu"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environ,
+    )
+    assert ran.stderr.strip() == "[] 0"
+
+
+@pytest.mark.assets
+def test_a_real_gguf_file(assets: Any, run_octavo: Any) -> None:
+    path = assets("smollm2-135m-instruct-q4_1.gguf")
+    facts = json.loads(run_octavo("inspect", str(path), "--json", "--device", "cpu").out)
+    assert facts["model"]["parameters"] == 134_515_008
+    assert facts["shape"]["layers"] == 30
+    assert facts["text"]["vocabulary"] == 49_152
+    assert facts["text"]["eos"][0]["text"] == "<|im_end|>"
+    assert "<|im_start|>user\nHello!<|im_end|>" in facts["text"]["rendered_sample"]
+    assert facts["kv"]["tokens"] > 8192

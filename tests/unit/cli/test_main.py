@@ -1,0 +1,211 @@
+"""The command itself: help without torch, flags for every option, errors as one line, exit codes."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from typing import Any
+
+import msgspec
+import pytest
+
+import octavo
+from octavo.cli.flags import CHAT_SAMPLING_FLAGS, SAMPLING_FLAGS, SamplingFlag, sampling_value
+from octavo.cli.main import build_parser, main
+from octavo.config import OptionSpec, option_specs
+from octavo.errors import CapacityError, ConfigError, OctavoError
+from octavo.protocol import SamplingParams
+
+# What may be loaded at start: what argparse, msgspec and pydantic need.
+HEAVY_MODULES = ("torch", "numpy", "tokenizers", "gguf", "huggingface_hub", "jinja2", "yaml", "tqdm")
+CHECK_LIGHT = f"""
+import sys
+from octavo.cli.main import main
+try:
+    main(sys.argv[1:])
+except SystemExit:
+    pass
+print([name for name in {HEAVY_MODULES!r} if name in sys.modules], file=sys.stderr)
+"""
+
+
+def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("OCTAVO_")}
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, check=True, env=environ
+    )
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["generate", "--help"], ["config", "show"]], ids=" ".join)
+def test_help_and_config_load_nothing_heavy(argv: list[str]) -> None:
+    assert python("-c", CHECK_LIGHT, *argv).stderr.strip() == "[]"
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize("argv", [["--help"], ["config", "show"]], ids=" ".join)
+def test_help_and_config_answer_at_once(argv: list[str]) -> None:
+    """One thread and no waiting: its processor time is what a person waits for on a machine at rest."""
+    seconds = []
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        python("-m", "octavo.cli.main", *argv)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    print(f"octavo {' '.join(argv)}: {min(seconds):.3f} s")
+    assert min(seconds) < 0.3
+
+
+def example_of(spec: OptionSpec) -> list[str]:
+    examples = {"N": "3", "X": "0.5", "SIZE": "3MiB", "TEXT": "abc"}
+    if spec.is_switch:
+        return [f"--no-{spec.flag.removeprefix('--')}"]
+    return [spec.flag, examples.get(spec.metavar) or spec.metavar.split("|")[-1]]
+
+
+@pytest.mark.parametrize("spec", option_specs(), ids=lambda spec: spec.name)
+def test_every_option_is_a_flag_a_variable_and_a_key(
+    spec: OptionSpec, run_octavo: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flag, value = spec.flag, (["false"] if spec.is_switch else example_of(spec))[-1]
+    path = tmp_path / "c.yaml"
+    path.write_text(f"{spec.name}: {value}\n")
+
+    def shown(*argv: str) -> dict[str, Any]:
+        fact: dict[str, Any] = json.loads(run_octavo("config", "show", "--json", *argv).out)[spec.name]
+        return fact
+
+    by_flag, by_file = shown(*example_of(spec)), shown("--config", str(path))
+    monkeypatch.setenv(spec.variable, value)
+    by_variable = shown()
+    assert by_flag["value"] == by_file["value"] == by_variable["value"] != spec.default
+    assert [by_flag["origin"], by_file["origin"], by_variable["origin"]] == [
+        f"flag {flag}",
+        f"file {path}:{spec.name}",
+        f"environment {spec.variable}",
+    ]
+
+
+def test_config_show_is_a_table_of_value_and_origin(run_octavo: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OCTAVO_THREADS", "2")
+    monkeypatch.setenv("OCTAVO_THREAD", "2")
+    ran = run_octavo("config", "show", "--kv-memory", "1KiB", "--no-prefix-caching")
+    rows = [line.split(maxsplit=2) for line in ran.out.splitlines()]
+    assert rows[0] == ["option", "value", "origin"]
+    assert [row[0] for row in rows[1:]] == [spec.name for spec in option_specs()]
+    assert ["threads", "2", "environment OCTAVO_THREADS"] in rows
+    assert ["kv_memory", "1024", "flag --kv-memory"] in rows
+    assert ["prefix_caching", "false", "flag --prefix-caching"] in rows
+    assert ["model", "none", "default"] in rows
+    assert ran.err == "warning: OCTAVO_THREAD is set but is not an option; did you mean OCTAVO_THREADS?\n"
+
+
+def test_every_sampling_parameter_has_a_flag() -> None:
+    assert sorted(flag.field for flag in SAMPLING_FLAGS) == sorted(SamplingParams.__struct_fields__)
+    typed = "--temperature 0 --stop a --stop b --logit-bias 5=-1.5 -n 2 --stop-token-id 7 --ignore-eos"
+    typed += " --no-skip-special-tokens --seed none --top-k 4"
+    args = build_parser().parse_args(["generate", *typed.split()])
+    given = {
+        name: sampling_value(name, value)
+        for name, value in vars(args).items()
+        if hasattr(SamplingParams, name)
+    }
+    assert msgspec.structs.replace(SamplingParams(seed=3), **given) == SamplingParams(
+        temperature=0.0,
+        stop=("a", "b"),
+        logit_bias={5: -1.5},
+        n=2,
+        stop_token_ids=(7,),
+        ignore_eos=True,
+        skip_special_tokens=False,
+        seed=None,
+        top_k=4,
+    )
+
+
+NOT_TEXT = [flag for flag in SAMPLING_FLAGS if flag.metavar != "TEXT"]
+
+
+@pytest.mark.parametrize("flag", NOT_TEXT, ids=lambda flag: flag.field)
+def test_wrong_sampling_values_are_explained(flag: SamplingFlag) -> None:
+    with pytest.raises(ConfigError, match=f"{flag.field}: 'x' is not allowed; give "):
+        sampling_value(flag.field, ["x"] if flag.is_repeated else "x")
+
+
+def test_a_chat_offers_what_concerns_one_answer() -> None:
+    missing = {flag.field for flag in SAMPLING_FLAGS} - {flag.field for flag in CHAT_SAMPLING_FLAGS}
+    assert missing == {"n", "logprobs", "prompt_logprobs"}
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (
+            ["generate", "-p", "x"],
+            "error: no model: name one, as in 'octavo generate MODEL', or set OCTAVO_MODEL",
+        ),
+        (["generate", "m", "--model", "other", "-p", "x"], "error: MODEL is 'm' but --model is 'other'"),
+        (["generate", "m", "--checkpoint-path", "p", "-p", "x"], "error: both flag --model ('m') and flag"),
+        (
+            ["generate", "m", "-p", "x", "--page-size", "x"],
+            "error: flag --page-size: 'x' is not allowed; give",
+        ),
+        (["generate", "m", "-p", "x", "--system", "y"], "error: --system is a message of a chat: add --chat"),
+        (["generate", "m", "-p", "-", "-p", "-"], "error: -p - reads all of stdin"),
+        (["inspect"], "error: no model"),
+        (
+            ["config", "show", "--config", "absent.yaml"],
+            "error: cannot read the config file absent.yaml: No such file",
+        ),
+    ],
+)
+def test_usage_errors_are_one_line_and_exit_2(argv: list[str], expected: str, run_octavo: Any) -> None:
+    ran = run_octavo(*argv)
+    assert ran.code == 2
+    assert ran.err.startswith(expected)
+    assert ran.err.count("\n") == 1
+    assert ran.out == ""
+
+
+def test_flags_are_not_abbreviated(run_octavo: Any) -> None:
+    ran = run_octavo("config", "show", "--page-siz", "3")
+    assert ran.code == 2
+    assert "unrecognized arguments: --page-siz" in ran.err
+
+
+def test_other_errors_exit_1_and_debug_shows_the_traceback(run_octavo: Any) -> None:
+    def fails(options: Any, *, progress: bool) -> Any:
+        raise CapacityError("too small")
+
+    assert main(["generate", "m", "-p", "x"], open_model=fails) == 1
+    with pytest.raises(OctavoError):
+        main(["generate", "m", "-p", "x", "--debug"], open_model=fails)
+
+
+def test_input_and_output_that_are_not_text() -> None:
+    command = [sys.executable, "-m", "octavo.cli.main", "generate", "m"]
+    environ = os.environ | {"PYTHONIOENCODING": "utf-8"}
+    ran = subprocess.run(command, input=b"caf\xe9", capture_output=True, check=False, env=environ)
+    assert (ran.returncode, ran.stderr) == (2, b"error: stdin is not utf-8 text (byte 3): convert it first\n")
+    ascii_only = os.environ | {"PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "octavo.cli.main", "config", "show", "--model", "caf\u00e9"]
+    ran = subprocess.run(command, capture_output=True, check=True, env=ascii_only)
+    assert b"caf?" in ran.stdout
+
+
+def test_version(run_octavo: Any) -> None:
+    assert run_octavo("--version").out == f"octavo {octavo.__version__}\n"
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    ran = subprocess.run(
+        [sys.executable, "-m", "octavo.cli.main", "config", "show"],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(writing)
+    assert (ran.returncode, ran.stderr) == (141, "")

@@ -1,0 +1,214 @@
+"""One definition of every option, four sources, and the origin of every value."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from octavo.config import (
+    EngineOptions,
+    OptionSpec,
+    Origin,
+    Source,
+    format_size,
+    option_specs,
+    parse_size,
+    resolve_options,
+)
+from octavo.errors import ConfigError
+
+SPECS = option_specs()
+# Three values of each option that differ from each other and from the default, as people type them.
+SAMPLES: Mapping[str, tuple[tuple[str, Any], ...]] = {
+    "model": (("a/b", "a/b"), ("c", "c"), ("./d.gguf", "./d.gguf")),
+    "checkpoint_path": (("a", "a"), ("b", "b"), ("c", "c")),
+    "revision": (("main", "main"), ("v1", "v1"), ("0123", "0123")),
+    "tokenizer": (("a", "a"), ("b", "b"), ("none", None)),
+    "device": (("cpu", "cpu"), ("cuda:1", "cuda:1"), ("mps", "mps")),
+    "dtype": (("float32", "float32"), ("bfloat16", "bfloat16"), ("float16", "float16")),
+    "threads": (("1", 1), ("2", 2), ("none", None)),
+    "max_model_len": (("1", 1), ("2048", 2048), ("none", None)),
+    "page_size": (("0", 0), ("16", 16), ("64", 64)),
+    "kv_memory": (("4GiB", 4 << 30), ("800MB", 800_000_000), ("12345", 12345)),
+    "kv_fraction": (("0.25", 0.25), ("1", 1.0), ("none", None)),
+    "prefix_caching": (("false", False), ("no", False), ("1", True)),
+    "max_running": (("1", 1), ("2", 2), ("512", 512)),
+    "max_step_tokens": (("0", 0), ("7", 7), ("8192", 8192)),
+    "admission": (("static", "static"), ("continuous", "continuous"), ("static", "static")),
+    "log_level": (("debug", "debug"), ("info", "info"), ("error", "error")),
+}
+
+
+def yaml_file(folder: Path, content: object) -> Path:
+    path = folder / "octavo.yaml"
+    path.write_bytes(msgspec.yaml.encode(content))
+    return path
+
+
+def test_every_option_has_samples() -> None:
+    assert set(SAMPLES) == set(EngineOptions.model_fields)
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+def test_every_option_is_described(spec: OptionSpec) -> None:
+    assert spec.description
+    assert spec.allowed
+
+
+@given(
+    option=st.sampled_from([spec.name for spec in SPECS]),
+    given_in=st.sets(st.sampled_from([Source.FLAG, Source.ENVIRONMENT, Source.FILE])),
+    order=st.permutations([0, 1, 2]),
+)
+def test_the_highest_source_wins_and_is_named(
+    tmp_path_factory: pytest.TempPathFactory, option: str, given_in: set[Source], order: list[int]
+) -> None:
+    spec = next(spec for spec in SPECS if spec.name == option)
+    samples = dict(zip([Source.FLAG, Source.ENVIRONMENT, Source.FILE], order, strict=True))
+    typed = {source: SAMPLES[option][index] for source, index in samples.items()}
+    flags = {option: typed[Source.FLAG][0]} if Source.FLAG in given_in else {}
+    environ = {spec.variable: typed[Source.ENVIRONMENT][0]} if Source.ENVIRONMENT in given_in else {}
+    path = None
+    if Source.FILE in given_in:
+        path = yaml_file(tmp_path_factory.getbasetemp(), {option: typed[Source.FILE][0]})
+
+    resolved = resolve_options(flags, environ, path)
+
+    places = {
+        Source.FLAG: spec.flag,
+        Source.ENVIRONMENT: spec.variable,
+        Source.FILE: f"{path}:{option}",
+    }
+    winner = next((source for source in places if source in given_in), None)
+    if winner is None:
+        assert getattr(resolved.options, option) == spec.default
+        assert resolved.origins[option] == Origin(Source.DEFAULT)
+    else:
+        assert getattr(resolved.options, option) == typed[winner][1]
+        assert resolved.origins[option] == Origin(winner, places[winner])
+    others = [origin for name, origin in resolved.origins.items() if name != option]
+    assert others == [Origin(Source.DEFAULT)] * (len(SPECS) - 1)
+
+
+def test_yaml_values_may_be_typed(tmp_path: Path) -> None:
+    content = {"page_size": 16, "prefix_caching": False, "kv_fraction": 0.25, "threads": None, "kv_memory": 9}
+    options = resolve_options({}, {}, yaml_file(tmp_path, content)).options
+    assert options.model_dump(include=set(content)) == content
+
+
+def test_config_variable_names_the_file_unless_a_flag_does(tmp_path: Path) -> None:
+    path = yaml_file(tmp_path, {"page_size": 16})
+    other = tmp_path / "other.yaml"
+    other.write_text("page_size: 64\n")
+    environ = {"OCTAVO_CONFIG": str(path)}
+    assert resolve_options({}, environ).options.page_size == 16
+    assert resolve_options({}, environ, other).options.page_size == 64
+
+
+def test_an_empty_file_and_an_empty_variable_set_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "empty.yaml"
+    path.write_text("# nothing yet\n")
+    assert resolve_options({}, {"OCTAVO_PAGE_SIZE": ""}, path).options == EngineOptions()
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("pagesize: 3", "octavo.yaml:pagesize: there is no option 'pagesize'; did you mean page_size?"),
+        ("page_size: -1", "octavo.yaml:page_size: -1 is not allowed; give a whole number, at least 0"),
+        ("page_size: true", "octavo.yaml:page_size: True is a truth value; give a whole number, at least 0"),
+        ("revision: 1234", "octavo.yaml:revision: 1234 is not allowed; give text, or none (in quotes)"),
+        ("page_size: null", "octavo.yaml:page_size: None is not allowed"),
+        ("- page_size", "must hold one option per line"),
+        ("a: [", "is not YAML"),
+    ],
+)
+def test_wrong_files_are_explained(tmp_path: Path, content: str, expected: str) -> None:
+    path = tmp_path / "octavo.yaml"
+    path.write_text(content)
+    with pytest.raises(ConfigError) as error:
+        resolve_options({}, {}, path)
+    assert expected in str(error.value)
+    assert str(path) in str(error.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"absent\.yaml: No such file"):
+        resolve_options({}, {}, tmp_path / "absent.yaml")
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "expected"),
+    [
+        ({"dtype": "int8"}, {}, "flag --dtype: 'int8' is not allowed; give one of auto, float32, bfloat16"),
+        (
+            {},
+            {"OCTAVO_KV_FRACTION": "1.5"},
+            "environment OCTAVO_KV_FRACTION: '1.5' is not allowed; give a number",
+        ),
+        ({}, {"OCTAVO_KV_FRACTION": "nan"}, "environment OCTAVO_KV_FRACTION: 'nan' is not allowed"),
+        ({"page_size": "none"}, {}, "flag --page-size: 'none' is not allowed"),
+        ({"kv_memory": "4G"}, {}, "write 4GB (powers of 1000) or 4GiB (powers of 1024)"),
+        (
+            {"model": "m"},
+            {"OCTAVO_CHECKPOINT_PATH": "p"},
+            "both flag --model ('m') and environment OCTAVO_CHECKPOINT_PATH ('p') name the checkpoint",
+        ),
+    ],
+)
+def test_wrong_values_name_origin_and_what_is_allowed(
+    flags: dict[str, str], environ: dict[str, str], expected: str
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        resolve_options(flags, environ)
+    assert expected in str(error.value)
+
+
+def test_none_cancels_a_value_from_below() -> None:
+    resolved = resolve_options({"model": "none", "checkpoint_path": "p"}, {"OCTAVO_MODEL": "m"})
+    assert (resolved.options.model, resolved.options.checkpoint_path) == (None, "p")
+
+
+def test_direct_use_raises_the_same_errors() -> None:
+    with pytest.raises(ConfigError, match=r"max_runing: there is no option .*; did you mean max_running\?"):
+        EngineOptions(max_runing=3)  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match=r"max_running: 0 is not allowed.*; threads: 0 is not allowed"):
+        EngineOptions(max_running=0, threads=0)
+
+
+def test_unknown_variables_are_warned_about_and_ours_are_not() -> None:
+    ours = {"OCTAVO_API_KEY": "k", "OCTAVO_TEST_ASSETS": "p", "OCTAVO_CI_VENV": "v", "OCTAVO_PAGE_SIZE": "8"}
+    assert resolve_options({}, ours).warnings == ()
+    (warning,) = resolve_options({}, {"OCTAVO_PAGESIZE": "8", "OTHER": "x"}).warnings
+    assert warning == "OCTAVO_PAGESIZE is set but is not an option; did you mean OCTAVO_PAGE_SIZE?"
+
+
+@given(
+    number=st.integers(0, 10**6),
+    unit=st.sampled_from(["B", "kB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB"]),
+)
+def test_sizes_are_exact(number: int, unit: str) -> None:
+    power = " kmgt".index(unit[0].lower()) if len(unit) > 1 else 0
+    factor = (1024 if "i" in unit else 1000) ** power
+    assert parse_size(f"{number}{unit}") == parse_size(f" {number} {unit.lower()} ") == number * factor
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "-1", "4XB", "1e9", "4 G", "inf", "1.GiB"])
+def test_what_is_not_a_size_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"not a size|unknown unit|ambiguous"):
+        parse_size(text)
+
+
+@given(num_bytes=st.integers(0, 1 << 50))
+def test_a_shown_size_is_near_the_true_one(num_bytes: int) -> None:
+    assert parse_size(format_size(num_bytes)) == pytest.approx(num_bytes, rel=0.006)
+
+
+def test_the_default_kv_fraction_spares_main_memory() -> None:
+    assert EngineOptions().kv_fraction_on("cpu") == 0.5
+    assert EngineOptions().kv_fraction_on("cuda") == 0.9
+    assert EngineOptions(kv_fraction=0.3).kv_fraction_on("cpu") == 0.3
