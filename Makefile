@@ -22,9 +22,7 @@ layers:
 sizes:
 	$(PYTHON) tools/size_ratchet.py
 
-# One torch thread each: two test processes with two threads would fight over two cores.
 # Tests that assert on a clock run alone, after the others, so that neighbours do not slow them.
-test: export OMP_NUM_THREADS = 1
 test:
 	$(PYTHON) -m pytest -n 2 --dist loadgroup -m "not timing" --cov --cov-report=
 	$(PYTHON) -m pytest -m timing -s --cov --cov-append --cov-report=term

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+# Before torch is imported: test processes beside each other, with a thread per core each, would crawl.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
@@ -31,7 +34,7 @@ def assets() -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random Llama of 0.1 M parameters whose tokens are bytes: a whole checkpoint folder that loads at once."""
+    """A random Llama of 0.1 M parameters whose tokens are bytes: a whole checkpoint folder."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM

@@ -1,3 +1,29 @@
 """Octavo: an exact, fast and readable LLM inference engine."""
 
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0.dev0"
+
+__all__ = ["LLM", "Choice", "RequestOutput", "SamplingParams", "StreamDelta", "__version__"]
+
+if TYPE_CHECKING:
+    from octavo.frontend.output import Choice, RequestOutput, StreamDelta
+    from octavo.llm import LLM
+    from octavo.protocol import SamplingParams
+
+HOMES = {
+    "LLM": "octavo.llm",
+    "Choice": "octavo.frontend.output",
+    "RequestOutput": "octavo.frontend.output",
+    "StreamDelta": "octavo.frontend.output",
+    "SamplingParams": "octavo.protocol",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use, so that `import octavo` costs nothing and `octavo --help` is instant."""
+    from importlib import import_module
+
+    if name not in HOMES:
+        raise AttributeError(f"module 'octavo' has no attribute {name!r}")
+    return getattr(import_module(HOMES[name]), name)

@@ -1,0 +1,38 @@
+"""Put an engine together from a checkpoint and options."""
+
+import time
+
+from octavo.cache import KVManager
+from octavo.checkpoint import Checkpoint
+from octavo.config import EngineOptions
+from octavo.engine.core import EngineCore
+from octavo.protocol import EngineFacts
+from octavo.runner import start_worker
+from octavo.schedule import UNLIMITED, Admission, Scheduler, SchedulerConfig
+
+
+def build_engine(
+    checkpoint: Checkpoint, options: EngineOptions, *, progress: bool
+) -> tuple[EngineCore, EngineFacts]:
+    worker = start_worker(checkpoint, options, progress=progress)
+    plan = worker.kv_plan
+    kv = KVManager(plan.num_blocks, plan.page_size, prefix_caching=options.prefix_caching)
+    scheduler = Scheduler(
+        SchedulerConfig(
+            max_running=options.max_running,
+            max_model_len=plan.max_model_len,
+            max_step_tokens=options.max_step_tokens or UNLIMITED,
+            admission=Admission(options.admission),
+        ),
+        kv,
+    )
+    facts = EngineFacts(
+        vocab_size=worker.config.vocab_size,
+        max_model_len=plan.max_model_len,
+        page_size=plan.page_size,
+        num_pages=plan.num_blocks,
+        device=str(worker.device),
+        dtype=str(worker.dtype).removeprefix("torch."),
+        explanation=plan.explanation,
+    )
+    return EngineCore(scheduler, worker.runner.execute, time.monotonic), facts

@@ -1,0 +1,107 @@
+"""How the front end talks to an engine. In process there are no sockets: same core, same messages."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+from octavo.errors import RequestError
+from octavo.protocol import (
+    Abort,
+    EngineFacts,
+    EngineOutputs,
+    EngineStats,
+    FinishReason,
+    GenerateRequest,
+    Timings,
+    TokenOutput,
+)
+
+if TYPE_CHECKING:
+    from octavo.checkpoint import Checkpoint
+    from octavo.config import EngineOptions
+    from octavo.engine import EngineCore
+
+logger = logging.getLogger(__name__)
+
+
+class EngineClient(Protocol):
+    @property
+    def facts(self) -> EngineFacts: ...
+
+    def send(self, message: GenerateRequest | Abort) -> None:
+        """From any thread; it takes effect before the next step."""
+
+    def step(self) -> EngineOutputs:
+        """One step of the engine. From one thread at a time."""
+
+    @property
+    def has_unfinished(self) -> bool: ...
+
+    def stats(self) -> EngineStats: ...
+
+    def check(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class InProcessClient:
+    """The engine in this process; a step happens when somebody calls `step`."""
+
+    def __init__(self, core: EngineCore, facts: EngineFacts) -> None:
+        self._core: EngineCore | None = core
+        self.facts = facts
+        self._inbox: deque[GenerateRequest | Abort] = deque()
+
+    @classmethod
+    def start(cls, checkpoint: Checkpoint, options: EngineOptions, *, progress: bool) -> InProcessClient:
+        # The one place where the front end reaches torch, and only when it is called.
+        from octavo.engine import build_engine
+
+        return cls(*build_engine(checkpoint, options, progress=progress))
+
+    def send(self, message: GenerateRequest | Abort) -> None:
+        self._inbox.append(message)
+
+    def step(self) -> EngineOutputs:
+        refused = []
+        while self._inbox:
+            message = self._inbox.popleft()
+            try:
+                self._open_core.handle(message)
+            except RequestError as error:
+                assert isinstance(message, GenerateRequest)
+                refused.append(_refusal(message, error))
+        outputs = self._open_core.step()
+        return EngineOutputs((*refused, *outputs.outputs), outputs.stats) if refused else outputs
+
+    @property
+    def has_unfinished(self) -> bool:
+        return bool(self._inbox) or self._open_core.has_unfinished
+
+    def stats(self) -> EngineStats:
+        return self._open_core.stats()
+
+    def check(self) -> None:
+        self._open_core.check()
+
+    def close(self) -> None:
+        """Free the model and the KV pages."""
+        self._core = None
+
+    @property
+    def _open_core(self) -> EngineCore:
+        if self._core is None:
+            raise RuntimeError("this engine is closed: make a new LLM")
+        return self._core
+
+
+def _refusal(message: GenerateRequest, error: RequestError) -> TokenOutput:
+    return TokenOutput(
+        request_id=message.request_id,
+        choice=message.choice,
+        finish=FinishReason.ERROR,
+        timings=Timings(0.0, 0.0, 0.0),
+        error=str(error),
+    )

@@ -1,0 +1,169 @@
+"""The one door: everything a client sends is checked, tokenised and made definite here.
+
+What passes will not fail in the engine: numbers are finite and in range, ids exist, the length fits, and
+the seed is set, so that from here on the response is a function of the request.
+"""
+
+import math
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from octavo.errors import RequestError
+from octavo.protocol import GenerateRequest, SamplingParams
+from octavo.text.tokenizer import Tokenizer
+
+Prompt = str | Sequence[int]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Caps on what one request may ask for."""
+
+    vocab_size: int
+    max_model_len: int
+    max_n: int = 128
+    max_stop_strings: int = 16
+    max_stop_bytes: int = 256
+    max_logprobs: int = 20
+    max_logit_bias: int = 1024
+    max_stop_token_ids: int = 1024
+
+
+@dataclass(frozen=True)
+class PreparedRequest:
+    """A request to be carried out: its prompt as ids, its parameters definite, a message per choice."""
+
+    request_id: str
+    prompt: str | None  # None if the client sent token ids
+    prompt_ids: tuple[int, ...]
+    params: SamplingParams
+    messages: tuple[GenerateRequest, ...]
+
+
+class Intake:
+    def __init__(self, tokenizer: Tokenizer, limits: Limits) -> None:
+        self._tokenizer = tokenizer
+        self._limits = limits
+
+    def prepare(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        now: float,
+        add_special_tokens: bool = True,
+        priority: int = 0,
+        timeout: float | None = None,
+        cache_salt: str = "",
+    ) -> PreparedRequest:
+        check_params(params, self._limits)
+        if timeout is not None and not (math.isfinite(timeout) and timeout > 0):
+            raise RequestError("timeout must be a positive number of seconds", "timeout")
+        text = prompt if isinstance(prompt, str) else None
+        if isinstance(prompt, str):
+            prompt_ids = tuple(self._tokenizer.encode(prompt, add_special_tokens=add_special_tokens))
+        else:
+            prompt_ids = tuple(prompt)
+            _check_ids(prompt_ids, self._limits.vocab_size, "prompt")
+        params = self._definite(params, prompt_ids)
+        eos_ids = () if params.ignore_eos else self._tokenizer.eos_ids
+        messages = tuple(
+            GenerateRequest(
+                request_id=request_id,
+                choice=choice,
+                prompt_ids=prompt_ids,
+                params=params,
+                stop_ids=tuple(dict.fromkeys((*eos_ids, *params.stop_token_ids))),
+                priority=priority,
+                arrival=now,
+                deadline=None if timeout is None else now + timeout,
+                cache_salt=cache_salt,
+            )
+            for choice in range(params.n)
+        )
+        return PreparedRequest(request_id, text, prompt_ids, params, messages)
+
+    def _definite(self, params: SamplingParams, prompt_ids: tuple[int, ...]) -> SamplingParams:
+        room = self._limits.max_model_len - len(prompt_ids)
+        wanted = room if params.max_tokens is None else params.max_tokens
+        if not prompt_ids:
+            raise RequestError("the prompt is empty: send at least one token", "prompt")
+        if room < 1 or wanted > room:
+            asked = "" if params.max_tokens is None else f" and max_tokens asks for {wanted} more"
+            raise RequestError(
+                f"This model's maximum context length is {self._limits.max_model_len} tokens; the prompt has"
+                f" {len(prompt_ids)}{asked}. Shorten the prompt or lower max_tokens.",
+                "prompt" if room < 1 else "max_tokens",
+            )
+        seed = secrets.randbits(63) if params.seed is None else params.seed
+        return msgspec.structs.replace(params, max_tokens=wanted, seed=seed)
+
+
+def check_params(params: SamplingParams, limits: Limits) -> None:
+    """Refuse what is not a number, out of range, or more than the caps allow."""
+    for name, low, high in (
+        ("temperature", 0.0, 100.0),
+        ("top_p", 0.0, 1.0),
+        ("min_p", 0.0, 1.0),
+        ("presence_penalty", -2.0, 2.0),
+        ("frequency_penalty", -2.0, 2.0),
+        ("repetition_penalty", 0.01, 100.0),
+    ):
+        _check_number(name, getattr(params, name), low, high)
+    if params.top_p == 0.0:
+        raise RequestError("top_p must be above 0; for the best token only, set temperature to 0", "top_p")
+    _check_integer("top_k", params.top_k, 0, 1 << 31)
+    _check_integer("n", params.n, 1, limits.max_n)
+    _check_integer("min_tokens", params.min_tokens, 0, limits.max_model_len)
+    _check_integer("max_tokens", params.max_tokens, 1, 1 << 31, optional=True)
+    _check_integer("seed", params.seed, -(1 << 63), (1 << 64) - 1, optional=True)
+    _check_integer("logprobs", params.logprobs, 0, limits.max_logprobs, optional=True)
+    _check_integer("prompt_logprobs", params.prompt_logprobs, 0, limits.max_logprobs, optional=True)
+    if params.max_tokens is not None and params.min_tokens > params.max_tokens:
+        raise RequestError("min_tokens must not be more than max_tokens", "min_tokens")
+    _check_stops(params, limits)
+    _check_length("logit_bias", params.logit_bias, limits.max_logit_bias)
+    _check_ids(tuple(params.logit_bias), limits.vocab_size, "logit_bias")
+    for value in params.logit_bias.values():
+        _check_number("logit_bias", value, -100.0, 100.0)
+
+
+def _check_stops(params: SamplingParams, limits: Limits) -> None:
+    stops: Any = params.stop
+    if isinstance(stops, str):
+        raise RequestError("stop must be a tuple of strings: write stop=('...',)", "stop")
+    _check_length("stop", stops, limits.max_stop_strings)
+    for stop in stops:
+        if not isinstance(stop, str) or not 0 < len(stop.encode("utf-8", "replace")) <= limits.max_stop_bytes:
+            raise RequestError(f"a stop string has 1 to {limits.max_stop_bytes} bytes", "stop")
+    _check_length("stop_token_ids", params.stop_token_ids, limits.max_stop_token_ids)
+    _check_ids(params.stop_token_ids, limits.vocab_size, "stop_token_ids")
+
+
+def _check_number(name: str, value: Any, low: float, high: float) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value) or not low <= value <= high:
+        raise RequestError(f"{name} must be a number from {low:g} to {high:g}", name)
+
+
+def _check_integer(name: str, value: Any, low: int, high: int, *, optional: bool = False) -> None:
+    if value is None and optional:
+        return
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise RequestError(f"{name} must be a whole number from {low} to {high}", name)
+
+
+def _check_ids(ids: tuple[Any, ...], vocab_size: int, name: str) -> None:
+    for token_id in ids:
+        if not isinstance(token_id, int) or isinstance(token_id, bool) or not 0 <= token_id < vocab_size:
+            raise RequestError(f"{name}: token ids are whole numbers from 0 to {vocab_size - 1}", name)
+
+
+def _check_length(name: str, value: Sequence[Any] | Mapping[Any, Any], most: int) -> None:
+    if len(value) > most:
+        raise RequestError(f"{name} has {len(value)} entries; at most {most} are allowed", name)

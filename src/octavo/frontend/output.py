@@ -1,0 +1,210 @@
+"""From the engine's tokens back to text: detokenising, stop strings, results."""
+
+from dataclasses import dataclass
+
+import msgspec
+
+from octavo.errors import RequestError
+from octavo.frontend.intake import PreparedRequest
+from octavo.protocol import Abort, FinishReason, Timings, TokenLogprob, TokenOutput
+from octavo.text.detokenizer import IncrementalDetokenizer
+from octavo.text.stop_strings import StopStringFilter
+from octavo.text.tokenizer import Tokenizer
+
+
+class StreamDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """What one step added to one choice. The last one of a choice has `finish_reason`."""
+
+    request_id: str
+    choice: int
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
+    finish_reason: str | None = None
+    error: str | None = None  # with the finish reason `error`
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] | None  # None if not asked for
+    finish_reason: str
+    stop_reason: str | int | None = None  # the stop string or stop token that ended it
+    timings: Timings
+    num_preemptions: int = 0
+    error: str | None = None
+
+
+class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """A finished request."""
+
+    request_id: str
+    prompt: str | None
+    prompt_ids: tuple[int, ...]
+    prompt_logprobs: tuple[TokenLogprob, ...] | None  # of prompt tokens 1, 2, ...; None if not asked for
+    choices: tuple[Choice, ...]
+    num_cached: int  # prompt tokens whose KV was found in the prefix cache
+    seed: int  # ask with this seed again, and the same comes back
+
+    @property
+    def text(self) -> str:
+        return self.choices[0].text
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        return self.choices[0].token_ids
+
+    @property
+    def finish_reason(self) -> str:
+        return self.choices[0].finish_reason
+
+    @property
+    def timings(self) -> Timings:
+        return self.choices[0].timings
+
+
+class ChoiceState:
+    """One choice while it grows. Mutated by OutputProcessor only."""
+
+    def __init__(self, tokenizer: Tokenizer, request: PreparedRequest) -> None:
+        params = request.params
+        self.detokenizer = IncrementalDetokenizer(
+            tokenizer, skip_special_tokens=params.skip_special_tokens, prompt_ids=request.prompt_ids
+        )
+        self.stop_filter = StopStringFilter(params.stop, include_stop=params.include_stop)
+        self.pieces: list[str] = []
+        self.token_ids: list[int] = []
+        self.logprobs: list[TokenLogprob] = []
+        self.stop_reason: str | int | None = None
+        self.finish: FinishReason | None = None
+        self.last: TokenOutput | None = None  # the engine's terminal output
+
+
+@dataclass
+class RequestState:
+    prepared: PreparedRequest
+    choices: list[ChoiceState]
+    prompt_logprobs: list[TokenLogprob]
+    num_cached: int = 0
+
+
+@dataclass(frozen=True)
+class Processed:
+    delta: StreamDelta | None = None
+    finished: RequestOutput | None = None
+    abort: Abort | None = None  # to be sent to the engine: a stop string ended the choice
+
+
+class OutputProcessor:
+    """Owns the text of every request that is under way."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._requests: dict[str, RequestState] = {}
+
+    def open(self, prepared: PreparedRequest) -> None:
+        if prepared.request_id in self._requests:
+            raise RequestError(f"request id {prepared.request_id!r} is already in use", "request_id")
+        choices = [ChoiceState(self._tokenizer, prepared) for _ in prepared.messages]
+        self._requests[prepared.request_id] = RequestState(prepared, choices, [])
+
+    def forget(self, request_id: str) -> None:
+        """Nobody wants the rest. Whatever the engine still says of it is dropped."""
+        self._requests.pop(request_id, None)
+
+    def process(self, output: TokenOutput) -> Processed:
+        request = self._requests.get(output.request_id)
+        if request is None:
+            return Processed()
+        request.prompt_logprobs += output.prompt_logprobs
+        if output.choice == 0:
+            request.num_cached = output.num_cached
+        choice = request.choices[output.choice]
+        abort = None
+        delta = None
+        if choice.finish is None:
+            delta = self._grow(request, choice, output)
+            if choice.stop_filter.matched is not None and output.finish is None:
+                abort = Abort(output.request_id, output.choice)
+        finished = None
+        if output.finish is not None:
+            choice.last = output
+            if all(other.last is not None for other in request.choices):
+                del self._requests[output.request_id]
+                finished = _result(request)
+        return Processed(delta, finished, abort)
+
+    def _grow(self, request: RequestState, choice: ChoiceState, output: TokenOutput) -> StreamDelta | None:
+        """Add the output's tokens to the choice, up to the one that completes a stop string."""
+        stop_token = output.finish is FinishReason.STOP and output.token_ids
+        pieces: list[str] = []
+        used = 0
+        for index, token in enumerate(output.token_ids):
+            used += 1
+            if stop_token and index == len(output.token_ids) - 1:
+                choice.stop_reason = token
+                if not request.prepared.params.include_stop:
+                    break  # the token that means "stop" is counted, but it is not text
+            pieces.append(choice.stop_filter.push(choice.detokenizer.push((token,))))
+            if choice.stop_filter.matched is not None:
+                break
+        if output.finish is not None and choice.stop_filter.matched is None:
+            pieces.append(choice.stop_filter.push(choice.detokenizer.finish()))
+            pieces.append(choice.stop_filter.finish())
+        if choice.stop_filter.matched is not None:
+            choice.stop_reason = choice.stop_filter.matched
+            choice.finish = FinishReason.STOP
+        else:
+            choice.finish = output.finish
+        choice.token_ids += output.token_ids[:used]
+        choice.logprobs += output.logprobs[:used]
+        text = "".join(pieces)
+        choice.pieces.append(text)
+        if not used and choice.finish is None:
+            return None
+        return StreamDelta(
+            request_id=output.request_id,
+            choice=output.choice,
+            text=text,
+            token_ids=output.token_ids[:used],
+            logprobs=output.logprobs[:used],
+            finish_reason=None if choice.finish is None else choice.finish.value,
+            error=output.error,
+        )
+
+
+def _result(request: RequestState) -> RequestOutput:
+    prepared = request.prepared
+    params = prepared.params
+    assert params.seed is not None
+    return RequestOutput(
+        request_id=prepared.request_id,
+        prompt=prepared.prompt,
+        prompt_ids=prepared.prompt_ids,
+        prompt_logprobs=None if params.prompt_logprobs is None else tuple(request.prompt_logprobs),
+        choices=tuple(
+            _choice(index, choice, wants_logprobs=params.logprobs is not None)
+            for index, choice in enumerate(request.choices)
+        ),
+        num_cached=request.num_cached,
+        seed=params.seed,
+    )
+
+
+def _choice(index: int, choice: ChoiceState, *, wants_logprobs: bool) -> Choice:
+    last = choice.last
+    assert last is not None
+    assert last.timings is not None
+    assert choice.finish is not None
+    return Choice(
+        index=index,
+        text="".join(choice.pieces),
+        token_ids=tuple(choice.token_ids),
+        logprobs=tuple(choice.logprobs) if wants_logprobs else None,
+        finish_reason=choice.finish.value,
+        stop_reason=choice.stop_reason,
+        timings=last.timings,
+        num_preemptions=last.num_preemptions,
+        error=last.error,
+    )

@@ -1,0 +1,113 @@
+"""One step on one worker: plan in, tokens out. The work itself is in models, ops and sampling."""
+
+import itertools
+from collections.abc import Sequence
+
+import torch
+
+from octavo.models.registry import Model
+from octavo.ops import LayerKV, Ops
+from octavo.plan import SequenceSlice, SliceResult, StepPlan, StepResult
+from octavo.protocol import TokenLogprob
+from octavo.runner.batch_input import build_batch
+from octavo.runner.slots import Slots
+from octavo.sampling import RowError, SampleRow, sample_rows, score_rows
+
+NOT_FINITE = "the model produced numbers that are not finite for this request"
+SCORE_ROWS = 64  # logits of so many rows at a time: a row of a large vocabulary is 600 KB
+
+
+class ModelRunner:
+    """Owns the model, the KV pages and the slots."""
+
+    def __init__(
+        self,
+        model: Model,
+        ops: Ops,
+        kv: Sequence[LayerKV],
+        *,
+        page_size: int,
+        max_running: int,
+        max_model_len: int,
+    ) -> None:
+        self._model = model
+        self._ops = ops
+        self._kv = kv
+        self._page_size = page_size
+        self._slots = Slots(max_running, -(-max_model_len // page_size))
+
+    @torch.inference_mode()
+    def execute(self, plan: StepPlan) -> StepResult:
+        self._slots.update(plan)
+        if not plan.slices:
+            return StepResult(())
+        batch = build_batch(plan, self._slots, self._page_size, self._ops.device)
+        hidden = self._model.forward(batch, self._kv)
+        ends = list(itertools.accumulate(len(piece.token_ids) for piece in plan.slices))
+        errors = self._unusable(hidden, ends)
+        scores = self._score_prompts(plan, hidden, ends, errors)
+        sampled = self._sample(plan, hidden, ends, errors)
+        return StepResult(
+            tuple(
+                SliceResult(error=errors[i])
+                if i in errors
+                else SliceResult(*sampled.get(i, ((), ())), prompt_logprobs=scores.get(i, ()))
+                for i in range(len(plan.slices))
+            )
+        )
+
+    def _unusable(self, hidden: torch.Tensor, ends: list[int]) -> dict[int, str]:
+        """Slices whose last row is not finite.
+
+        A last row has seen all that its sequence ever computed, so this keeps bad KV out of the prefix tree
+        even where nothing is sampled.
+        """
+        last_rows = hidden[torch.tensor(ends, device=hidden.device) - 1]
+        finite = torch.isfinite(last_rows).all(dim=-1).tolist()
+        return {i: NOT_FINITE for i, good in enumerate(finite) if not good}
+
+    def _sample(
+        self, plan: StepPlan, hidden: torch.Tensor, ends: list[int], errors: dict[int, str]
+    ) -> dict[int, tuple[tuple[int, ...], tuple[TokenLogprob, ...]]]:
+        """Full logits for the rows that draw a token, and for no others. Adds to `errors`."""
+        chosen = [i for i, piece in enumerate(plan.slices) if piece.num_sampled and i not in errors]
+        if not chosen:
+            return {}
+        rows = torch.tensor([ends[i] - 1 for i in chosen], device=hidden.device)
+        states = [self._slots.state(plan.slices[i].slot) for i in chosen]
+        logits = self._model.logits(hidden[rows])
+        wanted = [
+            SampleRow(state, plan.slices[i].start + len(plan.slices[i].token_ids))
+            for i, state in zip(chosen, states, strict=True)
+        ]
+        sampled: dict[int, tuple[tuple[int, ...], tuple[TokenLogprob, ...]]] = {}
+        for i, state, outcome in zip(chosen, states, sample_rows(logits, wanted), strict=True):
+            if outcome.token_id is None:
+                errors[i] = outcome.error or NOT_FINITE
+                continue
+            state.append(outcome.token_id)
+            sampled[i] = (outcome.token_id,), () if outcome.logprob is None else (outcome.logprob,)
+        return sampled
+
+    def _score_prompts(
+        self, plan: StepPlan, hidden: torch.Tensor, ends: list[int], errors: dict[int, str]
+    ) -> dict[int, tuple[TokenLogprob, ...]]:
+        """Logprobs of prompt tokens, for the requests that asked. Adds to `errors`."""
+        scores: dict[int, tuple[TokenLogprob, ...]] = {}
+        for i, piece in enumerate(plan.slices):
+            if piece.score_ids and i not in errors:
+                first_row = ends[i] - len(piece.token_ids)
+                try:
+                    scores[i] = tuple(self._score_slice(piece, hidden[first_row : ends[i]]))
+                except RowError as error:
+                    errors[i] = str(error)
+        return scores
+
+    def _score_slice(self, piece: SequenceSlice, rows: torch.Tensor) -> list[TokenLogprob]:
+        top = self._slots.state(piece.slot).params.prompt_logprobs or 0
+        scores: list[TokenLogprob] = []
+        for start in range(0, len(piece.score_ids), SCORE_ROWS):
+            token_ids = piece.score_ids[start : start + SCORE_ROWS]
+            logits = self._model.logits(rows[start : start + len(token_ids)])
+            scores += score_rows(logits, token_ids, top)
+        return scores

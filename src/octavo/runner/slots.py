@@ -1,0 +1,31 @@
+"""What a worker remembers between steps, per slot: the page table and the state of sampling."""
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.plan import StepPlan
+from octavo.sampling import RowState
+
+
+class Slots:
+    """Mutated by ModelRunner only. Nothing of an owner survives in a slot that was closed."""
+
+    def __init__(self, num_slots: int, pages_per_slot: int) -> None:
+        self.tables: npt.NDArray[np.int64] = np.zeros((num_slots, pages_per_slot), dtype=np.int64)
+        self.states: list[RowState | None] = [None] * num_slots
+
+    def update(self, plan: StepPlan) -> None:
+        """Take in what the plan says has changed."""
+        for slot in plan.closed:
+            self.states[slot] = None
+        for opening in plan.opened:
+            self.states[opening.slot] = RowState(opening)
+        for piece in plan.slices:
+            if piece.block_ids:
+                end = piece.table_from + len(piece.block_ids)
+                self.tables[piece.slot, piece.table_from : end] = piece.block_ids
+
+    def state(self, slot: int) -> RowState:
+        state = self.states[slot]
+        assert state is not None, "a slice of a slot that is not open"
+        return state

@@ -1,0 +1,84 @@
+"""Bring up one worker: device and dtype, the model, its weights, and memory divided into pages."""
+
+import logging
+import time
+from dataclasses import dataclass
+
+import torch
+
+from octavo.capacity import KVPlan, KVShape, free_memory, plan_kv
+from octavo.checkpoint import Checkpoint
+from octavo.checkpoint.load import load_weights
+from octavo.config import EngineOptions
+from octavo.errors import ConfigError
+from octavo.models.config import ModelConfig
+from octavo.models.registry import build_model
+from octavo.ops import Ops, select_ops
+from octavo.runner.kv_store import allocate_kv
+from octavo.runner.model_runner import ModelRunner
+
+logger = logging.getLogger(__name__)
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Worker:
+    runner: ModelRunner
+    config: ModelConfig
+    kv_plan: KVPlan
+    device: torch.device
+    dtype: torch.dtype
+
+
+def start_worker(checkpoint: Checkpoint, options: EngineOptions, *, progress: bool) -> Worker:
+    started = time.perf_counter()
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    config = ModelConfig.from_huggingface(checkpoint.config)
+    device = resolve_device(options.device)
+    ops = select_ops(device, DTYPES[options.dtype_for(checkpoint.config)])
+    model, targets = build_model(config, ops)
+    load_weights(checkpoint, targets, progress=progress)
+    logger.info("weights of %s loaded in %.1f s", checkpoint.name, time.perf_counter() - started)
+    kv_plan = _plan_memory(config, ops, options)
+    for line in kv_plan.explanation:
+        logger.info("%s", line)
+    runner = ModelRunner(
+        model,
+        ops,
+        allocate_kv(config, kv_plan, ops),
+        page_size=kv_plan.page_size,
+        max_running=options.max_running,
+        max_model_len=kv_plan.max_model_len,
+    )
+    return Worker(runner, config, kv_plan, device, ops.dtype)
+
+
+def resolve_device(name: str) -> torch.device:
+    """`auto` is the accelerator, if there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"device {name!r} cannot be used here ({reason}); try --device cpu") from error
+    return device
+
+
+def _plan_memory(config: ModelConfig, ops: Ops, options: EngineOptions) -> KVPlan:
+    if ops.device.type == "cuda":
+        free = torch.cuda.mem_get_info(ops.device)[0]
+    else:
+        free = free_memory()
+    return plan_kv(
+        KVShape(config.num_layers, config.num_kv_heads, config.head_dim, ops.dtype.itemsize),
+        free_bytes=free,
+        fraction=options.kv_fraction_on(ops.device.type),
+        kv_memory=options.kv_memory,
+        page_size=options.page_size,
+        max_model_len=options.max_model_len,
+        model_max_len=config.max_positions,
+    )

@@ -1,0 +1,88 @@
+"""Greedy tokens of real checkpoints, against transformers on the same file in float32.
+
+The oracle computes each sequence in one piece. We decode all prompts in one batch through small pages and
+chunks, so that the equality covers paging, chunking and batching as well.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from octavo import LLM, SamplingParams
+
+NUM_TOKENS = 48
+NEAR_TIE = 1e-3  # where the oracle's two best logits are nearer than this, rounding may decide
+
+PROMPTS = [
+    "The capital of France is",
+    "def fibonacci(n):\n",
+    "Once upon a time, in a village by the sea,",
+    "Water boils at a temperature of",
+    "Q: What is 17 + 25?\nA:",
+    "Die Hauptstadt von Deutschland ist",
+    "import numpy as np\n\ndef softmax(x):",
+    "The three laws of thermodynamics state that",
+    "List five fruits:\n1.",
+    "人工智能是",
+    "SELECT name, COUNT(*) FROM users",
+    "To be, or not to be, that is the question:\n" * 6,
+]
+
+CHECKPOINTS = [
+    pytest.param("smollm2-135m-instruct-q4_1.gguf", marks=pytest.mark.xdist_group("smollm2-oracle")),
+    pytest.param("qwen2.5-coder-0.5b-instruct-q4_k_m.gguf", marks=pytest.mark.xdist_group("qwen2.5-oracle")),
+    pytest.param("gemma-3-270m-q4_k_m.gguf", marks=pytest.mark.xdist_group("gemma3-oracle")),
+]
+
+
+class Oracle:
+    def __init__(self, file: Path) -> None:
+        from transformers import AutoModelForCausalLM
+
+        self.model = AutoModelForCausalLM.from_pretrained(
+            file.parent, gguf_file=file.name, dtype=torch.float32
+        )
+
+    @torch.inference_mode()
+    def continuation(self, prompt_ids: list[int], forced: list[int]) -> list[tuple[int, float]]:
+        """The greedy token at each position and its lead over the second best, where `forced` came before.
+
+        Our tokens are forced, so that positions behind a near-tie are compared too.
+        """
+        ids = torch.tensor([prompt_ids + forced])
+        logits = self.model(ids).logits[0, len(prompt_ids) - 1 : -1].float()
+        best, ids_of_best = logits.topk(2, dim=-1)
+        return [
+            (int(token), float(lead))
+            for token, lead in zip(ids_of_best[:, 0], best[:, 0] - best[:, 1], strict=True)
+        ]
+
+
+@pytest.mark.assets
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_greedy_tokens_equal_transformers(
+    name: str, assets: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = assets(name)
+    with LLM(str(file), dtype="float32", kv_memory="256MiB", page_size=16, max_step_tokens=40) as llm:
+        params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
+        outputs = llm.generate(PROMPTS, params)
+        llm.check()
+        bos_id = llm.tokenizer.bos_id
+    oracle = Oracle(file)
+    near_ties, differing = [], []
+    for output in outputs:
+        assert len(output.token_ids) == NUM_TOKENS
+        expected = oracle.continuation(list(output.prompt_ids), list(output.token_ids))
+        for position, (ours, (theirs, lead)) in enumerate(zip(output.token_ids, expected, strict=True)):
+            if ours != theirs:
+                place = f"{name}: {output.prompt!r} token {position}: {ours}, not {theirs}, lead {lead:.1e}"
+                (near_ties if lead < NEAR_TIE else differing).append(place)
+    with capsys.disabled():
+        for place in near_ties:
+            print(f"\nnear-tie: {place}")
+    assert not differing
+    if name.startswith("gemma"):
+        assert all(output.prompt_ids[0] == bos_id for output in outputs)  # Gemma is lost without it

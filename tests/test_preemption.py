@@ -1,0 +1,78 @@
+"""Many requests in a KV pool that is far too small: all finish, and nobody's tokens change."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from octavo import LLM, SamplingParams
+
+PAGE = 4
+NUM_REQUESTS = 64
+
+
+def mixed_requests(vocab: int, most_tokens: int) -> tuple[list[list[int]], list[SamplingParams]]:
+    """Short and long, greedy and sampled, with and without shared prefixes, penalties and several choices."""
+    draw = random.Random(64)
+    shared = [draw.randrange(vocab) for _ in range(20)]
+    prompts, params = [], []
+    for number in range(NUM_REQUESTS):
+        own = [draw.randrange(vocab) for _ in range(draw.randrange(1, 20))]
+        prompts.append(shared[: draw.choice([0, PAGE, 2 * PAGE, len(shared)])] + own)
+        params.append(
+            SamplingParams(
+                temperature=draw.choice([0.0, 0.8, 1.0]),
+                top_p=draw.choice([1.0, 0.9]),
+                top_k=draw.choice([0, 40]),
+                repetition_penalty=draw.choice([1.0, 1.1]),
+                presence_penalty=draw.choice([0.0, 0.5]),
+                seed=number,
+                n=draw.choice([1, 1, 1, 2]),
+                max_tokens=draw.randrange(4, most_tokens),
+                ignore_eos=True,
+            )
+        )
+    return prompts, params
+
+
+def run_against_solo(
+    path: Path, *, most_tokens: int, pages: int, bytes_per_token: int, prefix_caching: bool = True
+) -> None:
+    pool = pages * PAGE * bytes_per_token
+    with LLM(str(path), dtype="float32", kv_memory="256MiB", prefix_caching=False, max_step_tokens=0) as solo:
+        vocab = min(solo.facts.vocab_size, 256)
+        prompts, params = mixed_requests(vocab, most_tokens)
+        expected = [solo.generate([p], s)[0] for p, s in zip(prompts, params, strict=True)]
+    options = {"dtype": "float32", "kv_memory": pool, "page_size": PAGE, "max_step_tokens": 48}
+    options["prefix_caching"] = prefix_caching
+    with LLM(str(path), max_running=16, **options) as crowded:
+        outputs = crowded.generate(prompts, params)
+        crowded.check()
+        stats = crowded.stats()
+    for ours, alone in zip(outputs, expected, strict=True):
+        assert [c.token_ids for c in ours.choices] == [c.token_ids for c in alone.choices]
+        assert [c.text for c in ours.choices] == [c.text for c in alone.choices]
+    assert stats.preemptions >= NUM_REQUESTS // 4, f"the pool did not force preemption: {stats}"
+    assert any(choice.num_preemptions for output in outputs for choice in output.choices)
+    assert stats.num_running == stats.num_waiting == 0
+    assert stats.pages_free + stats.pages_cached == stats.pages_total == pages
+    assert prefix_caching or stats.pages_free == pages
+
+
+@pytest.mark.parametrize("prefix_caching", [True, False])
+def test_sixty_four_requests_on_a_tiny_model(tiny_checkpoint: Path, prefix_caching: bool) -> None:
+    run_against_solo(
+        tiny_checkpoint,
+        most_tokens=64,
+        pages=36,
+        bytes_per_token=2 * 2 * 2 * 12 * 4,
+        prefix_caching=prefix_caching,
+    )
+
+
+@pytest.mark.assets
+@pytest.mark.xdist_group("smollm2")
+def test_sixty_four_requests_on_a_real_model(assets: Callable[[str], Path]) -> None:
+    path = assets("smollm2-135m-instruct-q4_1.gguf")
+    run_against_solo(path, most_tokens=20, pages=18, bytes_per_token=30 * 2 * 3 * 64 * 4)

@@ -1,0 +1,98 @@
+"""Tokens back to text: stop strings across tokens, stop tokens, late outputs."""
+
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from octavo.frontend.intake import PreparedRequest
+from octavo.frontend.output import OutputProcessor, RequestOutput
+from octavo.protocol import Abort, FinishReason, SamplingParams, Timings, TokenOutput
+from octavo.text.assets import TextAssets
+from octavo.text.tokenizer import Tokenizer
+
+EOS = 256
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    """Every byte is a token, and 256 is <eos>."""
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import decoders, models, pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Backend(models.BPE({char: index for index, char in enumerate(alphabet)}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(["<eos>"])
+    return Tokenizer(TextAssets(backend.to_str(), eos_token="<eos>", eos_ids=(EOS,)))
+
+
+def drive(
+    tokenizer: Tokenizer, token_ids: list[int], params: SamplingParams, finish: FinishReason
+) -> tuple[str, RequestOutput, list[Abort]]:
+    """One token per output, as an engine would send them; after an abort it sends what was in flight."""
+    processor = OutputProcessor(tokenizer)
+    processor.open(PreparedRequest("r", None, (1,), params, (None,)))  # type: ignore[arg-type]
+    streamed, aborts = "", []
+    for index, token in enumerate(token_ids):
+        last = index == len(token_ids) - 1
+        processed = processor.process(
+            TokenOutput(
+                request_id="r",
+                choice=0,
+                token_ids=(token,),
+                finish=finish if last else None,
+                timings=Timings(0, 0, 0) if last else None,
+            )
+        )
+        streamed += processed.delta.text if processed.delta else ""
+        if processed.abort:
+            aborts.append(processed.abort)
+    assert processed.finished is not None
+    return streamed, processed.finished, aborts
+
+
+@given(
+    text=st.text(alphabet="ab" + string.whitespace + "é😀", min_size=1, max_size=30),
+    stop=st.text(alphabet="ab 😀", min_size=1, max_size=3),
+)
+def test_stream_and_result_are_the_text_up_to_the_stop_string(
+    tokenizer: Tokenizer, text: str, stop: str
+) -> None:
+    ids = tokenizer.encode(text)
+    params = SamplingParams(stop=(stop,), seed=0)
+    streamed, result, aborts = drive(tokenizer, ids, params, FinishReason.LENGTH)
+    assert streamed == result.text == text.split(stop, maxsplit=1)[0]
+    if stop in text:
+        assert result.finish_reason == "stop"
+        assert result.choices[0].stop_reason == stop
+        # Tokens count up to the one that completed the stop string; what was in flight behind it does not.
+        assert tokenizer.decode(result.token_ids) == text.split(stop, maxsplit=1)[0] + stop
+        completes_with_last_token = text.find(stop) + len(stop) == len(text)
+        assert len(aborts) == (0 if completes_with_last_token else 1)
+    else:
+        assert (result.finish_reason, result.token_ids, aborts) == ("length", tuple(ids), [])
+
+
+def test_a_stop_token_is_counted_but_is_not_text(tokenizer: Tokenizer) -> None:
+    ids = [*tokenizer.encode("ab"), tokenizer.encode("c")[0]]
+    params = SamplingParams(stop_token_ids=(ids[-1],), seed=0)
+    streamed, result, _ = drive(tokenizer, ids, params, FinishReason.STOP)
+    assert (streamed, result.text, result.token_ids) == ("ab", "ab", tuple(ids))
+    assert result.choices[0].stop_reason == ids[-1]
+
+
+def test_an_unfinished_character_is_shown_only_at_the_end(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode("a😀")[:-1]
+    streamed, result, _ = drive(tokenizer, ids, SamplingParams(seed=0), FinishReason.LENGTH)
+    assert streamed == result.text == "a\N{REPLACEMENT CHARACTER}"
+
+
+def test_outputs_of_a_forgotten_request_are_dropped(tokenizer: Tokenizer) -> None:
+    processor = OutputProcessor(tokenizer)
+    processor.open(PreparedRequest("r", None, (1,), SamplingParams(seed=0), (None,)))  # type: ignore[arg-type]
+    processor.forget("r")
+    processed = processor.process(TokenOutput(request_id="r", choice=0, token_ids=(1,)))
+    assert (processed.delta, processed.finished, processed.abort) == (None, None, None)

@@ -1,0 +1,84 @@
+"""What a worker does with a plan, on a real tiny model."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from octavo.checkpoint import open_checkpoint
+from octavo.config import EngineOptions
+from octavo.errors import ConfigError
+from octavo.plan import SequenceSlice, SlotOpening, StepPlan
+from octavo.protocol import SamplingParams
+from octavo.runner import Worker, start_worker
+from octavo.runner.worker import resolve_device
+
+PROMPT = tuple(range(65, 85))
+
+
+@pytest.fixture
+def worker(tiny_checkpoint: Path) -> Worker:
+    options = EngineOptions(kv_memory="1MiB", page_size=8, max_running=4)
+    return start_worker(open_checkpoint(str(tiny_checkpoint)), options, progress=False)
+
+
+def opening(slot: int, token_ids: tuple[int, ...], **params: int | float) -> SlotOpening:
+    return SlotOpening(
+        slot, SamplingParams(temperature=0, seed=0, **params), 0, (), len(token_ids), token_ids
+    )
+
+
+def whole(
+    slot: int, token_ids: tuple[int, ...], blocks: tuple[int, ...], score: bool = False
+) -> SequenceSlice:
+    return SequenceSlice(slot, 0, token_ids, 0, blocks, 1, token_ids[1:] if score else ())
+
+
+def test_bad_numbers_blame_their_own_sequence(worker: Worker) -> None:
+    """KV that is not finite is read by slot 1 only: slot 0 gets the very token it gets alone."""
+    alone = worker.runner.execute(StepPlan(1, (), (opening(0, PROMPT),), (whole(0, PROMPT, (0, 1, 2)),)))
+    for layer in worker.runner._kv:
+        layer.keys[9] = torch.nan
+    openings = (opening(0, PROMPT), opening(1, PROMPT))
+    poisoned = SequenceSlice(1, 8, PROMPT[8:], 0, (9, 4, 5), 1)
+    both = worker.runner.execute(StepPlan(2, (0,), openings, (whole(0, PROMPT, (0, 1, 2)), poisoned)))
+    assert both.slices[0].error is None
+    assert both.slices[0].token_ids == alone.slices[0].token_ids
+    assert both.slices[1].error is not None
+    assert both.slices[1].token_ids == ()
+
+
+def test_bad_numbers_are_seen_where_nothing_is_sampled(worker: Worker) -> None:
+    """In the middle of a prompt too: such pages must not reach the prefix tree."""
+    for layer in worker.runner._kv:
+        layer.values[0] = torch.inf
+    middle = SequenceSlice(0, 8, PROMPT[8:16], 0, (0, 1), 0)
+    result = worker.runner.execute(StepPlan(1, (), (opening(0, PROMPT),), (middle,)))
+    assert result.slices[0].error is not None
+
+
+def test_a_table_edit_replaces_the_tail(worker: Worker) -> None:
+    """A duplicate page that was swapped for the tree's copy is read in its new place."""
+    first = StepPlan(1, (), (opening(0, PROMPT),), (whole(0, PROMPT, (0, 1, 2)),))
+    token = worker.runner.execute(first).slices[0].token_ids
+    for layer in worker.runner._kv:
+        layer.keys[5], layer.values[5] = layer.keys[1].clone(), layer.values[1].clone()
+        layer.keys[1] = torch.nan
+    again = SequenceSlice(0, len(PROMPT) - 1, PROMPT[-1:], 1, (5, 2), 1)
+    result = worker.runner.execute(StepPlan(2, (), (opening(0, PROMPT),), (again,)))
+    assert result.slices[0].token_ids == token
+
+
+def test_prompt_scores_are_the_models_own_logprobs(worker: Worker) -> None:
+    plan = StepPlan(1, (), (opening(0, PROMPT, prompt_logprobs=2),), (whole(0, PROMPT, (0, 1, 2), True),))
+    scores = worker.runner.execute(plan).slices[0].prompt_logprobs
+    assert [score.token_id for score in scores] == list(PROMPT[1:])
+    for score in scores:
+        assert len(score.top) == 2
+        assert score.top[0][1] >= score.top[1][1]
+        assert score.logprob <= score.top[0][1]
+
+
+def test_a_device_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigError, match="--device cpu"):
+        resolve_device("cuda:7")

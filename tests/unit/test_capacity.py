@@ -1,0 +1,77 @@
+"""KV arithmetic: what is printed is what is done."""
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from octavo import capacity
+from octavo.capacity import KVPlan, KVShape, free_memory, plan_kv
+from octavo.errors import CapacityError
+
+SMOLLM2 = KVShape(num_layers=30, num_kv_heads=3, head_dim=64, item_bytes=4)
+
+
+def plan(**changes: int | float | None) -> KVPlan:
+    values: dict[str, int | float | None] = {
+        "free_bytes": 8 << 30,
+        "fraction": 0.5,
+        "kv_memory": None,
+        "page_size": 32,
+        "max_model_len": None,
+        "model_max_len": 8192,
+    }
+    return plan_kv(SMOLLM2, **(values | changes))  # type: ignore[arg-type]
+
+
+@given(
+    memory=st.integers(0, 1 << 32),
+    page_size=st.integers(0, 4096),
+    max_model_len=st.none() | st.integers(1, 200_000),
+    model_max_len=st.integers(1, 131_072),
+)
+def test_pages_never_exceed_the_budget_and_always_hold_one_context(
+    memory: int, page_size: int, max_model_len: int | None, model_max_len: int
+) -> None:
+    try:
+        made = plan(
+            kv_memory=memory, page_size=page_size, max_model_len=max_model_len, model_max_len=model_max_len
+        )
+    except CapacityError:
+        smallest_page = page_size or 1
+        assert memory < max(smallest_page, max_model_len or 1) * SMOLLM2.bytes_per_token + (
+            (page_size or 0) * SMOLLM2.bytes_per_token
+        )
+        return
+    used = made.num_tokens * SMOLLM2.bytes_per_token
+    assert used <= memory < used + made.page_size * SMOLLM2.bytes_per_token
+    assert made.max_model_len <= made.num_tokens
+    assert made.max_model_len <= model_max_len
+    if max_model_len is not None:
+        assert made.max_model_len == min(max_model_len, model_max_len)
+    if page_size == 0:
+        assert made.page_size == made.max_model_len
+
+
+def test_the_explanation_adds_up() -> None:
+    made = plan()
+    text = "\n".join(made.explanation)
+    assert "8.00 GiB free x 0.5 = 4.00 GiB" in text
+    layers, heads, dims, item = map(
+        int,
+        re.search(r"(\d+) layers x 2 \(key, value\) x (\d+) heads x (\d+) x (\d+) B", text).groups(),  # type: ignore[union-attr]
+    )
+    assert layers * 2 * heads * dims * item == SMOLLM2.bytes_per_token == 46_080
+    pages = int(re.search(r"= ([\d,]+) pages", text).group(1).replace(",", ""))  # type: ignore[union-attr]
+    assert pages == made.num_blocks == (4 << 30) // (32 * 46_080)
+
+
+def test_a_container_limit_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "memory.max").write_text("1000000\n")
+    (tmp_path / "memory.current").write_text("400000\n")
+    monkeypatch.setattr(capacity, "CGROUP", tmp_path)
+    assert free_memory() == 600_000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert free_memory() > 600_000

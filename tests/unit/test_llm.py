@@ -1,0 +1,235 @@
+"""The Python API, on a tiny random model whose tokens are bytes."""
+
+import asyncio
+import threading
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from octavo import LLM, RequestOutput, SamplingParams, StreamDelta
+from octavo.errors import ConfigError, RequestError
+
+GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+SAMPLED = SamplingParams(seed=7, max_tokens=12, ignore_eos=True)
+
+
+def content(output: RequestOutput) -> list[tuple[str, tuple[int, ...], str]]:
+    return [(choice.text, choice.token_ids, choice.finish_reason) for choice in output.choices]
+
+
+def test_results_are_complete_and_in_order(tiny_llm: LLM) -> None:
+    prompts = ["first", [70, 71, 72], "the third is longer than the others"]
+    outputs = tiny_llm.generate(prompts, GREEDY)
+    assert [output.prompt for output in outputs] == ["first", None, prompts[2]]
+    assert outputs[1].prompt_ids == (70, 71, 72)
+    for output in outputs:
+        assert len(output.token_ids) == 12
+        assert output.finish_reason == "length"
+        assert output.text == tiny_llm.tokenizer.decode(output.token_ids)
+        assert min(output.timings.queue, output.timings.prefill, output.timings.decode) >= 0
+        assert output.timings.prefill > 0
+
+
+def test_a_batch_gives_what_each_gives_alone(tiny_llm: LLM) -> None:
+    prompts = [f"prompt number {number} " * (number + 1) for number in range(6)]
+    params = [msgspec.structs.replace(SAMPLED, seed=number, n=2, logprobs=2) for number in range(6)]
+    together = tiny_llm.generate(prompts, params)
+    for prompt, its_params, output in zip(prompts, params, together, strict=True):
+        assert content(tiny_llm.generate(prompt, its_params)[0]) == content(output)
+
+
+def test_choices_differ_and_repeat_by_seed(tiny_llm: LLM) -> None:
+    params = msgspec.structs.replace(SAMPLED, n=4)
+    first = tiny_llm.generate("hello", params)[0]
+    assert len({choice.text for choice in first.choices}) == 4
+    assert content(tiny_llm.generate("hello", params)[0]) == content(first)
+    unseeded = tiny_llm.generate("hello", msgspec.structs.replace(params, seed=None))[0]
+    reseeded = tiny_llm.generate("hello", msgspec.structs.replace(params, seed=unseeded.seed))[0]
+    assert content(reseeded) == content(unseeded) != content(first)
+
+
+def test_choices_share_the_pages_of_the_prompt(tiny_checkpoint: Path) -> None:
+    with LLM(str(tiny_checkpoint), kv_memory="4MiB", page_size=8) as llm:
+        llm.generate([list(range(64, 128))], msgspec.structs.replace(SAMPLED, n=4, max_tokens=2))
+        # 64 tokens of prompt: computed once, and found by three others but for the last page.
+        assert llm.stats().prompt_tokens_cached == 3 * 56
+        assert llm.stats().tokens_computed <= 64 + 3 * 8 + 4
+
+
+def test_a_stream_adds_up_to_the_result(tiny_llm: LLM) -> None:
+    whole = tiny_llm.generate("stream me", SAMPLED)[0]
+    deltas = list(tiny_llm.stream("stream me", SAMPLED))
+    assert "".join(delta.text for delta in deltas) == whole.text
+    assert tuple(token for delta in deltas for token in delta.token_ids) == whole.token_ids
+    assert [delta.finish_reason for delta in deltas] == [None] * (len(deltas) - 1) + ["length"]
+
+
+def test_closing_a_stream_aborts_the_request(tiny_llm: LLM) -> None:
+    stream = tiny_llm.stream("to be left early", msgspec.structs.replace(GREEDY, max_tokens=200))
+    next(stream)
+    stream.close()  # type: ignore[attr-defined]
+    tiny_llm.step()
+    assert tiny_llm.stats().num_running == 0
+    assert not tiny_llm.has_unfinished
+
+
+def test_chat_is_generate_on_the_rendered_prompt(tiny_llm: LLM) -> None:
+    messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}]
+    chat = tiny_llm.chat(messages, SAMPLED)[0]
+    assert chat.prompt == "<|system|>be brief<|end|><|user|>hi<|end|><|assistant|>"
+    assert content(tiny_llm.generate(chat.prompt, SAMPLED)[0]) == content(chat)
+    several = tiny_llm.chat([messages, messages[1:]], SAMPLED)
+    assert content(several[0]) == content(chat)
+    streamed = "".join(delta.text for delta in tiny_llm.stream_chat(messages, SAMPLED))
+    assert streamed == chat.text
+
+
+def test_async_calls_share_the_batch_and_change_nothing(tiny_llm: LLM) -> None:
+    prompts = [f"async {number}" for number in range(5)]
+    expected = [content(output) for output in tiny_llm.generate(prompts, SAMPLED)]
+
+    async def collect(prompt: str) -> str:
+        return "".join([delta.text async for delta in tiny_llm.astream(prompt, SAMPLED)])
+
+    async def main() -> None:
+        outputs = await asyncio.gather(*(tiny_llm.agenerate(prompt, SAMPLED) for prompt in prompts))
+        assert [content(output) for output in outputs] == expected
+        texts = await asyncio.gather(*(collect(prompt) for prompt in prompts))
+        assert texts == [choices[0][0] for choices in expected]
+        chat = await tiny_llm.achat([{"role": "user", "content": "hi"}], SAMPLED)
+        assert content(chat) == content(tiny_llm.chat([{"role": "user", "content": "hi"}], SAMPLED)[0])
+
+    before = tiny_llm.stats()
+    asyncio.run(main())
+    asyncio.run(main())  # a second event loop works as well
+    after = tiny_llm.stats()
+    sampled, steps = after.tokens_sampled - before.tokens_sampled, after.steps - before.steps
+    assert steps < sampled / 2  # they were computed together
+
+
+def test_a_cancelled_task_frees_its_pages(tiny_llm: LLM) -> None:
+    async def main() -> None:
+        task = asyncio.create_task(
+            tiny_llm.agenerate("cancel", msgspec.structs.replace(GREEDY, max_tokens=300))
+        )
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await tiny_llm.agenerate("another one goes on", GREEDY)
+
+    asyncio.run(main())
+    while tiny_llm.has_unfinished:
+        tiny_llm.step()
+    assert tiny_llm.stats().num_running == 0
+
+
+def test_threads_get_their_own_answers(tiny_llm: LLM) -> None:
+    expected = {n: content(tiny_llm.generate(f"thread {n}", SAMPLED)[0]) for n in range(6)}
+    found = {}
+
+    def ask(number: int) -> None:
+        found[number] = content(tiny_llm.generate(f"thread {number}", SAMPLED)[0])
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in expected]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == expected
+
+
+def test_the_steps_underneath(tiny_llm: LLM) -> None:
+    names = [tiny_llm.add_request(f"step {number}", SAMPLED) for number in range(3)]
+    aborted = tiny_llm.add_request("never mind", SAMPLED, request_id="mine")
+    tiny_llm.step()
+    tiny_llm.abort(aborted)
+    tiny_llm.abort("unknown")
+    deltas: list[StreamDelta] = []
+    finished: dict[str, RequestOutput] = {}
+    while tiny_llm.has_unfinished:
+        update = tiny_llm.step()
+        deltas += update.deltas
+        finished |= {output.request_id: output for output in update.finished}
+    assert set(finished) == {*names, "mine"}
+    assert finished["mine"].finish_reason == "abort"
+    for number, name in enumerate(names):
+        assert content(finished[name]) == content(tiny_llm.generate(f"step {number}", SAMPLED)[0])
+    terminal = Counter(delta.request_id for delta in deltas if delta.finish_reason)
+    assert set(terminal.values()) == {1}
+
+
+def test_an_id_in_use_is_refused_and_its_owner_unharmed(tiny_llm: LLM) -> None:
+    tiny_llm.add_request("owner", SAMPLED, request_id="same")
+    with pytest.raises(RequestError, match="already in use"):
+        tiny_llm.add_request("intruder", SAMPLED, request_id="same")
+    finished = []
+    while tiny_llm.has_unfinished:
+        finished += tiny_llm.step().finished
+    assert [content(output) for output in finished] == [content(tiny_llm.generate("owner", SAMPLED)[0])]
+
+
+def test_logprobs_are_those_of_the_prompt_scores(tiny_llm: LLM) -> None:
+    """What was drawn with logprobs scores the same when it comes back as a prompt."""
+    drawn = tiny_llm.generate("score", msgspec.structs.replace(SAMPLED, logprobs=3))[0]
+    logprobs = drawn.choices[0].logprobs
+    assert logprobs is not None
+    ids = [*drawn.prompt_ids, *drawn.token_ids]
+    scored = tiny_llm.generate([ids], SamplingParams(max_tokens=1, prompt_logprobs=3, temperature=0))[0]
+    assert scored.prompt_logprobs is not None
+    assert [score.token_id for score in scored.prompt_logprobs] == ids[1:]
+    tail = scored.prompt_logprobs[-len(logprobs) :]
+    for ours, theirs in zip(logprobs, tail, strict=True):
+        assert ours.token_id == theirs.token_id
+        assert ours.logprob == pytest.approx(theirs.logprob, abs=1e-4)
+        assert [token for token, _ in ours.top] == [token for token, _ in theirs.top]
+
+
+def test_a_repeated_prompt_is_cached_and_answers_the_same(tiny_checkpoint: Path) -> None:
+    prompt = list(range(60, 120))
+    with LLM(str(tiny_checkpoint), kv_memory="4MiB", page_size=8) as llm:
+        cold, warm = llm.generate([prompt], SAMPLED)[0], llm.generate([prompt], SAMPLED)[0]
+        assert (cold.num_cached, warm.num_cached) == (0, 56)
+        assert content(cold) == content(warm)
+        salted = llm.generate([prompt], SAMPLED, cache_salt="another tenant")[0]
+        assert salted.num_cached == 0
+    with LLM(str(tiny_checkpoint), kv_memory="4MiB", page_size=8, prefix_caching=False) as llm:
+        assert [llm.generate([prompt], SAMPLED)[0].num_cached for _ in range(2)] == [0, 0]
+
+
+def test_a_timeout_ends_one_request_only(tiny_llm: LLM) -> None:
+    slow = tiny_llm.add_request("too slow", msgspec.structs.replace(GREEDY, max_tokens=400), timeout=1e-6)
+    other = tiny_llm.generate("in time", GREEDY)[0]
+    finished = tiny_llm.step().finished
+    assert [(output.request_id, output.finish_reason) for output in finished] == [(slow, "deadline")]
+    assert other.finish_reason == "length"
+
+
+def test_wrong_calls_say_what_to_do(tiny_llm: LLM) -> None:
+    with pytest.raises(RequestError, match="one for each"):
+        tiny_llm.generate(["a", "b"], [GREEDY])
+    with pytest.raises(RequestError, match="maximum context length is"):
+        tiny_llm.generate("x" * 600, GREEDY)
+    with pytest.raises(ConfigError, match="no model"):
+        LLM()
+    with pytest.raises(ConfigError, match="give one of them"):
+        LLM("a", checkpoint_path="b")
+    with pytest.raises(ConfigError, match="did you mean page_size"):
+        LLM("a", pagesize=3)
+
+
+def test_a_closed_llm_says_so(tiny_checkpoint: Path) -> None:
+    llm = LLM(str(tiny_checkpoint), kv_memory="1MiB")
+    llm.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        llm.generate("x", GREEDY)
+
+
+def test_the_progress_bar_counts(tiny_llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
+    tiny_llm.generate(["progress"] * 3, GREEDY, progress=True)
+    shown = capsys.readouterr().err
+    assert "3/3" in shown
+    assert "tokens/s" in shown
+    assert "% of prompts from cache" in shown
