@@ -159,4 +159,6 @@ def check_tree(tree: RadixTree, nodes: list[Node], live: list[Pages]) -> None:
             assert rank[node] < rank.get(node.parent, len(rank)), "an idle node stands behind its descendants"
     assert tree.num_blocks == num_blocks, "the tree's page count is wrong"
     assert tree.num_idle_blocks == num_idle_blocks, "the idle page count is wrong"
-    assert len(rank) == sum([not node.refs and node.parent is not None for node in nodes]), "a removed node is idle"
+    assert len(rank) == sum([not node.refs and node.parent is not None for node in nodes]), (
+        "a removed node is idle"
+    )

@@ -90,7 +90,7 @@ class Scheduler:
                 self._finish(sequence, FinishReason.ABORT, now)
 
     def drain(self) -> list[TokenOutput]:
-        """What happened since the last call. Every sequence gets exactly one output with `finish`, its last."""
+        """What happened since the last call. Every sequence gets one output with `finish`, its last."""
         outbox, self._outbox = self._outbox, []
         return outbox
 
@@ -116,17 +116,18 @@ class Scheduler:
                 sequence = head
                 opened.append(self._opening(sequence))
                 pending = len(sequence.token_ids) - sequence.num_computed
+                is_reserved = False
             elif index < len(running):
                 sequence = running[index]
                 pending = len(sequence.token_ids) - sequence.num_computed
-                if pending == 1:
+                if is_reserved := pending == 1:
                     reserved -= 1
                 else:
                     pending -= self._adopt(sequence)
             else:
                 break
             index += 1
-            take = 1 if pending == 1 else min(pending, budget - reserved)
+            take = 1 if is_reserved else min(pending, budget - reserved)
             if take > 0 and self._make_room(sequence, sequence.num_computed + take):
                 slices.append(self._slice(sequence, take))
                 self._in_flight.append(sequence)
@@ -232,7 +233,8 @@ class Scheduler:
                 else:
                     num_waiting += 1
                     assert sequence.status is Status.WAITING, "a finished sequence is kept"
-                    assert sequence.pages is None and sequence.slot == -1, "a waiting sequence holds pages"
+                    assert sequence.pages is None, "a waiting sequence holds pages"
+                    assert sequence.slot == -1, "a waiting sequence holds a slot"
         assert num_running == len(running), "a running sequence is lost"
         assert num_waiting == self._num_waiting, "waiting is miscounted"
         slots = self._free_slots + [s.slot for s in running]

@@ -1,0 +1,288 @@
+"""Bugs to plant in the queue, the sequences and the scheduler."""
+
+from octavo.schedule.lazy_heap import LazyHeap
+from octavo.schedule.scheduler import Scheduler
+from octavo.schedule.sequence import Sequence
+from octavo.simulate.planted_bug import PlantedBug
+
+SEQUENCE_AND_QUEUE_BUGS = (
+    PlantedBug(
+        "priority inverted", Sequence, "__init__", "(request.priority, order)", "(-request.priority, order)"
+    ),
+    PlantedBug(
+        "length off by one",
+        Sequence,
+        "__init__",
+        "min(self.num_prompt + max_tokens, max_model_len)",
+        "min(self.num_prompt + max_tokens + 1, max_model_len)",
+    ),
+    PlantedBug(
+        "resume tokens emitted again",
+        Sequence,
+        "__init__",
+        "[*request.prompt_ids, *request.resume_ids]",
+        "[*request.prompt_ids]",
+    ),
+    PlantedBug(
+        "a swept queue is not a heap",
+        LazyHeap,
+        "push",
+        "heapq.heapify(self._entries)",
+        "self._entries.reverse()",
+    ),
+    PlantedBug(
+        "the queue gives out who has ended",
+        LazyHeap,
+        "peek",
+        "while entries and not self._is_live(entries[0][2]):",
+        "while entries and False:",
+    ),
+)
+
+SCHEDULER_BUGS = (
+    PlantedBug(
+        "leak on abort in prefill",
+        Scheduler,
+        "_vacate",
+        "self.kv.release(sequence.pages)",
+        "if sequence.num_computed >= sequence.num_prompt:\n        self.kv.release(sequence.pages)",
+    ),
+    PlantedBug(
+        "cancel of the wrong request",
+        Scheduler,
+        "abort",
+        "list(self._requests.get(request_id, {}).values())",
+        "list(self._requests.get(request_id, next(iter(self._requests.values()), {})).values())",
+    ),
+    PlantedBug(
+        "abort of one choice ends all",
+        Scheduler,
+        "abort",
+        "if choice is None or choice == sequence.request.choice:",
+        "if True:",
+    ),
+    PlantedBug(
+        "abort ignores parked followers",
+        Scheduler,
+        "abort",
+        "if choice is None or choice == sequence.request.choice:",
+        "if any(sequence in other.followers for other in self._requests[request_id].values()):\n"
+        "            continue\n"
+        "        if choice is None or choice == sequence.request.choice:",
+    ),
+    PlantedBug(
+        "lost on full: the head leaves the queue before there is room",
+        Scheduler,
+        "_admit",
+        "            kv.release(pages)\n            return False",
+        "            kv.release(pages)\n            self._waiting.pop()\n            return False",
+    ),
+    PlantedBug(
+        "pages found at a failed admission are kept",
+        Scheduler,
+        "_admit",
+        "            kv.release(pages)\n            return False",
+        "            return False",
+    ),
+    PlantedBug(
+        "no page to spare for the running",
+        Scheduler,
+        "_admit",
+        "sequence.pages_wanted + len(self._running) > kv.num_available",
+        "sequence.pages_wanted > kv.num_available",
+    ),
+    PlantedBug(
+        "mere age preempts",
+        Scheduler,
+        "_has_less_urgent",
+        "self._running[-1].request.priority > sequence.request.priority",
+        "self._running[-1].key > sequence.key",
+    ),
+    PlantedBug(
+        "the first sequence is preempted, not the last",
+        Scheduler,
+        "_make_room",
+        "victim = self._running[-1]",
+        "victim = self._running[-1] if self._running[-1] is sequence else self._running[0]",
+    ),
+    PlantedBug(
+        "preempt keeps progress",
+        Scheduler,
+        "_admit",
+        "sequence.num_computed = pages.num_shared * kv.page_size",
+        "sequence.num_computed = max(pages.num_shared * kv.page_size, "
+        "(len(sequence.token_ids) - 1) if sequence.num_preemptions else 0)",
+    ),
+    PlantedBug(
+        "preempted sequences go to the end of the queue",
+        Scheduler,
+        "_preempt",
+        "self._waiting.push(sequence.key, sequence)",
+        "self._waiting.push((sequence.key[0], self._order), sequence)",
+    ),
+    PlantedBug(
+        "poison kills the batch",
+        Scheduler,
+        "apply",
+        "error=outcome.error)\n            continue",
+        "error=outcome.error)\n            break",
+    ),
+    PlantedBug(
+        "NaN KV cached: poisoned pages are committed",
+        Scheduler,
+        "apply",
+        "            self._finish(sequence, FinishReason.ERROR",
+        "            end = piece.start + len(piece.token_ids)\n"
+        "            self.kv.commit(sequence.pages, sequence.token_ids, end)\n"
+        "            self._finish(sequence, FinishReason.ERROR",
+    ),
+    PlantedBug(
+        "a whole slice is committed when it is planned",
+        Scheduler,
+        "_slice",
+        "    told = pages.num_told",
+        "    self.kv.commit(pages, tokens, end)\n    told = pages.num_told",
+    ),
+    PlantedBug(
+        "wrong table_from",
+        Scheduler,
+        "_slice",
+        "told = pages.num_told",
+        "told = max(pages.num_told, pages.num_shared)",
+    ),
+    PlantedBug(
+        "closed slots not reported after an error",
+        Scheduler,
+        "_vacate",
+        "self._closed_slots.append(sequence.slot)",
+        "if sequence.num_computed:\n        self._closed_slots.append(sequence.slot)",
+    ),
+    PlantedBug(
+        "slots closed by a lost step are not reported",
+        Scheduler,
+        "schedule",
+        "return StepPlan(self.counters.steps, tuple(self._closed_slots)",
+        "closed, self._closed_slots = self._closed_slots, []\n"
+        "    return StepPlan(self.counters.steps, tuple(closed)",
+    ),
+    PlantedBug(
+        "slot opened with the prompt only, after a preemption",
+        Scheduler,
+        "_opening",
+        "tuple(sequence.token_ids)",
+        "tuple(sequence.request.prompt_ids)",
+    ),
+    PlantedBug("followers never released", Scheduler, "_emit", "self._release_followers(sequence)", "pass"),
+    PlantedBug(
+        "followers lost when their leader is aborted",
+        Scheduler,
+        "_finish",
+        "self._release_followers(sequence)",
+        "pass",
+    ),
+    PlantedBug(
+        "deadline never fires for the waiting",
+        Scheduler,
+        "_expire",
+        "if deadline is None or deadline > now:",
+        "if deadline is None or deadline > now or sequence.status is Status.WAITING:",
+    ),
+    PlantedBug("deadline fires early", Scheduler, "_expire", "deadline > now", "deadline > now + 1 / 32"),
+    PlantedBug("deadline compared the wrong way", Scheduler, "_expire", "deadline > now", "deadline < now"),
+    PlantedBug(
+        "budget exceeded by those admitted",
+        Scheduler,
+        "schedule",
+        "take = 1 if is_reserved else min(pending, budget - reserved)",
+        "take = 1 if is_reserved else min(pending, max(2, budget - reserved))",
+    ),
+    PlantedBug(
+        "decode reserve ignored",
+        Scheduler,
+        "schedule",
+        "min(pending, budget - reserved)",
+        "min(pending, budget)",
+    ),
+    PlantedBug(
+        "admission skips the head",
+        LazyHeap,
+        "peek",
+        "return entries[0][2] if entries else None",
+        "entries[:2] = reversed(entries[:2])\n    return entries[0][2] if entries else None",
+    ),
+    PlantedBug(
+        "static admission joins a running batch",
+        Scheduler,
+        "_may_admit",
+        "or not self._running",
+        "or len(self._running) < 2",
+    ),
+    PlantedBug(
+        "stop id ignores min_tokens",
+        Scheduler,
+        "_finish_reason",
+        "token in request.stop_ids and length - sequence.num_prompt >= request.params.min_tokens",
+        "token in request.stop_ids",
+    ),
+    PlantedBug(
+        "min_tokens counts the prompt",
+        Scheduler,
+        "_finish_reason",
+        "length - sequence.num_prompt >= request.params.min_tokens",
+        "length >= request.params.min_tokens",
+    ),
+    PlantedBug("a resumed answer that is complete goes on", Scheduler, "add", "if ended:", "if False:"),
+    PlantedBug(
+        "a duplicate id replaces the first", Scheduler, "add", "if request.choice in choices:", "if False:"
+    ),
+    PlantedBug(
+        "a request that never fits is accepted",
+        Scheduler,
+        "_check_fits",
+        "or sequence.stop_length > capacity",
+        "",
+    ),
+    PlantedBug(
+        "prompt scores repeated after a preemption",
+        Scheduler,
+        "_emit",
+        "scores = scores[max(0, sequence.num_scored - piece.start) :]",
+        "scores = scores[:]",
+    ),
+    PlantedBug(
+        "prompt scores lost to a prefix hit",
+        Scheduler,
+        "_admit",
+        "reuse=not sequence.needs_prompt_scores",
+        "reuse=True",
+    ),
+    PlantedBug(
+        "prompt scores lost to adopted pages",
+        Scheduler,
+        "_adopt",
+        "if sequence.needs_prompt_scores:",
+        "if False:",
+    ),
+    PlantedBug(
+        "cached tokens counted again after a preemption",
+        Scheduler,
+        "_count_cached",
+        "tokens = min(tokens, sequence.num_prompt - sequence.num_cached)",
+        "pass",
+    ),
+    PlantedBug(
+        "adopted tokens not counted as cached",
+        Scheduler,
+        "_adopt",
+        "self._count_cached(sequence, gained)",
+        "pass",
+    ),
+    PlantedBug(
+        "a preempted sequence is not counted as waiting",
+        Scheduler,
+        "_preempt",
+        "self._num_waiting += 1",
+        "pass",
+    ),
+    PlantedBug("a lost step is taken for done", Scheduler, "lose_step", "self._preempt(sequence)", "pass"),
+)

@@ -1,0 +1,39 @@
+"""A bug to plant: an edit of the source of one method. It reads like the diff that might bring it in."""
+
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class PlantedBug:
+    name: str
+    owner: type
+    method: str
+    right: str  # occurs once in the method's source
+    wrong: str
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        original = self.owner.__dict__[self.method]
+        setattr(self.owner, self.method, self._mutant(original))
+        try:
+            yield
+        finally:
+            setattr(self.owner, self.method, original)
+
+    def _mutant(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        source = textwrap.dedent(inspect.getsource(original))
+        if source.count(self.right) != 1:
+            raise LookupError(
+                f"planted bug {self.name!r}: {self.right!r} is not found once in {self.owner.__name__}."
+                f"{self.method}; the code has changed, so write the bug anew"
+            )
+        namespace = vars(sys.modules[original.__module__]).copy()
+        exec(compile(source.replace(self.right, self.wrong), f"<planted: {self.name}>", "exec"), namespace)
+        mutant: Callable[..., Any] = namespace[self.method]
+        return mutant

@@ -1,0 +1,29 @@
+"""All the bugs that the simulation must find.
+
+If the code changes so that an edit no longer applies, planting it fails: write the bug anew, do not drop it.
+"""
+
+from octavo.simulate.bugs_in_cache import BLOCK_POOL_BUGS, KV_MANAGER_BUGS, RADIX_BUGS
+from octavo.simulate.bugs_in_schedule import SCHEDULER_BUGS, SEQUENCE_AND_QUEUE_BUGS
+from octavo.simulate.fake_worker import FakeWorker, Slot
+from octavo.simulate.planted_bug import PlantedBug
+
+WORKER_BUGS = (
+    PlantedBug("stale slot state", Slot, "open", "self.tally = sum(", "self.tally += sum("),
+    PlantedBug(
+        "a worker keeps its table when told that pages were swapped",
+        FakeWorker,
+        "_read",
+        "table[piece.table_from :] = piece.block_ids",
+        "table += piece.block_ids[len(table) - piece.table_from :]",
+    ),
+)
+
+ALL_BUGS = (
+    *BLOCK_POOL_BUGS,
+    *KV_MANAGER_BUGS,
+    *RADIX_BUGS,
+    *SEQUENCE_AND_QUEUE_BUGS,
+    *SCHEDULER_BUGS,
+    *WORKER_BUGS,
+)

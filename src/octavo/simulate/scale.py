@@ -1,0 +1,83 @@
+"""How long the scheduler itself takes for a step, at size: for the benchmark and the test of its bounds."""
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from octavo.cache import KVManager
+from octavo.plan import SliceResult, StepResult
+from octavo.protocol import GenerateRequest, SamplingParams
+from octavo.schedule import Scheduler, SchedulerConfig
+
+PAGE_SIZE = 32
+MAX_MODEL_LEN = 8192
+MAX_STEP_TOKENS = 2048
+WARM_UP_STEPS = 150  # until all slots are taken and sequences end as often as they begin
+DRAWN = SliceResult((5,))
+NOT_DRAWN = SliceResult()
+
+
+@dataclass(frozen=True)
+class Load:
+    """How much the scheduler holds while it is measured."""
+
+    num_running: int
+    num_waiting: int
+    num_blocks: int
+
+
+class LoadedScheduler:
+    """A scheduler whose queue is refilled as requests end."""
+
+    def __init__(self, load: Load, seed: int = 0) -> None:
+        self.load = load
+        self.milliseconds: list[float] = []
+        self._rng = random.Random(seed)
+        self._count = 0
+        config = SchedulerConfig(load.num_running, MAX_MODEL_LEN, MAX_STEP_TOKENS)
+        self._scheduler = Scheduler(config, KVManager(load.num_blocks, PAGE_SIZE))
+        self._add(load.num_running + load.num_waiting)
+
+    def step(self) -> None:
+        scheduler = self._scheduler
+        start = time.perf_counter()
+        plan = scheduler.schedule(0.0)
+        planned = time.perf_counter()
+        result = StepResult(tuple([DRAWN if piece.num_sampled else NOT_DRAWN for piece in plan.slices]))
+        computed = time.perf_counter()
+        scheduler.apply(plan, result, 0.0)
+        outputs = scheduler.drain()
+        end = time.perf_counter()
+        self.milliseconds.append((planned - start + end - computed) * 1e3)
+        self._add(sum(output.finish is not None for output in outputs))
+
+    def check_load(self) -> None:
+        """The queue is as long as was asked for. All slots are taken but for those that just came free."""
+        stats = self._scheduler.stats()
+        assert stats.num_running + stats.num_waiting == self.load.num_running + self.load.num_waiting
+        assert stats.num_running > 0.95 * self.load.num_running, stats
+
+    def _add(self, count: int) -> None:
+        rng = self._rng
+        for _ in range(count):
+            self._count += 1
+            prompt = tuple(rng.choices(range(50_000), k=rng.randint(20, 200)))
+            params = SamplingParams(max_tokens=rng.randint(100, 400), seed=1)
+            request = GenerateRequest(
+                request_id=str(self._count), prompt_ids=prompt, params=params, stop_ids=(2,)
+            )
+            self._scheduler.add(request, 0.0)
+
+
+def median_step_milliseconds(loads: Sequence[Load], num_steps: int) -> list[float]:
+    """Median milliseconds of schedule + apply + drain under each load; they take turns step by step, so that
+    whatever else the machine does meets all alike."""
+    loaded = [LoadedScheduler(load) for load in loads]
+    for step in range(WARM_UP_STEPS + num_steps):
+        for one in loaded:
+            one.step()
+            if step >= WARM_UP_STEPS and step % 50 == 0:
+                one.check_load()
+    return [median(one.milliseconds[WARM_UP_STEPS:]) for one in loaded]

@@ -1,0 +1,297 @@
+"""Drives the real scheduler and cache through a workload, and checks every rule after every step."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+import msgspec
+
+from octavo.cache import KVManager
+from octavo.errors import RequestError
+from octavo.plan import StepPlan
+from octavo.protocol import FinishReason, GenerateRequest
+from octavo.schedule import Scheduler
+from octavo.simulate.cost import StepCost
+from octavo.simulate.fake_worker import FakeWorker, PlanError
+from octavo.simulate.oracle import expected_answer
+from octavo.simulate.rules_of_cache import WatchedTree, check_committed
+from octavo.simulate.rules_of_plans import PlanRules
+from octavo.simulate.ticket import Ticket, Violation
+from octavo.simulate.workload import Workload
+
+PATIENCE_EVERY = 128  # steps between looks at who waits too long
+
+
+@dataclass
+class Figures:
+    """What happened in one world, or in many."""
+
+    worlds: int = 0
+    steps: int = 0
+    requests: int = 0
+    refused: int = 0
+    tokens_computed: int = 0
+    tokens_sampled: int = 0
+    prompt_tokens: int = 0
+    prompt_tokens_cached: int = 0
+    preemptions: int = 0
+    pages_evicted: int = 0
+    aborts: int = 0
+    deadlines: int = 0
+    errors: int = 0
+    restarts: int = 0
+    lost_steps: int = 0
+
+    def add(self, other: "Figures") -> None:
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+    def __str__(self) -> str:
+        return ", ".join(f"{getattr(self, f.name):,} {f.name.replace('_', ' ')}" for f in fields(self))
+
+
+class World:
+    """One run. `log`, if given, receives every plan and every output, encoded."""
+
+    def __init__(self, seed: int, log: list[bytes] | None = None, cost: StepCost | None = None) -> None:
+        self.seed = seed
+        self.workload = Workload(seed)
+        self.settings = self.workload.settings
+        self.figures = Figures(worlds=1)
+        self._cost = cost or StepCost()
+        self._log = log
+        self._now = 0.0
+        self._work_total = 0  # of all tickets so far
+        self._work_ended = 0
+        self._live: dict[tuple[int, int], Ticket] = {}  # by seed and choice, in order of arrival
+        self._by_name: dict[tuple[str, int], Ticket] = {}  # by request id and choice, ended ones too
+        self._with_deadline: list[Ticket] = []
+        self._last_ended = "none yet"
+        self._start_engine()
+
+    def run(self) -> Figures:
+        """To the end of the workload, until all is answered. Raises Violation."""
+        try:
+            for step in self._steps():
+                if step % PATIENCE_EVERY == 0:
+                    for ticket in self._live.values():
+                        self._check_patience(ticket)
+            self._check_end()
+        except (
+            AssertionError,
+            PlanError,
+            RequestError,
+            LookupError,
+            ValueError,
+            TypeError,
+            AttributeError,
+        ) as error:
+            # Whatever breaks inside the engine is a finding too.
+            kind = "" if isinstance(error, Violation) else f"{type(error).__name__}: "
+            raise Violation(f"seed {self.seed}, step {self.figures.steps}: {kind}{error}") from error
+        self._collect_figures()
+        return self.figures
+
+    def _steps(self) -> Iterator[int]:
+        figures, workload = self.figures, self.workload
+        while figures.steps < self.settings.arrival_steps or self._live:
+            for _ in range(workload.arrivals(figures.steps, len(self._live))):
+                for request in workload.request(self._now):
+                    self._arrive(request)
+            if workload.wants_abort():
+                self._abort()
+            self._step()
+            figures.steps += 1
+            if workload.wants_restart():
+                self._restart()
+            yield figures.steps
+
+    # -- the engine -----------------------------------------------------------------------------------------
+
+    def _start_engine(self) -> None:
+        settings = self.settings
+        self._kv = KVManager(settings.num_blocks, settings.page_size, prefix_caching=settings.prefix_caching)
+        if settings.prefix_caching:
+            self._kv.tree = WatchedTree(settings.page_size)
+        self._scheduler = Scheduler(settings.scheduler, self._kv)
+        self._worker = FakeWorker(
+            settings.num_blocks, settings.page_size, settings.scheduler.max_running, settings.vocab
+        )
+        self._rules = PlanRules(settings.scheduler, settings.page_size, settings.prefix_caching)
+        self._num_steps = 0
+        self._num_sampled = 0
+
+    def _step(self) -> None:
+        scheduler = self._scheduler
+        plan = scheduler.schedule(self._now)
+        self._take_outputs()  # of aborts and deadlines: the rules must know who ended
+        self._check_deadlines()
+        self._rules.follow(plan, self._live, self._kv.num_available)
+        self._now += self._cost.seconds(plan)
+        self._num_steps += 1
+        if self.workload.loses_step():
+            self._lose_step(plan)
+        else:
+            result = self._worker.execute(plan)
+            scheduler.apply(plan, result, self._now)
+            self._take_outputs()
+            if self._log is not None:
+                self._log.append(msgspec.json.encode((plan, result)))
+        # The engine's own check walks over every request: while hundreds wait, it is made in every eighth.
+        if len(self._live) < 64 or self._num_steps % 8 == 0:
+            scheduler.check()
+        check_committed(scheduler._running, self._kv)
+        self._check_counters()
+
+    def _lose_step(self, plan: StepPlan) -> None:
+        self.figures.lost_steps += 1
+        self._worker.lose_step(plan if self.workload.sees_lost_step() else None)
+        self._scheduler.lose_step()
+        self._rules.lose_step(plan)
+
+    def _restart(self) -> None:
+        """The engine dies with all its state; the front end replays what is unfinished."""
+        self._collect_figures()
+        self.figures.restarts += 1
+        self._start_engine()
+        survivors, self._live = self._live, {}
+        for handle, ticket in survivors.items():
+            ticket.forget_engine()
+            ticket.leader = self._leader_of(ticket.request)
+            self._scheduler.add(ticket.request, self._now)
+            self._live[handle] = ticket
+
+    # -- events ---------------------------------------------------------------------------------------------
+
+    def _arrive(self, request: GenerateRequest) -> None:
+        settings, params = self.settings, request.params
+        assert params.seed is not None
+        assert params.max_tokens is not None
+        longest = settings.scheduler.max_model_len
+        num_prompt = len(request.prompt_ids)
+        fits = 0 < num_prompt < longest and min(num_prompt + params.max_tokens, longest) <= settings.capacity
+        if not fits:
+            self._expect_refusal(request)
+            return
+        ticket = Ticket(request, expected_answer(request, settings.vocab, longest), self.figures.requests)
+        ticket.leader = self._leader_of(request)
+        ticket.born, ticket.work_before = self.figures.steps, self._work_ended
+        self._scheduler.add(request, self._now)
+        self.figures.requests += 1
+        self._work_total += ticket.work
+        self._live[params.seed, request.choice] = ticket
+        self._by_name[request.request_id, request.choice] = ticket
+        if request.deadline is not None:
+            self._with_deadline.append(ticket)
+        if not ticket.is_complete and self.workload.wants_duplicate():
+            self._expect_refusal(request)
+        self.workload.remember(request.prompt_ids + ticket.answer.tokens[:-1])
+
+    def _expect_refusal(self, request: GenerateRequest) -> None:
+        self.figures.refused += 1
+        try:
+            self._scheduler.add(request, self._now)
+        except RequestError:
+            return
+        raise Violation(f"{request} was accepted, though it cannot fit or its id is in use")
+
+    def _leader_of(self, request: GenerateRequest) -> Ticket | None:
+        """The choice that computes the prompt for `request`."""
+        if request.params.prompt_logprobs is not None and len(request.prompt_ids) > 1:
+            return None
+        for choice in range(request.choice if self.settings.prefix_caching else 0):
+            ticket = self._by_name.get((request.request_id, choice))
+            if ticket and ticket.finish is None and not ticket.started and not ticket.is_complete:
+                return ticket
+        return None
+
+    def _abort(self) -> None:
+        live = [ticket.request.request_id for ticket in self._live.values()]
+        for abort in self.workload.aborts(live, self._last_ended):
+            self._take_outputs()
+            for ticket in self._live.values():
+                request = ticket.request
+                if request.request_id == abort.request_id and abort.choice in (None, request.choice):
+                    ticket.is_aborted = True
+            self._scheduler.abort(abort.request_id, self._now, abort.choice)
+            self._take_outputs()
+            if any(ticket.is_aborted for ticket in self._live.values()):
+                raise Violation(f"{abort} left something alive")
+
+    def _take_outputs(self) -> None:
+        figures = self.figures
+        for output in self._scheduler.drain():
+            ticket = self._by_name.get((output.request_id, output.choice))
+            if ticket is None:
+                raise Violation(f"an output for {output.request_id}, which nobody asked for")
+            ticket.take(output, self._now)
+            self._num_sampled += len(output.token_ids)
+            if output.finish is not None:
+                self._check_patience(ticket)
+                seed = ticket.request.params.seed
+                assert seed is not None
+                del self._live[seed, output.choice]
+                self._work_ended += ticket.work
+                self._last_ended = output.request_id
+                figures.aborts += output.finish is FinishReason.ABORT
+                figures.deadlines += output.finish is FinishReason.DEADLINE
+                figures.errors += output.finish is FinishReason.ERROR
+
+    # -- checks ---------------------------------------------------------------------------------------------
+
+    def _check_deadlines(self) -> None:
+        if self._with_deadline:
+            self._with_deadline = [ticket for ticket in self._with_deadline if ticket.finish is None]
+            for ticket in self._with_deadline:
+                deadline = ticket.request.deadline
+                if deadline is not None and deadline <= self._now:
+                    raise Violation(f"{ticket} outlived its deadline")
+
+    def _check_patience(self, ticket: Ticket) -> None:
+        """Every step computes at least a token. So nobody waits longer than all work there was takes, with
+        some of it done again after preemptions and restarts."""
+        work = self._work_total - ticket.work_before
+        if self.figures.steps - ticket.born > 64 + 4 * work * (1 + self.figures.restarts):
+            raise Violation(f"{ticket} starves: it has waited since step {ticket.born}")
+
+    def _check_counters(self) -> None:
+        stats = self._scheduler.stats()
+        rules = self._rules
+        num_running = len([t for t in rules.running.values() if t.finish is None])
+        expected = (self._num_steps, self._num_sampled, rules.num_preemptions, num_running)
+        actual = (stats.steps, stats.tokens_sampled, stats.preemptions, stats.num_running)
+        if actual != expected:
+            raise Violation(f"steps, tokens, preemptions, running: counted {actual}, happened {expected}")
+        if stats.num_running + stats.num_waiting != len(self._live):
+            raise Violation(f"{len(self._live)} requests are unfinished, not as counted in {stats}")
+        if not 0 <= stats.prompt_tokens_cached <= stats.prompt_tokens:
+            raise Violation(f"more prompt tokens were cached than came: {stats}")
+
+    def _check_end(self) -> None:
+        """All is answered: every page is free or cached, and nothing runs."""
+        plan = self._scheduler.schedule(self._now)
+        self._rules.follow(plan, self._live, self._kv.num_available)
+        self._worker.execute(plan)
+        if any(slot.is_open for slot in self._worker.slots):
+            raise Violation("a slot is open in the workers at the end")
+        if self._scheduler.has_unfinished or self._kv.num_available != self.settings.num_blocks:
+            raise Violation("pages or requests are left at the end")
+
+    def _collect_figures(self) -> None:
+        """The counters of this engine, before it goes."""
+        figures, stats = self.figures, self._scheduler.stats()
+        figures.tokens_computed += stats.tokens_computed
+        figures.tokens_sampled += stats.tokens_sampled
+        figures.prompt_tokens += stats.prompt_tokens
+        figures.prompt_tokens_cached += stats.prompt_tokens_cached
+        figures.preemptions += stats.preemptions
+        if isinstance(self._kv.tree, WatchedTree):
+            figures.pages_evicted += self._kv.tree.num_evicted
+
+
+def run_worlds(first_seed: int, num_steps: int) -> Figures:
+    """Worlds of seed after seed, until they made `num_steps` in all. Raises Violation."""
+    total, seed = Figures(), first_seed
+    while total.steps < num_steps:
+        total.add(World(seed).run())
+        seed += 1
+    return total

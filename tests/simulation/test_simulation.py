@@ -1,0 +1,66 @@
+"""A million steps of the real scheduler and cache without a violation; one seed is one run."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from octavo.simulate.planted_bugs import ALL_BUGS
+from octavo.simulate.ticket import Violation
+from octavo.simulate.world import World, run_worlds
+
+CHUNKS = 8  # spread over the cores by pytest-xdist
+STEPS = 1_000_000
+SOAK_STEPS = int(os.environ.get("OCTAVO_SOAK_STEPS", "0"))
+
+
+@pytest.mark.usefixtures("untraced")
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_no_violation(chunk: int, record_property: Callable[[str, object], None]) -> None:
+    figures = run_worlds(first_seed=chunk * 100_000, num_steps=STEPS // CHUNKS)
+    record_property("simulated", f"chunk {chunk}: {figures}")
+    assert figures.steps >= STEPS // CHUNKS
+    # The run means little unless all of this happened, and often.
+    assert figures.preemptions > 500
+    assert figures.pages_evicted > 10_000
+    assert figures.prompt_tokens_cached > 10_000
+    assert min(figures.aborts, figures.deadlines, figures.errors, figures.refused) > 300
+    assert min(figures.restarts, figures.lost_steps) > 50
+
+
+@pytest.mark.usefixtures("untraced")
+@pytest.mark.skipif(not SOAK_STEPS, reason="set OCTAVO_SOAK_STEPS to simulate for longer")
+def test_soak(record_property: Callable[[str, object], None]) -> None:
+    record_property("simulated", f"soak: {run_worlds(first_seed=10_000_000, num_steps=SOAK_STEPS)}")
+
+
+@pytest.mark.parametrize("seed", [3, 5, 11])
+def test_a_seed_is_the_whole_run(seed: int) -> None:
+    logs: list[list[bytes]] = [[], []]
+    for log in logs:
+        World(seed, log).run()
+    assert logs[0] == logs[1]
+
+
+def test_a_seed_is_the_same_run_in_every_process() -> None:
+    """Hash seeds differ between processes: an iteration over a set of strings would show here."""
+    digests = set()
+    for hash_seed in ("1", "2"):
+        command = [sys.executable, "-m", "octavo.simulate", "--replay", "--seed", "8"]
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)}
+        digests.add(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
+    assert len(digests) == 1
+    assert b"digest" in digests.pop()
+
+
+def test_a_violation_can_be_replayed() -> None:
+    bug = next(bug for bug in ALL_BUGS if bug.name == "missing salt")
+    with bug.planted():
+        with pytest.raises(Violation, match=r"seed \d+, step \d+: ") as first:
+            run_worlds(first_seed=0, num_steps=20_000)
+        seed = int(str(first.value).split(",")[0].removeprefix("seed "))
+        with pytest.raises(Violation) as again:
+            World(seed).run()
+    assert str(again.value) == str(first.value)

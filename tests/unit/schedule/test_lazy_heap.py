@@ -1,0 +1,35 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from octavo.protocol import GenerateRequest, SamplingParams
+from octavo.schedule.lazy_heap import LazyHeap
+from octavo.schedule.sequence import Sequence, Status
+
+
+def sequence(order: int) -> Sequence:
+    params = SamplingParams(max_tokens=1, seed=0)
+    return Sequence(GenerateRequest(request_id=str(order), prompt_ids=(1,), params=params), order, 10)
+
+
+@given(st.lists(st.integers(0, 5), max_size=700), st.data())
+def test_the_living_leave_in_order_of_key_then_arrival(keys: list[int], data: st.DataObject) -> None:
+    heap = LazyHeap(lambda one: one.status is Status.WAITING)
+    all_pushed = [sequence(order) for order in range(len(keys))]
+    dead = data.draw(st.sets(st.integers(0, 699)))
+    for order, (key, one) in enumerate(zip(keys, all_pushed, strict=True)):
+        heap.push(key, one)
+        if order in dead or order % 3:  # many die, so that the sweep is reached
+            one.status = Status.FINISHED
+    living = [one for one in all_pushed if one.status is Status.WAITING]
+    expected = sorted(living, key=lambda one: (keys[one.key[1]], one.key[1]))
+    assert [heap.pop() for _ in living] == expected
+    assert heap.peek() is None
+
+
+def test_the_dead_do_not_pile_up() -> None:
+    heap = LazyHeap(lambda one: one.status is Status.WAITING)
+    for order in range(20_000):
+        one = sequence(order)
+        heap.push(order, one)
+        one.status = Status.FINISHED
+    assert len(heap._entries) <= 257
