@@ -13,7 +13,7 @@ class TextAssets:
     pad_token: str | None = None
     unk_token: str | None = None
     eos_ids: tuple[int, ...] = ()  # every id that ends a turn: generation_config first, then the tokenizer's
-    # None: the tokenizer's own post-processor decides (Hugging Face). GGUF has no post-processor: these flags do.
+    # None: the post-processor in tokenizer_json decides. True or False: these flags do, both of them.
     add_bos: bool | None = None
     add_eos: bool | None = None
     chat_template: str | None = None

@@ -1,0 +1,281 @@
+"""A GGUF file's tokenizer, written as a `tokenizers` one.
+
+A GGUF keeps the vocabulary, but names its text splitting only (`tokenizer.ggml.pre`) and, for SentencePiece
+kinds, leaves out the merges. Both are put back here, so that ids equal those of the original tokenizer.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, TypeVar
+
+import msgspec
+
+from octavo.errors import CheckpointError
+from octavo.text.assets import TextAssets
+from octavo.text.split_rules import split_rule
+
+_Item = TypeVar("_Item")
+_SPACE = "\u2581"  # how SentencePiece writes a space
+
+# Ends of a turn or a text. Files often name only one of them as EOS, and the model uses several.
+_END_TOKENS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>")
+
+
+class _TokenType(IntEnum):
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+@dataclass(frozen=True)
+class _Vocabulary:
+    tokens: list[str]
+    types: list[int]
+
+    def ids_of(self, *types: _TokenType) -> Iterator[tuple[int, str]]:
+        return ((i, t) for i, t in enumerate(self.tokens) if self.types[i] in types)
+
+
+def text_assets_from_gguf(metadata: Mapping[str, Any]) -> TextAssets:
+    """`metadata` maps the file's keys to plain Python values."""
+    kind = _value(metadata, "tokenizer.ggml.model", str)
+    if kind == "gpt2":
+        vocabulary = _vocabulary(metadata)
+        tokenizer, adds_bos = _byte_level(metadata, vocabulary)
+    elif kind == "llama":
+        vocabulary = _respelled(_vocabulary(metadata))
+        tokenizer, adds_bos = _sentencepiece(metadata, vocabulary), True
+    else:
+        raise CheckpointError(
+            f"The GGUF file has a tokenizer of kind {kind!r}; known are 'gpt2' (byte-level BPE) and 'llama' "
+            "(SentencePiece BPE). Give a tokenizer directory with `tokenizer`."
+        )
+    eos_id = _token_id(metadata, "eos", vocabulary)
+    return TextAssets(
+        tokenizer_json=msgspec.json.encode(tokenizer).decode(),
+        bos_token=_token(metadata, "bos", vocabulary),
+        eos_token=None if eos_id is None else vocabulary.tokens[eos_id],
+        pad_token=_token(metadata, "padding", vocabulary),
+        unk_token=_token(metadata, "unknown", vocabulary),
+        eos_ids=_end_ids(metadata, vocabulary),
+        add_bos=_value(metadata, "tokenizer.ggml.add_bos_token", bool, default=adds_bos),
+        add_eos=_value(metadata, "tokenizer.ggml.add_eos_token", bool, default=False),
+        chat_template=_value(metadata, "tokenizer.chat_template", str, default=None),
+        named_templates=_named_templates(metadata),
+    )
+
+
+def _byte_level(metadata: Mapping[str, Any], vocabulary: _Vocabulary) -> tuple[dict[str, Any], bool]:
+    rule = split_rule(_value(metadata, "tokenizer.ggml.pre", str, default="default"))
+    prefix_space = _value(metadata, "tokenizer.ggml.add_space_prefix", bool, default=False)
+    vocab = _vocab(vocabulary)
+    merges = []
+    for merge in _list(metadata, "tokenizer.ggml.merges", str):
+        left, _, right = merge.partition(" ")
+        if left not in vocab or right not in vocab or left + right not in vocab:
+            raise CheckpointError(
+                f"The GGUF file's tokenizer merges {merge!r}, which its vocabulary lacks. "
+                "The file is damaged: fetch it again."
+            )
+        merges.append((left, right))
+    tokenizer = {
+        **_frame(vocabulary),
+        "normalizer": rule.normalizer,
+        "pre_tokenizer": rule.pre_tokenizer(prefix_space=prefix_space),
+        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+        "model": _bpe(vocab, merges, ignore_merges=rule.ignore_merges),
+    }
+    return tokenizer, rule.adds_bos
+
+
+def _sentencepiece(metadata: Mapping[str, Any], vocabulary: _Vocabulary) -> dict[str, Any]:
+    scores = _list(metadata, "tokenizer.ggml.scores", float, int)
+    if len(scores) != len(vocabulary.tokens):
+        raise CheckpointError(
+            f"The GGUF file's tokenizer has {len(vocabulary.tokens)} tokens but {len(scores)} scores. "
+            "The file is damaged: fetch it again."
+        )
+    to_spaces: dict[str, Any] = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}
+    normalizer = to_spaces
+    decoders: list[dict[str, Any]] = [
+        {"type": "Replace", "pattern": {"String": _SPACE}, "content": " "},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+    ]
+    if _value(metadata, "tokenizer.ggml.add_space_prefix", bool, default=True):
+        normalizer = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": _SPACE}, to_spaces]}
+        decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+    unknown = _token(metadata, "unknown", vocabulary)
+    if unknown is None:
+        unknown = next((token for _, token in vocabulary.ids_of(_TokenType.UNKNOWN)), None)
+    return {
+        **_frame(vocabulary),
+        "normalizer": normalizer,
+        "pre_tokenizer": None,
+        "decoder": {"type": "Sequence", "decoders": decoders},
+        "model": _bpe(
+            _vocab(vocabulary),
+            _merges_from_scores(vocabulary, scores),
+            unk_token=unknown,
+            byte_fallback=_TokenType.BYTE in vocabulary.types,
+        ),
+    }
+
+
+def _merges_from_scores(vocabulary: _Vocabulary, scores: list[float]) -> list[tuple[str, str]]:
+    """SentencePiece joins the pair whose union has the best score; BPE, the pair that stands first in a list.
+
+    User-defined pieces (runs of spaces, say) come before all learned ones, longest first: a run then grows
+    from the left to the longest piece that fits, as SentencePiece's longest match has it.
+    """
+    defined = {token for _, token in vocabulary.ids_of(_TokenType.USER_DEFINED)}
+    score_of = {token: scores[token_id] for token_id, token in vocabulary.ids_of(_TokenType.NORMAL)}
+    pieces = score_of.keys() | defined
+    first = sorted(defined, key=lambda token: (-len(token), token))
+    then = sorted(score_of, key=lambda token: -score_of[token])
+    return [
+        (left, right)
+        for token in first + then
+        for cut in range(len(token) - 1, 0, -1)
+        if (left := token[:cut]) in pieces and (right := token[cut:]) in pieces
+    ]
+
+
+def _respelled(vocabulary: _Vocabulary) -> _Vocabulary:
+    """GGUF stores user-defined runs of spaces as such; text reaches the merges with its spaces replaced."""
+    tokens = list(vocabulary.tokens)
+    for token_id, token in vocabulary.ids_of(_TokenType.USER_DEFINED):
+        if token and not token.strip(" "):
+            tokens[token_id] = _SPACE * len(token)
+    return _Vocabulary(tokens, vocabulary.types)
+
+
+def _frame(vocabulary: _Vocabulary) -> dict[str, Any]:
+    added = [
+        {
+            "id": token_id,
+            "content": token,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": vocabulary.types[token_id] != _TokenType.USER_DEFINED,
+        }
+        for token_id, token in vocabulary.ids_of(
+            _TokenType.CONTROL, _TokenType.USER_DEFINED, _TokenType.UNKNOWN
+        )
+        if token
+    ]
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": added,
+        "post_processor": None,
+    }
+
+
+def _bpe(
+    vocab: dict[str, int],
+    merges: list[tuple[str, str]],
+    *,
+    unk_token: str | None = None,
+    byte_fallback: bool = False,
+    ignore_merges: bool = False,
+) -> dict[str, Any]:
+    return {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": unk_token,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": unk_token is not None,
+        "byte_fallback": byte_fallback,
+        "ignore_merges": ignore_merges,
+        "vocab": vocab,
+        "merges": merges,
+    }
+
+
+def _vocabulary(metadata: Mapping[str, Any]) -> _Vocabulary:
+    tokens = _list(metadata, "tokenizer.ggml.tokens", str)
+    types = (
+        _list(metadata, "tokenizer.ggml.token_type", int) if "tokenizer.ggml.token_type" in metadata else None
+    )
+    types = types if types is not None else [int(_TokenType.NORMAL)] * len(tokens)
+    if not tokens or len(types) != len(tokens):
+        raise CheckpointError(
+            f"The GGUF file's tokenizer has {len(tokens)} tokens but {len(types)} token types. "
+            "The file is damaged: fetch it again."
+        )
+    return _Vocabulary(tokens, types)
+
+
+def _vocab(vocabulary: _Vocabulary) -> dict[str, int]:
+    """Unused tokens (padding up to the model's width) are left out: no text gives them, nor they any text."""
+    vocab: dict[str, int] = {}
+    for token_id, token in enumerate(vocabulary.tokens):
+        if vocabulary.types[token_id] == _TokenType.UNUSED:
+            continue
+        if token in vocab:
+            raise CheckpointError(
+                f"The GGUF file's tokenizer lists {token!r} twice, as ids {vocab[token]} and {token_id}. "
+                "Give a tokenizer directory with `tokenizer`."
+            )
+        vocab[token] = token_id
+    return vocab
+
+
+def _end_ids(metadata: Mapping[str, Any], vocabulary: _Vocabulary) -> tuple[int, ...]:
+    named = [_token_id(metadata, name, vocabulary) for name in ("eos", "eot", "eom")]
+    usual = [token_id for token_id, token in vocabulary.ids_of(_TokenType.CONTROL) if token in _END_TOKENS]
+    return tuple(dict.fromkeys([token_id for token_id in named if token_id is not None] + usual))
+
+
+def _named_templates(metadata: Mapping[str, Any]) -> dict[str, str]:
+    prefix = "tokenizer.chat_template."
+    return {
+        key.removeprefix(prefix): _value(metadata, key, str) for key in metadata if key.startswith(prefix)
+    }
+
+
+def _token_id(metadata: Mapping[str, Any], name: str, vocabulary: _Vocabulary) -> int | None:
+    key = f"tokenizer.ggml.{name}_token_id"
+    token_id: int | None = _value(metadata, key, int, default=None)
+    if token_id is not None and not 0 <= token_id < len(vocabulary.tokens):
+        raise CheckpointError(
+            f"The GGUF file's {key} is {token_id}, but the vocabulary has {len(vocabulary.tokens)} tokens. "
+            "The file is damaged: fetch it again."
+        )
+    return token_id
+
+
+def _token(metadata: Mapping[str, Any], name: str, vocabulary: _Vocabulary) -> str | None:
+    token_id = _token_id(metadata, name, vocabulary)
+    return None if token_id is None else vocabulary.tokens[token_id]
+
+
+_REQUIRED: Any = object()
+
+
+def _value(metadata: Mapping[str, Any], key: str, kind: type[_Item], *, default: Any = _REQUIRED) -> Any:
+    value = metadata.get(key, default)
+    if value is _REQUIRED:
+        raise CheckpointError(f"The GGUF file has no {key}. Give a tokenizer directory with `tokenizer`.")
+    if value is not default and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
+        raise CheckpointError(
+            f"The GGUF file's {key} should be {kind.__name__}, not {type(value).__name__}. "
+            "The file is damaged: fetch it again."
+        )
+    return value
+
+
+def _list(metadata: Mapping[str, Any], key: str, *kinds: type) -> list[Any]:
+    value = _value(metadata, key, list)
+    if not all(isinstance(item, kinds) for item in value):
+        raise CheckpointError(f"The GGUF file's {key} holds values of the wrong kind. Fetch the file again.")
+    return list(value)

@@ -1,0 +1,163 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from octavo.errors import CheckpointError
+from octavo.text.gguf_vocab import text_assets_from_gguf
+from octavo.text.huggingface import text_assets_from_directory
+from octavo.text.tokenizer import Tokenizer
+
+
+@pytest.fixture
+def folder(tmp_path: Path, byte_level_metadata: dict[str, Any]) -> Path:
+    """tokenizer.json lists <|start|> and <|im_end|> as special, <think> as added."""
+    (tmp_path / "tokenizer.json").write_text(text_assets_from_gguf(byte_level_metadata).tokenizer_json)
+    return tmp_path
+
+
+def write(file: Path, value: Any) -> None:
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(value if isinstance(value, str) else json.dumps(value))
+
+
+def test_a_bare_tokenizer_is_enough(folder: Path) -> None:
+    assets = text_assets_from_directory(folder)
+    assert (assets.bos_token, assets.eos_ids, assets.chat_template, assets.add_bos) == (None, (), None, None)
+    assert Tokenizer(assets).decode(Tokenizer(assets).encode("hello")) == "hello"
+
+
+def test_tokens_are_strings_or_objects_and_the_config_goes_first(folder: Path) -> None:
+    write(
+        folder / "special_tokens_map.json",
+        {"bos_token": "no", "unk_token": {"content": "h"}, "pad_token": "e"},
+    )
+    write(
+        folder / "tokenizer_config.json", {"bos_token": {"content": "<|start|>"}, "eos_token": "<|im_end|>"}
+    )
+    assets = text_assets_from_directory(folder)
+    tokens = (assets.bos_token, assets.eos_token, assets.unk_token, assets.pad_token)
+    assert tokens == ("<|start|>", "<|im_end|>", "h", "e")
+
+
+@pytest.mark.parametrize(
+    ("generation", "model", "expected"),
+    [
+        (None, None, ["<|im_end|>"]),
+        (7, 9, [7, "<|im_end|>"]),
+        ([8, 7], None, [8, 7, "<|im_end|>"]),
+        (None, [9], [9, "<|im_end|>"]),
+    ],
+)
+def test_every_end_in_order(folder: Path, generation: Any, model: Any, expected: list[Any]) -> None:
+    write(folder / "tokenizer_config.json", {"eos_token": "<|im_end|>"})
+    write(folder / "generation_config.json", {} if generation is None else {"eos_token_id": generation})
+    write(folder / "config.json", {} if model is None else {"eos_token_id": model})
+    assets = text_assets_from_directory(folder)
+    end = Tokenizer(assets).token_id("<|im_end|>")
+    assert assets.eos_ids == tuple(end if token == "<|im_end|>" else token for token in expected)
+
+
+def test_tokens_only_the_config_lists_are_added(folder: Path) -> None:
+    size = Tokenizer(text_assets_from_directory(folder)).vocab_size
+    listed = {str(size): {"content": "<new>", "special": True}, str(size + 1): {"content": "<plain>"}}
+    write(folder / "tokenizer_config.json", {"added_tokens_decoder": listed})
+    tokenizer = Tokenizer(text_assets_from_directory(folder))
+    assert tokenizer.encode("<new><plain>") == [size, size + 1]
+    assert tokenizer.decode([size, size + 1]) == "<plain>"
+
+
+def test_a_token_with_a_role_is_special(folder: Path) -> None:
+    config = {
+        "eos_token": "<think>",
+        "additional_special_tokens": ["hello"],
+        "extra_special_tokens": {"x": "12"},
+    }
+    write(folder / "tokenizer_config.json", config)
+    tokenizer = Tokenizer(text_assets_from_directory(folder))
+    assert tokenizer.decode(tokenizer.encode("<think>hello12 a")) == " a"
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({}, (None, None)),
+        ({"add_bos_token": True}, (True, False)),
+        ({"add_eos_token": True}, (False, True)),
+        ({"add_bos_token": True, "bos_token": None}, (False, False)),
+    ],
+)
+def test_explicit_flags_decide_both_ends(
+    folder: Path, config: dict[str, Any], expected: tuple[bool | None, bool | None]
+) -> None:
+    write(folder / "tokenizer_config.json", {"bos_token": "<|start|>", "eos_token": "<|im_end|>", **config})
+    assets = text_assets_from_directory(folder)
+    assert (assets.add_bos, assets.add_eos) == expected
+
+
+def test_templates_from_each_place(folder: Path) -> None:
+    def found() -> tuple[str | None, dict[str, str]]:
+        assets = text_assets_from_directory(folder)
+        return assets.chat_template, assets.named_templates
+
+    write(folder / "tokenizer_config.json", {"chat_template": "config"})
+    assert found() == ("config", {})
+    named = [{"name": "default", "template": "one"}, {"name": "tool_use", "template": "two"}]
+    write(folder / "tokenizer_config.json", {"chat_template": named})
+    assert found() == ("one", {"tool_use": "two"})
+    write(folder / "chat_template.json", {"chat_template": "json"})
+    assert found() == ("json", {})
+    write(folder / "chat_template.jinja", "jinja")
+    write(folder / "additional_chat_templates" / "rag.jinja", "more")
+    assert found() == ("jinja", {"rag": "more"})
+
+
+def test_a_missing_tokenizer_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"no tokenizer\.json.*`tokenizer`"):
+        text_assets_from_directory(tmp_path)
+
+
+any_json = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 10**6) | st.text(max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+CONFIG_KEYS = ["bos_token", "eos_token", "added_tokens_decoder", "additional_special_tokens", "chat_template"]
+KEYS = {
+    "tokenizer_config.json": [*CONFIG_KEYS, "add_bos_token", "extra_special_tokens"],
+    "special_tokens_map.json": ["bos_token", "mask_token"],
+    "generation_config.json": ["eos_token_id"],
+    "config.json": ["eos_token_id"],
+    "chat_template.json": ["chat_template"],
+    "tokenizer.json": ["model", "added_tokens", "decoder", "normalizer", "pre_tokenizer"],
+}
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), value=any_json, broken=st.sampled_from(["value", "file", "text"]))
+def test_damaged_files_are_refused_or_work(
+    folder: Path, data: st.DataObject, value: Any, broken: str
+) -> None:
+    name = data.draw(st.sampled_from(sorted(KEYS)))
+    file = folder / name
+    original = file.read_text() if file.exists() else None
+    try:
+        if broken == "value":
+            whole = json.loads(original) if original else {}
+            write(file, {**whole, data.draw(st.sampled_from(KEYS[name])): value})
+        elif broken == "file":
+            write(file, json.dumps(value))
+        else:
+            file.write_bytes(data.draw(st.binary(max_size=8)))
+        try:
+            tokenizer = Tokenizer(text_assets_from_directory(folder))
+        except CheckpointError:
+            return
+        tokenizer.decode(tokenizer.encode("hello é"))
+    finally:
+        file.unlink()
+        if original is not None:
+            file.write_text(original)
