@@ -8,10 +8,13 @@ from octavo.ops import LayerKV, Ops
 
 
 def allocate_kv(config: ModelConfig, plan: KVPlan, ops: Ops) -> list[LayerKV]:
-    """One pair of page arrays for each layer. Zeroed memory is only touched when a page is first written."""
+    """One pair of page arrays for each layer.
+
+    Not filled: no row is read before it is written, and main memory that is never touched costs nothing.
+    """
     shape = (plan.num_blocks, plan.page_size, config.num_kv_heads, config.head_dim)
 
     def pages() -> torch.Tensor:
-        return torch.zeros(shape, dtype=ops.dtype, device=ops.device)
+        return torch.empty(shape, dtype=ops.dtype, device=ops.device)
 
     return [LayerKV(pages(), pages()) for _ in range(config.num_layers)]
