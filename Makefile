@@ -17,7 +17,7 @@ types:
 	$(PYTHON) -m mypy
 
 layers:
-	lint-imports --no-cache
+	$(PYTHON) -c "from importlinter.cli import lint_imports_command; lint_imports_command()" --no-cache
 
 sizes:
 	$(PYTHON) tools/size_ratchet.py

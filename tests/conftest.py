@@ -18,7 +18,7 @@ CHAT_TEMPLATE = (
 
 @pytest.fixture(scope="session")
 def assets() -> Callable[[str], Path]:
-    """`assets("name")` is the path of a real model or tokenizer; the test is skipped where it is absent."""
+    """`assets("name")` is the path of a real model or tokenizer; without the folder the test is skipped."""
 
     def find(name: str) -> Path:
         folder = os.environ.get("OCTAVO_TEST_ASSETS")
@@ -26,6 +26,8 @@ def assets() -> Callable[[str], Path]:
             pytest.skip("OCTAVO_TEST_ASSETS is not set: it names the folder with the real test models")
         path = Path(folder) / name
         if not path.exists():
+            if os.environ.get("CI"):  # there everything was fetched: a missing file would hide a test
+                pytest.fail(f"{name} is not in OCTAVO_TEST_ASSETS ({folder})")
             pytest.skip(f"{name} is not in OCTAVO_TEST_ASSETS ({folder})")
         return path
 

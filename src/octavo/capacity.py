@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from octavo.config import format_size
+from octavo.config import counted, format_size
 from octavo.errors import CapacityError
 
 MEMINFO = Path("/proc/meminfo")
@@ -83,7 +83,7 @@ def plan_kv(
         f" = {num_blocks:,} pages = {num_blocks * page:,} tokens"
     )
     lines.append(
-        f"{num_blocks * page // context:,} sequences of {context:,} tokens fit"
+        f"{counted(num_blocks * page // context, 'sequence')} of {context:,} tokens fit"
         + (f" (the model could do {model_max_len:,})" if context < model_max_len else "")
     )
     return KVPlan(num_blocks, page, context, tuple(lines))
@@ -110,6 +110,9 @@ def _free_in_cgroup() -> int:
     try:
         limit = (CGROUP / "memory.max").read_text().strip()
         used = int((CGROUP / "memory.current").read_text())
+        details = dict(line.split() for line in (CGROUP / "memory.stat").read_text().splitlines())
     except (OSError, ValueError):
         return 1 << 62
+    # Files that were read count as used, but the kernel gives that memory back when it is needed.
+    used -= int(details.get("inactive_file", 0))
     return (1 << 62) if limit == "max" else max(0, int(limit) - used)

@@ -12,6 +12,7 @@ import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -60,7 +61,7 @@ def parse_size(value: object) -> int:
         )
     if unit not in SIZE_UNITS:
         raise ValueError(f"{value!r} has an unknown unit")
-    return int(float(number) * SIZE_UNITS[unit]) if "." in number else int(number) * SIZE_UNITS[unit]
+    return int(Fraction(number) * SIZE_UNITS[unit])
 
 
 def format_size(num_bytes: int) -> str:
@@ -71,6 +72,11 @@ def format_size(num_bytes: int) -> str:
             return f"{num_bytes} B" if unit == "B" else f"{size:.2f} {unit}"
         size /= 1024
     return f"{size:.2f} TiB"
+
+
+def counted(number: int, noun: str) -> str:
+    """1 token, 2 tokens, 1,000 tokens"""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 @dataclass(frozen=True)
@@ -118,7 +124,7 @@ class EngineOptions(pydantic.BaseModel, frozen=True, extra="forbid"):
     threads: int | None = _option(
         None,
         Group.COMPUTE,
-        "threads for computing on a CPU (none: one per core); never changes a token",
+        "threads for computing on a CPU (none: one per core)",
         ge=1,
     )
 
@@ -163,7 +169,7 @@ class EngineOptions(pydantic.BaseModel, frozen=True, extra="forbid"):
     )
 
     log_level: Literal["debug", "info", "warning", "error"] = _option(
-        "info", Group.LOGS, "least urgent messages to show"
+        "info", Group.LOGS, "least urgent messages that the commands show"
     )
 
     def kv_fraction_on(self, device_type: str) -> float:
@@ -187,6 +193,15 @@ class EngineOptions(pydantic.BaseModel, frozen=True, extra="forbid"):
         if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
             raise ValueError(f"{value} is a truth value")
         return value
+
+    @pydantic.model_validator(mode="after")
+    def _everybody_gets_a_token(self) -> Self:
+        if 0 < self.max_step_tokens < self.max_running:
+            raise ConfigError(
+                f"max_step_tokens ({self.max_step_tokens}) must be at least max_running ({self.max_running}),"
+                " so that every running sequence can get a token in every step; or 0 for no limit"
+            )
+        return self
 
     @pydantic.model_validator(mode="after")
     def _one_checkpoint(self, info: ValidationInfo) -> Self:

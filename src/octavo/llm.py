@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
-import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -29,7 +27,7 @@ from octavo.text.tokenizer import Tokenizer
 
 Message = Mapping[str, Any]
 Update = StreamDelta | RequestOutput
-Listener = Callable[[Update], None]
+Mailbox = deque[Update]
 
 
 @dataclass(frozen=True)
@@ -43,8 +41,10 @@ class StepUpdate:
 class LLM:
     """A checkpoint, ready to generate.
 
-    Any thread or task may ask for text at any time: whoever waits for an answer drives the engine a step
-    further, for all requests under way, and updates go to whoever asked. There is no thread of its own.
+    Any thread or task may ask for text at any time. Whoever waits for an answer asks for a step, which serves
+    all requests under way, and every update goes to the mailbox of the request it belongs to. Steps, and all
+    else that touches the engine, happen on one thread of their own: they are never cut off in the middle, not
+    even by Ctrl-C, which interrupts the one who waits.
     """
 
     def __init__(
@@ -54,10 +54,13 @@ class LLM:
         checkpoint_path: str | Path | None = None,
         revision: str | None = None,
         tokenizer: str | Path | None = None,
-        progress: bool = False,
+        progress: bool | None = None,
         **options: Any,
     ) -> None:
-        """`options` are fields of `octavo.config.EngineOptions`; `progress` shows how the weights load."""
+        """`options` are fields of `octavo.config.EngineOptions`.
+
+        `progress`, here and below: a progress bar on stderr; None shows it on a terminal only.
+        """
         self.options = EngineOptions(
             model=model,
             checkpoint_path=None if checkpoint_path is None else str(checkpoint_path),
@@ -65,8 +68,6 @@ class LLM:
             tokenizer=None if tokenizer is None else str(tokenizer),
             **options,
         )
-        if "log_level" in options:
-            logging.getLogger("octavo").setLevel(self.options.log_level.upper())
         if model is None and checkpoint_path is None:
             raise ConfigError("no model: give a hub id or the path of a checkpoint folder or GGUF file")
         checkpoint = open_checkpoint(
@@ -80,11 +81,14 @@ class LLM:
         facts = self._client.facts
         self._intake = Intake(self.tokenizer, Limits(facts.vocab_size, facts.max_model_len))
         self._processor = OutputProcessor(self.tokenizer)
-        self._ids = itertools.count()
-        self._lock = threading.Lock()  # held while stepping; guards what follows
-        self._listeners: dict[str, Listener] = {}
-        self._unclaimed: list[Update] = []
-        self._stepper = ThreadPoolExecutor(1, thread_name_prefix="octavo-step")
+        self._numbers = itertools.count()
+        self._engine_thread = ThreadPoolExecutor(1, thread_name_prefix="octavo-engine")
+        self._is_closed = False
+        # Touched on the engine thread only, but for appending to and popping from a deque, which is atomic.
+        self._mailboxes: dict[str, Mailbox] = {}  # by the engine's id of a request
+        self._names: dict[str, str] = {}  # the caller's id of a request -> the engine's
+        self._unclaimed: Mailbox = deque()  # updates of requests made with `add_request`
+        self._dropped: deque[PreparedRequest] = deque()  # nobody waits for these any more
 
     # -- whole answers ------------------------------------------------------------------------------
 
@@ -93,7 +97,7 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
-        progress: bool = False,
+        progress: bool | None = None,
         **request: Any,
     ) -> list[RequestOutput]:
         """Complete one prompt or many (strings, or lists of token ids), in the order given.
@@ -110,7 +114,7 @@ class LLM:
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
-        progress: bool = False,
+        progress: bool | None = None,
         template: Mapping[str, Any] | None = None,
         **request: Any,
     ) -> list[RequestOutput]:
@@ -196,14 +200,13 @@ class LLM:
     ) -> str:
         """Queue a request and return its id; `step` brings what becomes of it."""
         prepared = self._prepare(prompt, params or self.default_params, request_id=request_id, **request)
-        self._submit(prepared, None)
-        return prepared.request_id
+        self._on_engine(self._submit, prepared, self._unclaimed).result()
+        return prepared.name
 
     def step(self) -> StepUpdate:
         """One step for all requests under way."""
-        with self._lock:
-            self._advance()
-            updates, self._unclaimed = self._unclaimed, []
+        self._on_engine(self._advance).result()
+        updates = [self._unclaimed.popleft() for _ in range(len(self._unclaimed))]
         return StepUpdate(
             tuple(update for update in updates if isinstance(update, StreamDelta)),
             tuple(update for update in updates if isinstance(update, RequestOutput)),
@@ -211,11 +214,11 @@ class LLM:
 
     @property
     def has_unfinished(self) -> bool:
-        return self._client.has_unfinished or bool(self._unclaimed)
+        return bool(self._unclaimed) or bool(self._dropped) or self._client.has_unfinished
 
     def abort(self, request_id: str) -> None:
         """End a request; its result has the finish reason `abort`. Unknown ids are ignored."""
-        self._client.send(Abort(request_id))
+        self._on_engine(self._abort, request_id).result()
 
     def stats(self) -> EngineStats:
         return self._client.stats()
@@ -226,12 +229,12 @@ class LLM:
 
     def check(self) -> None:
         """Assert every invariant of scheduler and cache."""
-        with self._lock:
-            self._client.check()
+        self._on_engine(self._client.check).result()
 
     def close(self) -> None:
         """Free the model and its memory. What is under way is dropped."""
-        self._stepper.shutdown()
+        self._is_closed = True
+        self._engine_thread.shutdown()
         self._client.close()
 
     def __enter__(self) -> Self:
@@ -256,8 +259,9 @@ class LLM:
     def _prepare(
         self, prompt: Prompt, params: SamplingParams, *, request_id: str | None = None, **request: Any
     ) -> PreparedRequest:
-        name = request_id if request_id is not None else f"request-{next(self._ids)}"
-        return self._intake.prepare(name, prompt, params, now=time.monotonic(), **request)
+        return self._intake.prepare(
+            f"request-{next(self._numbers)}", prompt, params, now=time.monotonic(), name=request_id, **request
+        )
 
     def _prepare_chat(
         self,
@@ -270,89 +274,112 @@ class LLM:
         prompt = self.chat_template.render(messages, tools=tools, **(template or {}))
         return self._prepare(prompt, params or self.default_params, add_special_tokens=False, **request)
 
-    def _submit(self, prepared: PreparedRequest, listener: Listener | None) -> None:
-        with self._lock:
-            self._processor.open(prepared)
-            if listener is not None:
-                self._listeners[prepared.request_id] = listener
-            for message in prepared.messages:
-                self._client.send(message)
+    def _on_engine(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        if self._is_closed:
+            raise RuntimeError("this LLM is closed: make a new one")
+        return self._engine_thread.submit(function, *arguments)
 
-    def _drop(self, prepared: PreparedRequest) -> None:
-        """Nobody waits for it any more: end it if it still runs."""
-        with self._lock:
-            if self._listeners.pop(prepared.request_id, None) is not None:
-                self._processor.forget(prepared.request_id)
-                self._client.send(Abort(prepared.request_id))
+    # -- on the engine thread -------------------------------------------------------------------------
+
+    def _submit(self, prepared: PreparedRequest, mailbox: Mailbox) -> None:
+        self._end_dropped()
+        if prepared.name in self._names:
+            raise RequestError(f"request id {prepared.name!r} is already in use", "request_id")
+        self._names[prepared.name] = prepared.request_id
+        self._mailboxes[prepared.request_id] = mailbox
+        self._processor.open(prepared)
+        for message in prepared.messages:
+            self._client.send(message)
+
+    def _abort(self, name: str) -> None:
+        if name in self._names:
+            self._client.send(Abort(self._names[name]))
 
     def _advance(self) -> None:
-        """One step, with the lock held; every update goes to its listener, or waits for `step`."""
+        """One step; every update goes to its mailbox."""
+        self._end_dropped()
         for output in self._client.step().outputs:
             processed = self._processor.process(output)
+            mailbox = self._mailboxes[output.request_id]
             if processed.abort is not None:
                 self._client.send(processed.abort)
-            listener = self._listeners.get(output.request_id, self._unclaimed.append)
             if processed.delta is not None:
-                listener(processed.delta)
+                mailbox.append(processed.delta)
             if processed.finished is not None:
-                self._listeners.pop(output.request_id, None)
-                listener(processed.finished)
+                del self._mailboxes[output.request_id]
+                self._free_name(processed.finished.request_id, output.request_id)
+                mailbox.append(processed.finished)
 
-    def _advance_unless(self, arrived: deque[Update]) -> None:
+    def _end_dropped(self) -> None:
+        while self._dropped:
+            prepared = self._dropped.popleft()
+            self._client.send(Abort(prepared.request_id))
+            self._free_name(prepared.name, prepared.request_id)
+
+    def _free_name(self, name: str, request_id: str) -> None:
+        """A name that was dropped may already belong to another request."""
+        if self._names.get(name) == request_id:
+            del self._names[name]
+
+    def _advance_unless(self, mailbox: Mailbox) -> None:
         """A step, unless somebody else's step has already brought something."""
-        with self._lock:
-            if not arrived:
-                self._advance()
+        if not mailbox:
+            assert self._client.has_unfinished, "the engine has lost a request"
+            self._advance()
 
-    def _run(self, batch: list[PreparedRequest], progress: bool) -> list[RequestOutput]:
+    # -- waiting for answers --------------------------------------------------------------------------
+
+    def _run(self, batch: list[PreparedRequest], progress: bool | None) -> list[RequestOutput]:
         results: dict[str, RequestOutput] = {}
-        with BatchProgress(len(batch), enabled=progress) as bar:
-
-            def listen(update: Update) -> None:
-                bar.update(update)
-                if isinstance(update, RequestOutput):
-                    results[update.request_id] = update
-
-            try:
+        mailbox: Mailbox = deque()
+        submitted: list[PreparedRequest] = []
+        try:
+            with BatchProgress(len(batch), enabled=progress) as bar:
                 for prepared in batch:
-                    self._submit(prepared, listen)
+                    submitted.append(prepared)
+                    self._on_engine(self._submit, prepared, mailbox).result()
                 while len(results) < len(batch):
-                    with self._lock:
-                        if len(results) < len(batch):
-                            self._advance()
-            finally:
-                for prepared in batch:
-                    self._drop(prepared)
-        return [results[prepared.request_id] for prepared in batch]
+                    self._on_engine(self._advance_unless, mailbox).result()
+                    while mailbox:
+                        update = mailbox.popleft()
+                        bar.update(update)
+                        if isinstance(update, RequestOutput):
+                            results[update.request_id] = update
+        finally:
+            self._dropped.extend(prepared for prepared in submitted if prepared.name not in results)
+        return [results[prepared.name] for prepared in batch]
 
     def _stream(self, prepared: PreparedRequest) -> Iterator[StreamDelta]:
-        arrived: deque[Update] = deque()
-        self._submit(prepared, arrived.append)
+        mailbox: Mailbox = deque()
+        finished = False
         try:
-            while True:
-                while not arrived:
-                    self._advance_unless(arrived)
-                update = arrived.popleft()
-                if isinstance(update, RequestOutput):
-                    return
-                yield update
+            self._on_engine(self._submit, prepared, mailbox).result()
+            while not finished:
+                self._on_engine(self._advance_unless, mailbox).result()
+                while mailbox and not finished:
+                    update = mailbox.popleft()
+                    finished = isinstance(update, RequestOutput)
+                    if isinstance(update, StreamDelta):
+                        yield update
         finally:
-            self._drop(prepared)
+            # Also where the iterator is closed, or collected at any moment: so no lock may be taken here.
+            if not finished:
+                self._dropped.append(prepared)
 
     async def _updates(self, prepared: PreparedRequest) -> AsyncIterator[Update]:
-        arrived: deque[Update] = deque()
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._stepper, self._submit, prepared, arrived.append)
+        mailbox: Mailbox = deque()
+        finished = False
         try:
-            while True:
-                while not arrived:
-                    await loop.run_in_executor(self._stepper, self._advance_unless, arrived)
-                update = arrived.popleft()
-                yield update
-                if isinstance(update, RequestOutput):
-                    return
+            await asyncio.wrap_future(self._on_engine(self._submit, prepared, mailbox))
+            while not finished:
+                await asyncio.wrap_future(self._on_engine(self._advance_unless, mailbox))
+                while mailbox and not finished:
+                    update = mailbox.popleft()
+                    finished = isinstance(update, RequestOutput)
+                    yield update
         finally:
-            self._stepper.submit(self._drop, prepared)
+            if not finished:
+                self._dropped.append(prepared)
 
     async def _astream(self, prepared: PreparedRequest) -> AsyncIterator[StreamDelta]:
         async for update in self._updates(prepared):

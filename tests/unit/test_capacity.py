@@ -70,7 +70,8 @@ def test_the_explanation_adds_up() -> None:
 
 def test_a_container_limit_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "memory.max").write_text("1000000\n")
-    (tmp_path / "memory.current").write_text("400000\n")
+    (tmp_path / "memory.current").write_text("500000\n")
+    (tmp_path / "memory.stat").write_text("anon 300000\ninactive_file 100000\n")
     monkeypatch.setattr(capacity, "CGROUP", tmp_path)
     assert free_memory() == 600_000
     (tmp_path / "memory.max").write_text("max\n")

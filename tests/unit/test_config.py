@@ -37,7 +37,7 @@ SAMPLES: Mapping[str, tuple[tuple[str, Any], ...]] = {
     "kv_fraction": (("0.25", 0.25), ("1", 1.0), ("none", None)),
     "prefix_caching": (("false", False), ("no", False), ("1", True)),
     "max_running": (("1", 1), ("2", 2), ("512", 512)),
-    "max_step_tokens": (("0", 0), ("7", 7), ("8192", 8192)),
+    "max_step_tokens": (("0", 0), ("64", 64), ("8192", 8192)),
     "admission": (("static", "static"), ("continuous", "continuous"), ("static", "static")),
     "log_level": (("debug", "debug"), ("info", "info"), ("error", "error")),
 }
@@ -212,3 +212,10 @@ def test_the_default_kv_fraction_spares_main_memory() -> None:
     assert EngineOptions().kv_fraction_on("cpu") == 0.5
     assert EngineOptions().kv_fraction_on("cuda") == 0.9
     assert EngineOptions(kv_fraction=0.3).kv_fraction_on("cpu") == 0.3
+
+
+def test_a_step_has_a_token_for_everybody() -> None:
+    with pytest.raises(ConfigError, match=r"max_step_tokens \(63\) must be at least max_running \(64\)"):
+        EngineOptions(max_step_tokens=63)
+    assert EngineOptions(max_step_tokens=63, max_running=63).max_step_tokens == 63
+    assert EngineOptions(max_step_tokens=0).max_step_tokens == 0

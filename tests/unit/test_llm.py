@@ -1,8 +1,11 @@
 """The Python API, on a tiny random model whose tokens are bytes."""
 
 import asyncio
+import gc
+import signal
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -10,6 +13,7 @@ import pytest
 
 from octavo import LLM, RequestOutput, SamplingParams, StreamDelta
 from octavo.errors import ConfigError, RequestError
+from octavo.plan import StepPlan, StepResult
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 SAMPLED = SamplingParams(seed=7, max_tokens=12, ignore_eos=True)
@@ -17,6 +21,10 @@ SAMPLED = SamplingParams(seed=7, max_tokens=12, ignore_eos=True)
 
 def content(output: RequestOutput) -> list[tuple[str, tuple[int, ...], str]]:
     return [(choice.text, choice.token_ids, choice.finish_reason) for choice in output.choices]
+
+
+def logprobs(output: RequestOutput) -> list[float]:
+    return [token.logprob for choice in output.choices for token in choice.logprobs or ()]
 
 
 def test_results_are_complete_and_in_order(tiny_llm: LLM) -> None:
@@ -37,7 +45,10 @@ def test_a_batch_gives_what_each_gives_alone(tiny_llm: LLM) -> None:
     params = [msgspec.structs.replace(SAMPLED, seed=number, n=2, logprobs=2) for number in range(6)]
     together = tiny_llm.generate(prompts, params)
     for prompt, its_params, output in zip(prompts, params, together, strict=True):
-        assert content(tiny_llm.generate(prompt, its_params)[0]) == content(output)
+        alone = tiny_llm.generate(prompt, its_params)[0]
+        assert content(alone) == content(output)
+        assert logprobs(alone) == pytest.approx(logprobs(output), abs=1e-4)
+        assert len(logprobs(alone)) == 2 * 12
 
 
 def test_choices_differ_and_repeat_by_seed(tiny_llm: LLM) -> None:
@@ -171,17 +182,105 @@ def test_an_id_in_use_is_refused_and_its_owner_unharmed(tiny_llm: LLM) -> None:
     assert [content(output) for output in finished] == [content(tiny_llm.generate("owner", SAMPLED)[0])]
 
 
+def test_a_name_in_use_does_not_harm_the_stream_that_has_it(tiny_llm: LLM) -> None:
+    stream = tiny_llm.stream("owner", SAMPLED, request_id="mine")
+    first = next(stream)
+    with pytest.raises(RequestError, match="already in use"):
+        tiny_llm.generate("intruder", SAMPLED, request_id="mine")
+    text = first.text + "".join(delta.text for delta in stream)
+    assert text == tiny_llm.generate("owner", SAMPLED)[0].text
+
+
+def test_the_name_of_a_closed_stream_is_free_again(tiny_llm: LLM) -> None:
+    stream = tiny_llm.stream("closed", SAMPLED, request_id="mine")
+    next(stream)
+    stream.close()  # type: ignore[attr-defined]
+    again = tiny_llm.generate("another", SAMPLED, request_id="mine")[0]
+    assert content(again) == content(tiny_llm.generate("another", SAMPLED)[0])
+
+
+def test_an_interrupt_reaches_the_one_who_waits_and_nobody_else(tiny_llm: LLM) -> None:
+    """Ctrl-C at any moment: the engine stays whole, and a stream beside it loses nothing."""
+    beside = msgspec.structs.replace(SAMPLED, max_tokens=300)
+    expected = tiny_llm.generate("beside", beside)[0].text
+    stream = tiny_llm.stream("beside", beside)
+    text = next(stream).text
+    interrupted = 0
+    for delay in range(30):
+        signal.setitimer(signal.ITIMER_REAL, 0.001 + delay * 0.0007)
+        try:
+            tiny_llm.generate(["interrupted"] * 3, msgspec.structs.replace(GREEDY, max_tokens=60))
+        except KeyboardInterrupt:
+            interrupted += 1
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        tiny_llm.check()
+    assert interrupted > 10
+    assert text + "".join(delta.text for delta in stream) == expected
+
+
+@pytest.fixture(autouse=True)
+def _alarms_interrupt() -> Iterator[None]:
+    """SIGALRM stands for Ctrl-C."""
+    previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGALRM, previous)
+
+
+def test_a_stream_collected_in_the_middle_of_anything_is_dropped(tiny_llm: LLM) -> None:
+    class Cycle:
+        pass
+
+    cycle = Cycle()
+    cycle.me, cycle.stream = cycle, tiny_llm.stream("abandoned", GREEDY)  # type: ignore[attr-defined]
+    next(cycle.stream)  # type: ignore[attr-defined]
+    del cycle
+    gc.collect()
+    while tiny_llm.has_unfinished:
+        tiny_llm.step()
+    assert tiny_llm.stats().num_running == 0
+
+
+def test_a_step_that_raises_ends_the_guilty_request_only(tiny_checkpoint: Path) -> None:
+    with LLM(str(tiny_checkpoint), kv_memory="4MiB", page_size=8) as llm:
+        expected = [content(output) for output in llm.generate(["one", "two"], SAMPLED)]
+        core = llm._client._core  # type: ignore[attr-defined]
+        execute = core._execute
+
+        def touchy(plan: StepPlan) -> StepResult:
+            if any(99 in piece.token_ids for piece in plan.slices):
+                raise RuntimeError("I do not like 99")
+            return execute(plan)
+
+        core._execute = touchy
+        outputs = llm.generate(["one", [98, 99, 100], "two"], msgspec.structs.replace(SAMPLED))
+        assert outputs[1].finish_reason == "error"
+        assert "log has the reason" in (outputs[1].choices[0].error or "")
+        assert [content(outputs[0]), content(outputs[2])] == expected
+        llm.check()
+
+
+def test_choices_get_their_prompt_scored_once(tiny_llm: LLM) -> None:
+    params = msgspec.structs.replace(SAMPLED, n=3, prompt_logprobs=1)
+    output = tiny_llm.generate("score me once", params)[0]
+    assert output.prompt_logprobs is not None
+    assert [score.token_id for score in output.prompt_logprobs] == list(output.prompt_ids[1:])
+    assert content(output) == content(
+        tiny_llm.generate("score me once", msgspec.structs.replace(SAMPLED, n=3))[0]
+    )
+
+
 def test_logprobs_are_those_of_the_prompt_scores(tiny_llm: LLM) -> None:
     """What was drawn with logprobs scores the same when it comes back as a prompt."""
     drawn = tiny_llm.generate("score", msgspec.structs.replace(SAMPLED, logprobs=3))[0]
-    logprobs = drawn.choices[0].logprobs
-    assert logprobs is not None
+    scores = drawn.choices[0].logprobs
+    assert scores is not None
     ids = [*drawn.prompt_ids, *drawn.token_ids]
     scored = tiny_llm.generate([ids], SamplingParams(max_tokens=1, prompt_logprobs=3, temperature=0))[0]
     assert scored.prompt_logprobs is not None
     assert [score.token_id for score in scored.prompt_logprobs] == ids[1:]
-    tail = scored.prompt_logprobs[-len(logprobs) :]
-    for ours, theirs in zip(logprobs, tail, strict=True):
+    tail = scored.prompt_logprobs[-len(scores) :]
+    for ours, theirs in zip(scores, tail, strict=True):
         assert ours.token_id == theirs.token_id
         assert ours.logprob == pytest.approx(theirs.logprob, abs=1e-4)
         assert [token for token, _ in ours.top] == [token for token, _ in theirs.top]
@@ -225,6 +324,8 @@ def test_a_closed_llm_says_so(tiny_checkpoint: Path) -> None:
     llm.close()
     with pytest.raises(RuntimeError, match="closed"):
         llm.generate("x", GREEDY)
+    with pytest.raises(RuntimeError, match="closed"):
+        asyncio.run(llm.agenerate("x", GREEDY))
 
 
 def test_the_progress_bar_counts(tiny_llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from octavo.schedule import UNLIMITED, Admission, Scheduler, SchedulerConfig
 
 
 def build_engine(
-    checkpoint: Checkpoint, options: EngineOptions, *, progress: bool
+    checkpoint: Checkpoint, options: EngineOptions, *, progress: bool | None
 ) -> tuple[EngineCore, EngineFacts]:
     worker = start_worker(checkpoint, options, progress=progress)
     plan = worker.kv_plan

@@ -1,10 +1,15 @@
 """The engine: requests in, one step at a time, tokens out. No text, no sockets, no asyncio."""
 
+import logging
 from collections.abc import Callable
 
-from octavo.plan import StepPlan, StepResult
+from octavo.plan import SliceResult, StepPlan, StepResult
 from octavo.protocol import Abort, EngineOutputs, EngineStats, GenerateRequest
 from octavo.schedule import Scheduler
+
+logger = logging.getLogger(__name__)
+
+STEP_FAILED = "the engine failed to compute this request; its log has the reason"
 
 
 class EngineCore:
@@ -27,12 +32,35 @@ class EngineCore:
     def step(self) -> EngineOutputs:
         plan = self._scheduler.schedule(self._clock())
         try:
-            result = self._execute(plan)
-        except BaseException:  # Ctrl-C too: the next step must find a scheduler that knows where it stands
+            result = self._execute_isolating(plan)
+        except BaseException:  # Ctrl-C: the next step must find a scheduler that knows where it stands
             self._scheduler.lose_step()
             raise
         self._scheduler.apply(plan, result, self._clock())
         return EngineOutputs(tuple(self._scheduler.drain()), self._scheduler.stats())
+
+    def _execute_isolating(self, plan: StepPlan) -> StepResult:
+        """Whatever a sequence makes the workers raise ends that sequence alone."""
+        try:
+            return self._execute(plan)
+        except Exception:
+            logger.exception("a step failed; its sequences are now computed one by one")
+        # To compute a slice again is harmless: it writes the same KV to the same pages.
+        openings = {opening.slot: opening for opening in plan.opened}
+        alone = [openings.pop(piece.slot, None) for piece in plan.slices]
+        self._execute(StepPlan(plan.step, plan.closed, tuple(openings.values()), ()))
+        results = [
+            self._execute_slice(StepPlan(plan.step, (), (opening,) if opening else (), (piece,)))
+            for opening, piece in zip(alone, plan.slices, strict=True)
+        ]
+        return StepResult(tuple(results))
+
+    def _execute_slice(self, plan: StepPlan) -> SliceResult:
+        try:
+            return self._execute(plan).slices[0]
+        except Exception:
+            logger.exception("a sequence failed on its own; it is ended")
+            return SliceResult(error=STEP_FAILED)
 
     @property
     def has_unfinished(self) -> bool:

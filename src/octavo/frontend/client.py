@@ -53,9 +53,12 @@ class InProcessClient:
         self._core: EngineCore | None = core
         self.facts = facts
         self._inbox: deque[GenerateRequest | Abort] = deque()
+        self._refusals: list[TokenOutput] = []
 
     @classmethod
-    def start(cls, checkpoint: Checkpoint, options: EngineOptions, *, progress: bool) -> InProcessClient:
+    def start(
+        cls, checkpoint: Checkpoint, options: EngineOptions, *, progress: bool | None
+    ) -> InProcessClient:
         # The one place where the front end reaches torch, and only when it is called.
         from octavo.engine import build_engine
 
@@ -65,20 +68,20 @@ class InProcessClient:
         self._inbox.append(message)
 
     def step(self) -> EngineOutputs:
-        refused = []
         while self._inbox:
             message = self._inbox.popleft()
             try:
                 self._open_core.handle(message)
             except RequestError as error:
                 assert isinstance(message, GenerateRequest)
-                refused.append(_refusal(message, error))
+                self._refusals.append(_refusal(message, error))
         outputs = self._open_core.step()
-        return EngineOutputs((*refused, *outputs.outputs), outputs.stats) if refused else outputs
+        refusals, self._refusals = self._refusals, []
+        return EngineOutputs((*refusals, *outputs.outputs), outputs.stats) if refusals else outputs
 
     @property
     def has_unfinished(self) -> bool:
-        return bool(self._inbox) or self._open_core.has_unfinished
+        return bool(self._inbox) or bool(self._refusals) or self._open_core.has_unfinished
 
     def stats(self) -> EngineStats:
         return self._open_core.stats()

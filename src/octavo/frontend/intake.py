@@ -4,9 +4,8 @@ What passes will not fail in the engine: numbers are finite and in range, ids ex
 the seed is set, so that from here on the response is a function of the request.
 """
 
-import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +36,8 @@ class Limits:
 class PreparedRequest:
     """A request to be carried out: its prompt as ids, its parameters definite, a message per choice."""
 
-    request_id: str
+    request_id: str  # the engine's: never used twice
+    name: str  # the caller's id, which may come again
     prompt: str | None  # None if the client sent token ids
     prompt_ids: tuple[int, ...]
     params: SamplingParams
@@ -56,28 +56,36 @@ class Intake:
         params: SamplingParams,
         *,
         now: float,
+        name: str | None = None,
         add_special_tokens: bool = True,
         priority: int = 0,
         timeout: float | None = None,
         cache_salt: str = "",
     ) -> PreparedRequest:
         check_params(params, self._limits)
-        if timeout is not None and not (math.isfinite(timeout) and timeout > 0):
-            raise RequestError("timeout must be a positive number of seconds", "timeout")
+        _check_integer("priority", priority, -(1 << 31), 1 << 31)
+        _check_number("timeout", 1.0 if timeout is None else timeout, 1e-9, 1e9)
+        for field, value in (("cache_salt", cache_salt), ("request_id", name or "")):
+            if not isinstance(value, str):
+                raise RequestError(f"{field} must be a string", field)
         text = prompt if isinstance(prompt, str) else None
         if isinstance(prompt, str):
             prompt_ids = tuple(self._tokenizer.encode(prompt, add_special_tokens=add_special_tokens))
         else:
             prompt_ids = tuple(prompt)
-            _check_ids(prompt_ids, self._limits.vocab_size, "prompt")
+        # Text too: some tokenizers know tokens (of images, say) that the model has no row for.
+        _check_ids(prompt_ids, self._limits.vocab_size, "prompt")
         params = self._definite(params, prompt_ids)
         eos_ids = () if params.ignore_eos else self._tokenizer.eos_ids
+        eos_ids = tuple(token_id for token_id in eos_ids if token_id < self._limits.vocab_size)
+        # The prompt is the same for every choice: one of them scores it.
+        unscored = msgspec.structs.replace(params, prompt_logprobs=None)
         messages = tuple(
             GenerateRequest(
                 request_id=request_id,
                 choice=choice,
                 prompt_ids=prompt_ids,
-                params=params,
+                params=params if choice == 0 else unscored,
                 stop_ids=tuple(dict.fromkeys((*eos_ids, *params.stop_token_ids))),
                 priority=priority,
                 arrival=now,
@@ -86,7 +94,9 @@ class Intake:
             )
             for choice in range(params.n)
         )
-        return PreparedRequest(request_id, text, prompt_ids, params, messages)
+        return PreparedRequest(
+            request_id, request_id if name is None else name, text, prompt_ids, params, messages
+        )
 
     def _definite(self, params: SamplingParams, prompt_ids: tuple[int, ...]) -> SamplingParams:
         room = self._limits.max_model_len - len(prompt_ids)
@@ -99,6 +109,10 @@ class Intake:
                 f"This model's maximum context length is {self._limits.max_model_len} tokens; the prompt has"
                 f" {len(prompt_ids)}{asked}. Shorten the prompt or lower max_tokens.",
                 "prompt" if room < 1 else "max_tokens",
+            )
+        if params.min_tokens > wanted:
+            raise RequestError(
+                f"min_tokens asks for {params.min_tokens}, but there is room for {wanted} only", "min_tokens"
             )
         seed = secrets.randbits(63) if params.seed is None else params.seed
         return msgspec.structs.replace(params, max_tokens=wanted, seed=seed)
@@ -124,30 +138,25 @@ def check_params(params: SamplingParams, limits: Limits) -> None:
     _check_integer("seed", params.seed, -(1 << 63), (1 << 64) - 1, optional=True)
     _check_integer("logprobs", params.logprobs, 0, limits.max_logprobs, optional=True)
     _check_integer("prompt_logprobs", params.prompt_logprobs, 0, limits.max_logprobs, optional=True)
-    if params.max_tokens is not None and params.min_tokens > params.max_tokens:
-        raise RequestError("min_tokens must not be more than max_tokens", "min_tokens")
     _check_stops(params, limits)
-    _check_length("logit_bias", params.logit_bias, limits.max_logit_bias)
+    _check_entries("logit_bias", params.logit_bias, dict, limits.max_logit_bias)
     _check_ids(tuple(params.logit_bias), limits.vocab_size, "logit_bias")
     for value in params.logit_bias.values():
         _check_number("logit_bias", value, -100.0, 100.0)
 
 
 def _check_stops(params: SamplingParams, limits: Limits) -> None:
-    stops: Any = params.stop
-    if isinstance(stops, str):
-        raise RequestError("stop must be a tuple of strings: write stop=('...',)", "stop")
-    _check_length("stop", stops, limits.max_stop_strings)
-    for stop in stops:
+    _check_entries("stop", params.stop, (tuple, list), limits.max_stop_strings)
+    for stop in params.stop:
         if not isinstance(stop, str) or not 0 < len(stop.encode("utf-8", "replace")) <= limits.max_stop_bytes:
             raise RequestError(f"a stop string has 1 to {limits.max_stop_bytes} bytes", "stop")
-    _check_length("stop_token_ids", params.stop_token_ids, limits.max_stop_token_ids)
+    _check_entries("stop_token_ids", params.stop_token_ids, (tuple, list), limits.max_stop_token_ids)
     _check_ids(params.stop_token_ids, limits.vocab_size, "stop_token_ids")
 
 
 def _check_number(name: str, value: Any, low: float, high: float) -> None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or not low <= value <= high:
+    if not is_number or not low <= value <= high:  # NaN is not in any range
         raise RequestError(f"{name} must be a number from {low:g} to {high:g}", name)
 
 
@@ -158,12 +167,16 @@ def _check_integer(name: str, value: Any, low: int, high: int, *, optional: bool
         raise RequestError(f"{name} must be a whole number from {low} to {high}", name)
 
 
-def _check_ids(ids: tuple[Any, ...], vocab_size: int, name: str) -> None:
+def _check_ids(ids: Sequence[Any], vocab_size: int, name: str) -> None:
     for token_id in ids:
         if not isinstance(token_id, int) or isinstance(token_id, bool) or not 0 <= token_id < vocab_size:
             raise RequestError(f"{name}: token ids are whole numbers from 0 to {vocab_size - 1}", name)
 
 
-def _check_length(name: str, value: Sequence[Any] | Mapping[Any, Any], most: int) -> None:
-    if len(value) > most:
-        raise RequestError(f"{name} has {len(value)} entries; at most {most} are allowed", name)
+def _check_entries(name: str, value: Any, kinds: type | tuple[type, ...], most: int) -> None:
+    if not isinstance(value, kinds):
+        wanted = "a dict of token id to number" if kinds is dict else "a tuple: write (x,) for a single one"
+        raise RequestError(f"{name} must be {wanted}", name)
+    num_entries = len(value)  # type: ignore[arg-type]
+    if num_entries > most:
+        raise RequestError(f"{name} has {num_entries} entries; at most {most} are allowed", name)

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import msgspec
 
-from octavo.errors import RequestError
 from octavo.frontend.intake import PreparedRequest
 from octavo.protocol import Abort, FinishReason, Timings, TokenLogprob, TokenOutput
 from octavo.text.detokenizer import IncrementalDetokenizer
@@ -21,6 +20,7 @@ class StreamDelta(msgspec.Struct, frozen=True, kw_only=True):
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] = ()
     finish_reason: str | None = None
+    num_cached: int = 0  # prompt tokens whose KV was found in the prefix cache
     error: str | None = None  # with the finish reason `error`
 
 
@@ -104,19 +104,11 @@ class OutputProcessor:
         self._requests: dict[str, RequestState] = {}
 
     def open(self, prepared: PreparedRequest) -> None:
-        if prepared.request_id in self._requests:
-            raise RequestError(f"request id {prepared.request_id!r} is already in use", "request_id")
         choices = [ChoiceState(self._tokenizer, prepared) for _ in prepared.messages]
         self._requests[prepared.request_id] = RequestState(prepared, choices, [])
 
-    def forget(self, request_id: str) -> None:
-        """Nobody wants the rest. Whatever the engine still says of it is dropped."""
-        self._requests.pop(request_id, None)
-
     def process(self, output: TokenOutput) -> Processed:
-        request = self._requests.get(output.request_id)
-        if request is None:
-            return Processed()
+        request = self._requests[output.request_id]
         request.prompt_logprobs += output.prompt_logprobs
         if output.choice == 0:
             request.num_cached = output.num_cached
@@ -146,7 +138,11 @@ class OutputProcessor:
                 choice.stop_reason = token
                 if not request.prepared.params.include_stop:
                     break  # the token that means "stop" is counted, but it is not text
-            pieces.append(choice.stop_filter.push(choice.detokenizer.push((token,))))
+            text = choice.detokenizer.push((token,))
+            if len(choice.token_ids) + used < request.prepared.params.min_tokens:
+                pieces.append(text)  # no stop string ends the text before its time
+                continue
+            pieces.append(choice.stop_filter.push(text))
             if choice.stop_filter.matched is not None:
                 break
         if output.finish is not None and choice.stop_filter.matched is None:
@@ -164,12 +160,13 @@ class OutputProcessor:
         if not used and choice.finish is None:
             return None
         return StreamDelta(
-            request_id=output.request_id,
+            request_id=request.prepared.name,
             choice=output.choice,
             text=text,
             token_ids=output.token_ids[:used],
             logprobs=output.logprobs[:used],
             finish_reason=None if choice.finish is None else choice.finish.value,
+            num_cached=output.num_cached,
             error=output.error,
         )
 
@@ -179,7 +176,7 @@ def _result(request: RequestState) -> RequestOutput:
     params = prepared.params
     assert params.seed is not None
     return RequestOutput(
-        request_id=prepared.request_id,
+        request_id=prepared.name,
         prompt=prepared.prompt,
         prompt_ids=prepared.prompt_ids,
         prompt_logprobs=None if params.prompt_logprobs is None else tuple(request.prompt_logprobs),

@@ -12,9 +12,11 @@ REDRAW_SECONDS = 0.2
 
 
 class BatchProgress:
-    def __init__(self, num_requests: int, *, enabled: bool) -> None:
-        self._bar: Any = tqdm(total=num_requests, unit="request", disable=not enabled, dynamic_ncols=True)
-        self._enabled = enabled
+    def __init__(self, num_requests: int, *, enabled: bool | None) -> None:
+        """`enabled` None: on a terminal only."""
+        disable = None if enabled is None else not enabled
+        self._bar: Any = tqdm(total=num_requests, unit="request", disable=disable, dynamic_ncols=True)
+        self._enabled = not self._bar.disable
         self._started = self._drawn = time.perf_counter()
         self._tokens = 0
         self._prompt_tokens = 0

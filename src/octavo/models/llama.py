@@ -4,6 +4,8 @@ The plain decoder: a norm before each block, no biases unless the config asks fo
 scaling and Mistral's sliding window are in the config's layers, and SmolLM2's head is its embedding.
 """
 
+from functools import partial
+
 import torch
 
 from octavo.models.blocks import Attention, Decoder, GatedMlp
@@ -13,10 +15,22 @@ from octavo.ops import Batch, LayerKV, RopeTable
 
 
 class LlamaLayer:
+    """Qwen's is the same but for what the keywords say."""
+
     def __init__(
-        self, config: ModelConfig, layer: LayerConfig, weights: WeightSet, name: str, rope: RopeTable
+        self,
+        config: ModelConfig,
+        layer: LayerConfig,
+        weights: WeightSet,
+        name: str,
+        rope: RopeTable,
+        *,
+        qkv_bias: bool,
+        output_bias: bool,
+        head_norms: bool,
     ) -> None:
         self.ops = weights.ops
+        head_norm = partial(weights.norm, size=config.head_dim, eps=config.norm_eps)
         self.input_norm = weights.norm(f"{name}.input_layernorm", config.hidden_size, config.norm_eps)
         self.attention = Attention(
             config,
@@ -24,8 +38,10 @@ class LlamaLayer:
             weights,
             f"{name}.self_attn",
             rope,
-            qkv_bias=config.attention_bias,
-            output_bias=config.attention_bias,
+            qkv_bias=qkv_bias,
+            output_bias=output_bias,
+            query_norm=head_norm(f"{name}.self_attn.q_norm") if head_norms else None,
+            key_norm=head_norm(f"{name}.self_attn.k_norm") if head_norms else None,
         )
         self.mlp_norm = weights.norm(f"{name}.post_attention_layernorm", config.hidden_size, config.norm_eps)
         self.mlp = GatedMlp(config, weights, f"{name}.mlp", weights.ops.swiglu)
@@ -38,4 +54,5 @@ class LlamaLayer:
 
 
 def build_llama(config: ModelConfig, weights: WeightSet) -> Decoder:
-    return Decoder(config, weights, LlamaLayer)
+    bias = config.attention_bias
+    return Decoder(config, weights, partial(LlamaLayer, qkv_bias=bias, output_bias=bias, head_norms=False))

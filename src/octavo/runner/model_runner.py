@@ -14,7 +14,7 @@ from octavo.runner.slots import Slots
 from octavo.sampling import RowError, SampleRow, sample_rows, score_rows
 
 NOT_FINITE = "the model produced numbers that are not finite for this request"
-SCORE_ROWS = 64  # logits of so many rows at a time: a row of a large vocabulary is 600 KB
+LOGITS_ROWS = 64  # so many at a time: a row of a large vocabulary takes a megabyte
 
 
 class ModelRunner:
@@ -57,14 +57,17 @@ class ModelRunner:
         )
 
     def _unusable(self, hidden: torch.Tensor, ends: list[int]) -> dict[int, str]:
-        """Slices whose last row is not finite.
+        """Slices with a row that is not finite.
 
-        A last row has seen all that its sequence ever computed, so this keeps bad KV out of the prefix tree
-        even where nothing is sampled.
+        Also where nothing is sampled: bad KV must not reach the prefix tree.
         """
-        last_rows = hidden[torch.tensor(ends, device=hidden.device) - 1]
-        finite = torch.isfinite(last_rows).all(dim=-1).tolist()
-        return {i: NOT_FINITE for i, good in enumerate(finite) if not good}
+        finite = torch.isfinite(hidden).all(dim=-1).tolist()
+        starts = [0, *ends[:-1]]
+        return {
+            i: NOT_FINITE
+            for i, (start, end) in enumerate(zip(starts, ends, strict=True))
+            if not all(finite[start:end])
+        }
 
     def _sample(
         self, plan: StepPlan, hidden: torch.Tensor, ends: list[int], errors: dict[int, str]
@@ -75,13 +78,20 @@ class ModelRunner:
             return {}
         rows = torch.tensor([ends[i] - 1 for i in chosen], device=hidden.device)
         states = [self._slots.state(plan.slices[i].slot) for i in chosen]
-        logits = self._model.logits(hidden[rows])
         wanted = [
             SampleRow(state, plan.slices[i].start + len(plan.slices[i].token_ids))
             for i, state in zip(chosen, states, strict=True)
         ]
+        outcomes = [
+            outcome
+            for start in range(0, len(chosen), LOGITS_ROWS)
+            for outcome in sample_rows(
+                self._model.logits(hidden[rows[start : start + LOGITS_ROWS]]),
+                wanted[start : start + LOGITS_ROWS],
+            )
+        ]
         sampled: dict[int, tuple[tuple[int, ...], tuple[TokenLogprob, ...]]] = {}
-        for i, state, outcome in zip(chosen, states, sample_rows(logits, wanted), strict=True):
+        for i, state, outcome in zip(chosen, states, outcomes, strict=True):
             if outcome.token_id is None:
                 errors[i] = outcome.error or NOT_FINITE
                 continue
@@ -106,8 +116,8 @@ class ModelRunner:
     def _score_slice(self, piece: SequenceSlice, rows: torch.Tensor) -> list[TokenLogprob]:
         top = self._slots.state(piece.slot).params.prompt_logprobs or 0
         scores: list[TokenLogprob] = []
-        for start in range(0, len(piece.score_ids), SCORE_ROWS):
-            token_ids = piece.score_ids[start : start + SCORE_ROWS]
+        for start in range(0, len(piece.score_ids), LOGITS_ROWS):
+            token_ids = piece.score_ids[start : start + LOGITS_ROWS]
             logits = self._model.logits(rows[start : start + len(token_ids)])
             scores += score_rows(logits, token_ids, top)
         return scores

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import torch
 
-from octavo.capacity import KVPlan, KVShape, free_memory, plan_kv
+from octavo.capacity import KVPlan, KVShape, plan_kv
 from octavo.checkpoint import Checkpoint
 from octavo.checkpoint.load import load_weights
 from octavo.config import EngineOptions
-from octavo.errors import ConfigError
+from octavo.devices import free_device_memory, resolve_device
 from octavo.models.config import ModelConfig
 from octavo.models.registry import build_model
 from octavo.ops import Ops, select_ops
@@ -31,7 +31,7 @@ class Worker:
     dtype: torch.dtype
 
 
-def start_worker(checkpoint: Checkpoint, options: EngineOptions, *, progress: bool) -> Worker:
+def start_worker(checkpoint: Checkpoint, options: EngineOptions, *, progress: bool | None) -> Worker:
     started = time.perf_counter()
     if options.threads is not None:
         torch.set_num_threads(options.threads)
@@ -55,27 +55,10 @@ def start_worker(checkpoint: Checkpoint, options: EngineOptions, *, progress: bo
     return Worker(runner, config, kv_plan, device, ops.dtype)
 
 
-def resolve_device(name: str) -> torch.device:
-    """`auto` is the accelerator, if there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"device {name!r} cannot be used here ({reason}); try --device cpu") from error
-    return device
-
-
 def _plan_memory(config: ModelConfig, ops: Ops, options: EngineOptions) -> KVPlan:
-    if ops.device.type == "cuda":
-        free = torch.cuda.mem_get_info(ops.device)[0]
-    else:
-        free = free_memory()
     return plan_kv(
         KVShape(config.num_layers, config.num_kv_heads, config.head_dim, ops.dtype.itemsize),
-        free_bytes=free,
+        free_bytes=free_device_memory(ops.device),
         fraction=options.kv_fraction_on(ops.device.type),
         kv_memory=options.kv_memory,
         page_size=options.page_size,

@@ -4,7 +4,8 @@ The algorithm. Sequences are served in the order of (priority, arrival), running
 merged walk, until the step's token budget is spent:
 
 1. A running sequence gets its pending tokens, or a chunk of them. Every sequence that lacks just one token
-   is sure of it: the chunks of others leave that much of the budget. (Somebody is reading along.)
+   is sure of it: the chunks of others leave that much of the budget. (Somebody is reading along. It needs a
+   budget of at least `max_running`, which the options see to.)
 2. If pages run out, the running sequence that comes last in the order is preempted. It is always behind the
    one being served, so nothing already planned is taken back. If none is behind, the sequence waits a step.
 3. A waiting sequence is admitted if there is a slot and its whole prompt fits, with a page to spare for each
@@ -78,7 +79,7 @@ class Scheduler:
             self._finish(sequence, ended, now)
             return
         leader = next((other for other in choices.values() if other.first_token_at is None), sequence)
-        if leader is not sequence and self.kv.tree is not None and not sequence.needs_prompt_scores:
+        if leader is not sequence and self._may_follow(sequence):
             leader.followers.append(sequence)  # it will find the prompt's pages in the tree
         else:
             self._waiting.push(sequence.key, sequence)
@@ -259,14 +260,14 @@ class Scheduler:
         if not self._free_slots and not self._preempt_less_urgent(sequence):
             return False
         kv = self.kv
-        if sequence.pages_wanted > kv.num_available and not self._has_less_urgent(sequence):
-            return False  # cheap: no walk in the tree while the answer is sure to be no
+        if self._lacks_pages(sequence) and not self._can_gain_pages(sequence):
+            return False  # what it lacked last time; cheap, because a walk in the tree costs a whole prompt
         pages = kv.begin(
             sequence.token_ids, sequence.request.cache_salt, reuse=not sequence.needs_prompt_scores
         )
         sequence.pages_wanted = kv.pages_for(len(sequence.token_ids)) - len(pages.block_ids)
-        while sequence.pages_wanted + len(self._running) > kv.num_available and self._running:
-            if not self._preempt_less_urgent(sequence):
+        while self._lacks_pages(sequence):
+            if not (self._can_gain_pages(sequence) and self._preempt_less_urgent(sequence)):
                 kv.release(pages)
                 return False
         self._waiting.pop()
@@ -281,6 +282,26 @@ class Scheduler:
             self.counters.prompt_tokens += sequence.num_prompt
             self._count_cached(sequence, sequence.num_computed)
         return True
+
+    def _may_follow(self, sequence: Sequence) -> bool:
+        """Whether it pays to wait until another choice has computed the prompt."""
+        is_continuous = self.config.admission is Admission.CONTINUOUS
+        return is_continuous and self.kv.tree is not None and not sequence.needs_prompt_scores
+
+    def _lacks_pages(self, sequence: Sequence) -> bool:
+        """For its whole prompt, and one to spare for each that runs. Alone, every sequence fits."""
+        margin = len(self._running)
+        return margin > 0 and sequence.pages_wanted + margin > self.kv.num_available
+
+    def _can_gain_pages(self, sequence: Sequence) -> bool:
+        """Whether there would be enough if all that is less urgent were preempted."""
+        lacking = sequence.pages_wanted + len(self._running) - self.kv.num_available
+        for other in reversed(self._running):
+            if lacking <= 0 or other.request.priority <= sequence.request.priority:
+                break
+            assert other.pages is not None
+            lacking -= len(other.pages.block_ids)
+        return lacking <= 0
 
     def _adopt(self, sequence: Sequence) -> int:
         """Pages that others computed since this sequence was admitted need not be computed again."""

@@ -87,9 +87,9 @@ SCHEDULER_BUGS = (
     PlantedBug(
         "no page to spare for the running",
         Scheduler,
-        "_admit",
-        "sequence.pages_wanted + len(self._running) > kv.num_available",
-        "sequence.pages_wanted > kv.num_available",
+        "_lacks_pages",
+        "sequence.pages_wanted + margin > self.kv.num_available",
+        "sequence.pages_wanted > self.kv.num_available",
     ),
     PlantedBug(
         "mere age preempts",

@@ -60,6 +60,10 @@ def test_no_number_field_lets_a_bad_number_in(name: str, value: Any) -> None:
         ("stop", ("x" * 257,)),
         ("stop", ("x",) * 17),
         ("stop", "abc"),
+        ("stop", None),
+        ("stop_token_ids", None),
+        ("logit_bias", None),
+        ("temperature", 10**400),
         ("stop_token_ids", (28,)),
         ("stop_token_ids", (-1,)),
         ("logit_bias", {28: 1.0}),
@@ -72,8 +76,45 @@ def test_out_of_range_is_refused_by_name(name: str, value: Any) -> None:
     assert refused(SamplingParams(**{name: value})) == name
 
 
-def test_min_above_max_tokens_is_refused() -> None:
-    assert refused(SamplingParams(min_tokens=3, max_tokens=2)) == "min_tokens"
+@pytest.mark.parametrize(
+    "params", [SamplingParams(min_tokens=3, max_tokens=2), SamplingParams(min_tokens=30)]
+)
+def test_min_tokens_must_fit(params: SamplingParams) -> None:
+    with pytest.raises(RequestError) as caught:
+        INTAKE.prepare("r", "abc", params, now=0.0)
+    assert caught.value.param == "min_tokens"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("priority", "high"),
+        ("priority", math.nan),
+        ("priority", 1 << 40),
+        ("cache_salt", ["a"]),
+        ("cache_salt", None),
+        ("timeout", "3"),
+        ("timeout", 0),
+        ("timeout", math.nan),
+        ("name", 3),
+    ],
+)
+def test_what_is_asked_beside_sampling_is_checked_too(name: str, value: Any) -> None:
+    with pytest.raises(RequestError):
+        INTAKE.prepare("r", "abc", SamplingParams(), now=0.0, **{name: value})
+
+
+def test_a_token_without_a_row_in_the_model_is_refused_in_text_too() -> None:
+    with pytest.raises(RequestError) as caught:
+        INTAKE.prepare("r", "}", SamplingParams(), now=0.0)  # Letters makes id 28 of it
+    assert caught.value.param == "prompt"
+    small = Intake(Letters(), Limits(vocab_size=27, max_model_len=32))  # type: ignore[arg-type]
+    assert small.prepare("r", "a", SamplingParams(), now=0.0).messages[0].stop_ids == (26,)
+
+
+def test_one_choice_scores_the_prompt_for_all() -> None:
+    prepared = INTAKE.prepare("r", "abc", SamplingParams(n=3, prompt_logprobs=1), now=0.0)
+    assert [message.params.prompt_logprobs for message in prepared.messages] == [1, None, None]
 
 
 @pytest.mark.parametrize("prompt", [(28,), (-1,), (True,), ("a",), (1.0,)])

@@ -34,7 +34,7 @@ def drive(
 ) -> tuple[str, RequestOutput, list[Abort]]:
     """One token per output, as an engine would send them; after an abort it sends what was in flight."""
     processor = OutputProcessor(tokenizer)
-    processor.open(PreparedRequest("r", None, (1,), params, (None,)))  # type: ignore[arg-type]
+    processor.open(PreparedRequest("r", "r", None, (1,), params, (None,)))  # type: ignore[arg-type]
     streamed, aborts = "", []
     for index, token in enumerate(token_ids):
         last = index == len(token_ids) - 1
@@ -90,9 +90,9 @@ def test_an_unfinished_character_is_shown_only_at_the_end(tokenizer: Tokenizer) 
     assert streamed == result.text == "a\N{REPLACEMENT CHARACTER}"
 
 
-def test_outputs_of_a_forgotten_request_are_dropped(tokenizer: Tokenizer) -> None:
-    processor = OutputProcessor(tokenizer)
-    processor.open(PreparedRequest("r", None, (1,), SamplingParams(seed=0), (None,)))  # type: ignore[arg-type]
-    processor.forget("r")
-    processed = processor.process(TokenOutput(request_id="r", choice=0, token_ids=(1,)))
-    assert (processed.delta, processed.finished, processed.abort) == (None, None, None)
+def test_no_stop_string_ends_the_text_before_min_tokens(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode("a.b.c.d")
+    params = SamplingParams(stop=(".",), min_tokens=4, seed=0)
+    streamed, result, _ = drive(tokenizer, ids, params, FinishReason.LENGTH)
+    assert (streamed, result.text, len(result.token_ids)) == ("a.b", "a.b", 4)
+    assert result.finish_reason == "stop"

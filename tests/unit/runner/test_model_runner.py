@@ -7,11 +7,11 @@ import torch
 
 from octavo.checkpoint import open_checkpoint
 from octavo.config import EngineOptions
+from octavo.devices import resolve_device
 from octavo.errors import ConfigError
 from octavo.plan import SequenceSlice, SlotOpening, StepPlan
 from octavo.protocol import SamplingParams
 from octavo.runner import Worker, start_worker
-from octavo.runner.worker import resolve_device
 
 PROMPT = tuple(range(65, 85))
 

@@ -133,6 +133,42 @@ def test_equal_prompts_in_one_step_end_with_one_copy(make_driver: Make) -> None:
     assert told.table_from == 0  # its first pages were swapped for those of `a`
 
 
+def test_static_batches_hold_all_choices_from_the_start(make_driver: Make, computed: Computed) -> None:
+    """No choice waits for another to compute the prompt: it would miss the batch."""
+    driver = make_driver(admission=Admission.STATIC)
+    for choice in range(3):
+        driver.add("a", range(6), choice=choice)
+    assert computed(driver.step()) == {"a": (0, 6), "a/1": (0, 6), "a/2": (0, 6)}
+
+
+def test_nobody_is_preempted_in_vain(make_driver: Make) -> None:
+    """What the less urgent one holds would not be enough: it goes on until the urgent one fits."""
+    driver = make_driver(num_blocks=10)
+    driver.add("first", range(20), priority=0)
+    driver.add("less urgent", range(50, 54), priority=5)
+    driver.step()
+    driver.add("urgent", range(100, 116), priority=0)
+    assert set(driver.step()) == {"first", "less urgent"}
+    assert driver.scheduler.counters.preemptions == 0
+    driver.run()
+
+
+def test_a_blocked_head_is_not_looked_up_again_while_nothing_changed(
+    make_driver: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To walk the tree costs a whole prompt: not in every step in which the head cannot be admitted."""
+    driver = make_driver(num_blocks=10)
+    driver.add("running", range(16))
+    driver.step()
+    driver.add("blocked", range(100, 120))
+    driver.step()
+    monkeypatch.setattr(driver.kv, "begin", lambda *_args, **_kwargs: pytest.fail("looked up again"))
+    for _ in range(3):
+        assert set(driver.step()) == {"running"}
+    monkeypatch.undo()
+    driver.run()
+
+
 def test_static_admission_waits_for_the_batch(make_driver: Make) -> None:
     driver = make_driver(admission=Admission.STATIC)
     driver.add("a", [1], params={"max_tokens": 2})
