@@ -1,5 +1,6 @@
 """Token ids and rendered chats equal those of transformers."""
 
+import json
 import re
 import runpy
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 from tokenizers import pre_tokenizers
 
 from octavo.checkpoint.gguf_file import read_gguf
@@ -15,6 +17,7 @@ from octavo.errors import TemplateError
 from octavo.text.chat_template import ChatTemplate
 from octavo.text.gguf_vocab import text_assets_from_gguf
 from octavo.text.huggingface import text_assets_from_directory
+from octavo.text.split_rules import split_rule
 from octavo.text.tokenizer import Tokenizer
 
 transformers = pytest.importorskip("transformers")
@@ -24,6 +27,7 @@ Assets = Callable[[str], Path]
 DIRECTORIES = ["qwen3", "qwen2.5", "gemma3", "llama3.2", "mistral-nemo", "gpt2"]
 SMOLLM2 = "smollm2-135m-instruct-q4_1.gguf"
 QWEN_CODER = "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
+LARGER_QWEN_CODER = "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"
 GEMMA = "gemma-3-270m-q4_k_m.gguf"
 
 
@@ -117,6 +121,34 @@ def test_gguf_gives_the_ids_of_the_original_tokenizer(
     disputed = [i for i in range(len(ours)) if from_gguf[i] != original[i]]
     assert len(disputed) < num_disputed
     assert_same_ids(ours, [original[i] if i in disputed else ids for i, ids in enumerate(from_gguf)])
+
+
+def test_a_larger_qwen_gguf_gives_the_ids_of_the_original_tokenizer(assets: Assets) -> None:
+    """Not compared with transformers' reading of the file, which takes long: the vocabulary is the same."""
+    ours = gguf_tokenizer(assets(LARGER_QWEN_CODER)).encode_batch(corpus(), add_special_tokens=False)
+    assert_same_ids(ours, their_ids(transformers.AutoTokenizer.from_pretrained(assets("tokenizer-qwen2.5"))))
+
+
+@pytest.mark.parametrize(
+    ("rule", "directory"),
+    [("gpt-2", "gpt2"), ("llama-bpe", "llama3.2"), ("qwen2", "qwen3"), ("tekken", "mistral-nemo")],
+)
+def test_split_rules_cut_as_the_original_tokenizers(rule: str, directory: str, assets: Assets) -> None:
+    original = json.loads((assets(f"tokenizer-{directory}") / "tokenizer.json").read_text())
+    ours = split_rule(rule)
+    assert original["model"].get("ignore_merges", False) is ours.ignore_merges
+    assert (original["normalizer"] or {}).get("type") == (ours.normalizer or {}).get("type")
+    cut_as_ours, cut_as_theirs = (
+        pre_tokenizer_of(parts)
+        for parts in (ours.pre_tokenizer(prefix_space=False), original["pre_tokenizer"])
+    )
+    for line in corpus():
+        assert cut_as_ours.pre_tokenize_str(line) == cut_as_theirs.pre_tokenize_str(line)
+
+
+def pre_tokenizer_of(parts: dict[str, Any]) -> Any:
+    empty = json.loads(tokenizers.Tokenizer(tokenizers.models.BPE()).to_str())
+    return tokenizers.Tokenizer.from_str(json.dumps(empty | {"pre_tokenizer": parts})).pre_tokenizer
 
 
 def test_gemma_gguf_begins_with_its_bos(assets: Assets) -> None:

@@ -13,9 +13,10 @@ from typing import Any, Literal
 from octavo.checkpoint.gguf_file import read_gguf
 from octavo.checkpoint.gguf_names import present_as_huggingface
 from octavo.checkpoint.locate import PICKLE_SUFFIXES, TEXT_PATTERNS, Location, locate
-from octavo.checkpoint.safetensors_file import open_safetensors, read_json_object
+from octavo.checkpoint.safetensors_file import open_safetensors
 from octavo.checkpoint.tensors import RowChunk, TensorInfo, TensorStore
 from octavo.errors import CheckpointError
+from octavo.json_file import read_json_object
 from octavo.text.assets import TextAssets
 from octavo.text.gguf_vocab import text_assets_from_gguf
 from octavo.text.huggingface import text_assets_from_directory
@@ -88,15 +89,19 @@ def _weights_path(path: Path) -> Path:
         raise CheckpointError(
             f"{path} is not a checkpoint: give a .gguf file, or a directory with config.json and safetensors."
         )
-    if any(path.glob("*.safetensors")):
+    try:
+        files = sorted(path.iterdir())
+    except OSError as error:
+        raise CheckpointError(f"Cannot list {path}: {error.strerror}. Check the path.") from error
+    if any(file.suffix == ".safetensors" for file in files):
         return path
-    ggufs = sorted(path.glob("*.gguf"))
+    ggufs = [file for file in files if file.suffix == ".gguf"]
     if len(ggufs) == 1:
         return ggufs[0]
     if ggufs:
         names = ", ".join(gguf.name for gguf in ggufs)
         raise CheckpointError(f"{path} holds several GGUF files: {names}. Give the path of one of them.")
-    if any(file.suffix in PICKLE_SUFFIXES for file in path.iterdir()):
+    if any(file.suffix in PICKLE_SUFFIXES for file in files):
         raise CheckpointError(
             f"{path} holds pickled weights only, and a pickle can run any code when read. {_HOW_TO_CONVERT}"
         )

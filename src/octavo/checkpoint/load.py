@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from octavo.models.weights import WeightTarget
 
 
-def load_weights(checkpoint: Checkpoint, targets: Mapping[str, "WeightTarget"], *, progress: bool) -> None:
+def load_weights(
+    checkpoint: Checkpoint, targets: Mapping[str, "WeightTarget"], *, progress: bool | None
+) -> None:
     """Write every tensor of the checkpoint to the target of its name, or say everything that does not fit."""
     _check_fit(checkpoint, targets)
     wanted = [tensor for tensor in checkpoint.tensors.values() if tensor.name in targets]
@@ -28,7 +30,7 @@ def load_weights(checkpoint: Checkpoint, targets: Mapping[str, "WeightTarget"], 
         unit="B",
         unit_scale=True,
         file=sys.stderr,
-        disable=not progress,
+        disable=None if progress is None else not progress,
     ) as bar:
         for tensor in wanted:
             target = targets[tensor.name]

@@ -3,13 +3,12 @@
 Every number of the header is checked against the file before anything is allocated from it.
 """
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
@@ -22,11 +21,11 @@ from octavo.checkpoint.tensors import (
     row_spans,
 )
 from octavo.errors import CheckpointError
+from octavo.json_file import read_json_object
 
 INDEX_NAME = "model.safetensors.index.json"
 # Some 60,000 tensors in one file; more would make a hostile header slow to refuse.
 MAX_HEADER_BYTES = 6 << 20
-MAX_JSON_BYTES = 32 << 20
 MAX_DIMENSIONS = 8
 
 DTYPE_BITS = {
@@ -171,20 +170,6 @@ def _checked_layout(
             f"{path} should hold {position} bytes of tensors and holds {data_bytes}. Download it again."
         )
     return tensors
-
-
-def read_json_object(path: Path) -> dict[str, Any]:
-    try:
-        if path.stat().st_size > MAX_JSON_BYTES:
-            raise CheckpointError(f"{path} is larger than {MAX_JSON_BYTES} bytes; that cannot be right.")
-        value = json.loads(path.read_bytes())
-    except OSError as error:
-        raise CheckpointError(f"Cannot read {path}: {error.strerror}.") from error
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is not valid JSON: {error}.") from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path} should hold a JSON object.")
-    return value
 
 
 def some(names: list[str], most: int = 20) -> str:

@@ -5,6 +5,7 @@ ours once touched, and a file cut short while it is mapped kills the process.
 """
 
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -67,10 +68,13 @@ def row_spans(shape: tuple[int, ...], group: int = 1) -> Iterator[tuple[int, int
 @contextmanager
 def open_for_pread(path: Path) -> Iterator[int]:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # Without O_NONBLOCK, a named pipe would not open before somebody writes to it.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise CheckpointError(f"Cannot open {path}: {error.strerror}.") from error
     try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise CheckpointError(f"{path} is not a regular file.")
         yield descriptor
     finally:
         os.close(descriptor)

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from octavo.cli.interrupt import StopOnInterrupt
 from octavo.cli.model import LanguageModel
+from octavo.config import counted
 from octavo.errors import RequestError
 
 if TYPE_CHECKING:
@@ -49,42 +49,40 @@ def stream_answer(
     write: Callable[[str], None],
     seed: int | None,
 ) -> Answer:
-    """Write the deltas of one choice until it ends or Ctrl-C stops it."""
+    """Write the deltas of one choice until it ends or Ctrl-C stops it, at once and wherever it is."""
     texts: list[str] = []
-    num_tokens, finish = 0, STOPPED
-    before = llm.stats()
+    num_tokens, num_cached, finish = 0, 0, STOPPED
+    before = llm.stats().prompt_tokens
     began = time.perf_counter()
     first = None
-    with StopOnInterrupt() as interrupt:
+    deltas: Iterator[StreamDelta] = iter(())
+    try:
         deltas = start()
         for delta in deltas:
             if first is None and delta.token_ids:
                 first = time.perf_counter()
             num_tokens += len(delta.token_ids)
+            num_cached = delta.num_cached
             texts.append(delta.text)
             write(delta.text)
             if delta.error is not None:
                 raise RequestError(f"the answer failed: {delta.error}")
             if delta.finish_reason is not None:
                 finish = str(delta.finish_reason)
-            if interrupt.requested:
-                break
+    except KeyboardInterrupt:
+        finish = STOPPED
+    finally:
         close = getattr(deltas, "close", None)  # a generator gives the request up here, not when collected
         if close is not None:
             close()
     ended = time.perf_counter()
-    after = llm.stats()
     return Answer(
         text="".join(texts),
         num_tokens=num_tokens,
         finish_reason=finish,
         seconds_to_first=(first or ended) - began,
         seconds=ended - began,
-        prompt_tokens=after.prompt_tokens - before.prompt_tokens,
-        cached_tokens=after.prompt_tokens_cached - before.prompt_tokens_cached,
+        prompt_tokens=llm.stats().prompt_tokens - before,
+        cached_tokens=num_cached,
         seed=seed,
     )
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

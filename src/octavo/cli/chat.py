@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from octavo.cli.answer import Answer, counted, stream_answer
+from octavo.cli.answer import Answer, stream_answer
 from octavo.cli.flags import (
     CHAT_SAMPLING_FLAGS,
     add_option_flags,
@@ -18,10 +18,10 @@ from octavo.cli.flags import (
     sampling_value,
 )
 from octavo.cli.invocation import Invocation
-from octavo.cli.model import LanguageModel, Message, require_model, with_seed
+from octavo.cli.model import LanguageModel, Message, checked, require_model, with_seed
 from octavo.cli.reader import MessageReader
 from octavo.cli.terminal import Terminal, as_typed, table
-from octavo.config import nearest_name
+from octavo.config import counted, nearest_name
 from octavo.errors import ConfigError, OctavoError
 from octavo.protocol import SamplingParams
 
@@ -34,7 +34,9 @@ Works in a pipe too: one message a line, answers on stdout."""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model_argument", metavar="MODEL", nargs="?", help="the same as --model")
     parser.add_argument("--system", metavar="TEXT", default=None, help="system message")
-    parser.add_argument("-q", "--quiet", action="store_true", help="no figures under the answers")
+    parser.add_argument(
+        "-q", "--quiet", action="store_true", help="only the answers: no figures, no progress"
+    )
     add_sampling_flags(parser, CHAT_SAMPLING_FLAGS)
     add_option_flags(parser)
 
@@ -43,13 +45,13 @@ def run(call: Invocation) -> int:
     args, terminal = call.args, call.terminal
     sampling = sampling_from(args)
     require_model(call.options, "chat")
-    llm = call.open_model(call.options, progress=terminal.stderr.isatty())
+    llm = call.open_model(call.options, progress=not args.quiet and terminal.stderr.isatty())
     reader = MessageReader(terminal, [f"/{name}" for name in COMMANDS])
     try:
         llm.chat_template.render(
             [{"role": "user", "content": ""}]
         )  # fails now rather than at the first message
-        params = msgspec.structs.replace(llm.default_params, **sampling)
+        params = checked(msgspec.structs.replace(llm.default_params, **sampling), llm)
         chat = Chat(llm, params, terminal, system=args.system, quiet=args.quiet)
         if terminal.is_interactive:
             terminal.note(f"{llm.name} · /help lists the commands, Ctrl-D leaves")
@@ -159,7 +161,8 @@ class Chat:
         given: Any = value.strip()
         if flag.is_repeated:
             given = [] if given.lower() == "none" else given.split() if flag.metavar != "TEXT" else [given]
-        self._params = msgspec.structs.replace(self._params, **{name: sampling_value(name, given)})
+        changed = msgspec.structs.replace(self._params, **{name: sampling_value(name, given)})
+        self._params = checked(changed, self._llm)
         self._terminal.note(f"{name} = {as_typed(getattr(self._params, name))}")
 
     def show_params(self, rest: str) -> None:

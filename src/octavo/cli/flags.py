@@ -118,8 +118,9 @@ def options_from(args: argparse.Namespace, terminal: Terminal) -> ResolvedOption
             raise ConfigError(f"MODEL is {positional!r} but --model is {given['model']!r}: give one of them")
         given["model"] = positional
     resolved = resolve_options(given, terminal.environ, args.config)
-    for warning in resolved.warnings:
-        terminal.warn(warning)
+    if not getattr(args, "quiet", False):
+        for warning in resolved.warnings:
+            terminal.warn(warning)
     return resolved
 
 

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from octavo.cli.answer import STOPPED, counted, stream_answer
+from octavo.cli.answer import STOPPED, stream_answer
 from octavo.cli.flags import add_option_flags, add_sampling_flags, sampling_from
 from octavo.cli.invocation import Invocation
 from octavo.cli.model import LanguageModel, require_model, with_seed
 from octavo.cli.terminal import Terminal
+from octavo.config import counted
 from octavo.errors import ConfigError, RequestError
 from octavo.protocol import SamplingParams
 

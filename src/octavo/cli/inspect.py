@@ -5,12 +5,11 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from octavo.cli.answer import counted
 from octavo.cli.flags import add_option_flags
 from octavo.cli.invocation import Invocation
 from octavo.cli.model import require_model
 from octavo.cli.terminal import Style, Terminal, table
-from octavo.config import DTYPE_BYTES, EngineOptions, format_size
+from octavo.config import DTYPE_BYTES, EngineOptions, counted, format_size
 from octavo.errors import CapacityError, TemplateError
 
 if TYPE_CHECKING:
@@ -184,16 +183,14 @@ def _describe_kv(checkpoint: "Checkpoint", config: "ModelConfig", options: Engin
 
 def _free_memory_of(device: str) -> tuple[str, int]:
     """Kind of device, and its free bytes. Main memory can be asked for without torch, which takes a while."""
-    from octavo.capacity import free_memory
+    if device == "cpu":
+        from octavo.capacity import free_memory
 
-    if device != "cpu":
-        import torch
+        return device, free_memory()
+    from octavo.devices import free_device_memory, resolve_device
 
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-        if device.startswith("cuda"):
-            return "cuda", int(torch.cuda.mem_get_info(device)[0])
-    return device.partition(":")[0], free_memory()
+    resolved = resolve_device(device)
+    return resolved.type, free_device_memory(resolved)
 
 
 def _template_source(checkpoint: "Checkpoint") -> str:

@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None, *, open_model: OpenModel = open_llm)
         resolved = options_from(args, terminal)
         logging.basicConfig(format="octavo: %(message)s")
         quiet = getattr(args, "quiet", False)
-        logging.getLogger("octavo").setLevel("WARNING" if quiet else resolved.options.log_level.upper())
+        logging.getLogger("octavo").setLevel("ERROR" if quiet else resolved.options.log_level.upper())
         code: int = args.run(Invocation(args, resolved, terminal, open_model))
         terminal.stdout.flush()
         return code

@@ -8,7 +8,7 @@ import msgspec
 
 from octavo.config import EngineOptions
 from octavo.errors import ConfigError
-from octavo.protocol import EngineStats, SamplingParams
+from octavo.protocol import EngineFacts, EngineStats, SamplingParams
 
 if TYPE_CHECKING:
     from octavo.frontend.output import RequestOutput, StreamDelta
@@ -23,6 +23,9 @@ class LanguageModel(Protocol):
     name: str
     default_params: SamplingParams
     chat_template: "ChatTemplate"
+
+    @property
+    def facts(self) -> EngineFacts: ...
 
     def generate(
         self, prompts: Any, params: Any = None, *, progress: bool = False
@@ -62,3 +65,11 @@ def with_seed(params: SamplingParams) -> SamplingParams:
     if params.seed is not None:
         return params
     return msgspec.structs.replace(params, seed=secrets.randbits(32))
+
+
+def checked(params: SamplingParams, llm: LanguageModel) -> SamplingParams:
+    """Refuse now what the model would refuse with the next request."""
+    from octavo.frontend.intake import Limits, check_params
+
+    check_params(params, Limits(llm.facts.vocab_size, llm.facts.max_model_len))
+    return params

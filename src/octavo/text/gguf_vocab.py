@@ -4,6 +4,7 @@ A GGUF keeps the vocabulary, but names its text splitting only (`tokenizer.ggml.
 kinds, leaves out the merges. Both are put back here, so that ids equal those of the original tokenizer.
 """
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -14,6 +15,8 @@ import msgspec
 from octavo.errors import CheckpointError
 from octavo.text.assets import TextAssets
 from octavo.text.split_rules import split_rule
+
+logger = logging.getLogger(__name__)
 
 _Item = TypeVar("_Item")
 _SPACE = "\u2581"  # how SentencePiece writes a space
@@ -70,7 +73,7 @@ def text_assets_from_gguf(metadata: Mapping[str, Any]) -> TextAssets:
 
 
 def _byte_level(metadata: Mapping[str, Any], vocabulary: _Vocabulary) -> tuple[dict[str, Any], bool]:
-    rule = split_rule(_value(metadata, "tokenizer.ggml.pre", str, default="default"))
+    rule = split_rule(_split_rule_name(metadata))
     prefix_space = _value(metadata, "tokenizer.ggml.add_space_prefix", bool, default=False)
     vocab = _vocab(vocabulary)
     merges = []
@@ -90,6 +93,17 @@ def _byte_level(metadata: Mapping[str, Any], vocabulary: _Vocabulary) -> tuple[d
         "model": _bpe(vocab, merges, ignore_merges=rule.ignore_merges),
     }
     return tokenizer, rule.adds_bos
+
+
+def _split_rule_name(metadata: Mapping[str, Any]) -> str:
+    name: str = _value(metadata, "tokenizer.ggml.pre", str, default="default")
+    if name != "default":  # which converters write where they do not know
+        return name
+    logger.warning(
+        "the GGUF file does not say how its tokenizer cuts text (tokenizer.ggml.pre): GPT-2's rule is used, "
+        "which may be wrong; give the original tokenizer's directory with `tokenizer` to be sure"
+    )
+    return "gpt-2"
 
 
 def _sentencepiece(metadata: Mapping[str, Any], vocabulary: _Vocabulary) -> dict[str, Any]:

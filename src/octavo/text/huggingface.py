@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.errors import CheckpointError
+from octavo.json_file import parse_json_object, read_json_object, read_text
 from octavo.text.assets import TextAssets
 
 _NAMED_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
@@ -13,13 +14,16 @@ _MORE_NAMED_TOKENS = ("sep_token", "cls_token", "mask_token")
 
 
 def text_assets_from_directory(path: Path) -> TextAssets:
-    """Checks everything but the inside of tokenizer.json, which `Tokenizer` checks."""
+    """Checks everything but the inside of tokenizer.json, which `Tokenizer` checks.
+
+    What is put around a prompt is for the post-processor in tokenizer.json to say: transformers passes over
+    `add_bos_token` and `add_eos_token` of tokenizer_config.json where there is a tokenizer.json.
+    """
     config = _read_object(path / "tokenizer_config.json")
     names = {**_read_object(path / "special_tokens_map.json"), **config}
     bos_token, eos_token, pad_token, unk_token = (_token_text(names.get(n), n) for n in _NAMED_TOKENS)
     source, tokenizer = _read_tokenizer(path / "tokenizer.json")
     changed = _add_missing_tokens(tokenizer, config) + _mark_special_tokens(tokenizer, names)
-    add_bos, add_eos = _added_ends(config)
     templates = _templates(path, config)
     return TextAssets(
         tokenizer_json=json.dumps(tokenizer, ensure_ascii=False) if changed else source,
@@ -28,8 +32,6 @@ def text_assets_from_directory(path: Path) -> TextAssets:
         pad_token=pad_token,
         unk_token=unk_token,
         eos_ids=_end_ids(path, tokenizer, eos_token),
-        add_bos=add_bos and bos_token is not None,
-        add_eos=add_eos and eos_token is not None,
         chat_template=templates.pop("default", None),
         named_templates=templates,
     )
@@ -41,8 +43,8 @@ def _read_tokenizer(file: Path) -> tuple[str, dict[str, Any]]:
             f"{file.parent} has no tokenizer.json. If it has another kind of tokenizer, load it with "
             "transformers and `save_pretrained` it; or give a directory that has one with `tokenizer`."
         )
-    source = _read_text(file)
-    tokenizer = _parse_object(source, file)
+    source = read_text(file)
+    tokenizer = parse_json_object(source, file)
     model, added = tokenizer.get("model"), tokenizer.setdefault("added_tokens", [])
     if not isinstance(model, dict) or not isinstance(model.get("vocab"), (dict, list)):
         raise CheckpointError(f"{file} has no vocabulary. It is damaged: fetch it again.")
@@ -121,14 +123,6 @@ def _model_id(tokenizer: dict[str, Any], token: str | None) -> int | None:
     return token_id if _is_id(token_id) else None
 
 
-def _added_ends(config: dict[str, Any]) -> tuple[bool | None, bool | None]:
-    """As in transformers: one explicit flag sets aside what tokenizer.json says of both ends."""
-    add_bos, add_eos = config.get("add_bos_token"), config.get("add_eos_token")
-    if not isinstance(add_bos, bool) and not isinstance(add_eos, bool):
-        return None, None
-    return bool(add_bos), bool(add_eos)
-
-
 def _end_ids(path: Path, tokenizer: dict[str, Any], eos_token: str | None) -> tuple[int, ...]:
     ids: list[int] = []
     for name in ("generation_config.json", "config.json"):
@@ -148,11 +142,11 @@ def _end_ids(path: Path, tokenizer: dict[str, Any], eos_token: str | None) -> tu
 def _templates(path: Path, config: dict[str, Any]) -> dict[str, str]:
     """By name; the main one is "default". A file of its own goes before tokenizer_config.json."""
     others = sorted((path / "additional_chat_templates").glob("*.jinja"))
-    templates = {file.stem: _read_text(file) for file in others}
+    templates = {file.stem: read_text(file) for file in others}
     value = config.get("chat_template")
     value = _read_object(path / "chat_template.json").get("chat_template", value)
     if (path / "chat_template.jinja").is_file():
-        value = _read_text(path / "chat_template.jinja")
+        value = read_text(path / "chat_template.jinja")
     if value is None:
         return templates
     if isinstance(value, str):
@@ -168,21 +162,4 @@ def _is_named_template(entry: object) -> bool:
 
 def _read_object(file: Path) -> dict[str, Any]:
     """{} where the file is absent."""
-    return _parse_object(_read_text(file), file) if file.is_file() else {}
-
-
-def _read_text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{file} cannot be read ({error}). Fetch it again.") from error
-
-
-def _parse_object(source: str, file: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(source)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{file} is not valid JSON ({error}). Fetch it again.") from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{file} should hold a JSON object. Fetch it again.")
-    return value
+    return read_json_object(file) if file.is_file() else {}

@@ -1,6 +1,7 @@
 """Text to token ids and back, on the `tokenizers` library."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import tokenizers
@@ -8,6 +9,8 @@ import tokenizers
 from octavo.errors import CheckpointError, RequestError
 from octavo.text.assets import TextAssets
 from octavo.text.token_bytes import TokenDecoder
+
+_ID_LIMIT = 1 << 32  # of the library: it refuses to look further ids up
 
 
 class Tokenizer:
@@ -25,7 +28,6 @@ class Tokenizer:
         named_ids = {token: self._backend.token_to_id(token) for token in named if token is not None}
         known_named = {token_id for token_id in named_ids.values() if token_id is not None}
 
-        self.vocab_size: int = max(self._backend.get_vocab_size(), *(i + 1 for i in added), 0)
         self.bos_id: int | None = named_ids.get(assets.bos_token) if assets.bos_token is not None else None
         self.eos_id: int | None = named_ids.get(assets.eos_token) if assets.eos_token is not None else None
         self.eos_ids: tuple[int, ...] = assets.eos_ids
@@ -41,6 +43,11 @@ class Tokenizer:
             and self.bos_id is not None
             and self._backend.encode("", add_special_tokens=True).ids[:1] == [self.bos_id]
         )
+
+    @cached_property
+    def vocab_size(self) -> int:
+        """One more than the largest id; there may be fewer tokens, as ids may have holes."""
+        return max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
     @staticmethod
     def _wanted_id(wanted: bool | None, token_id: int | None, name: str) -> list[int]:
@@ -106,7 +113,7 @@ class Tokenizer:
         return token_id
 
     def _token(self, token_id: int) -> str | None:
-        token: str | None = self._backend.id_to_token(token_id) if 0 <= token_id < self.vocab_size else None
+        token: str | None = self._backend.id_to_token(token_id) if 0 <= token_id < _ID_LIMIT else None
         return token
 
 

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from octavo.checkpoint import open_checkpoint
 from octavo.errors import CheckpointError
 
-MUTATED_FILES = int(os.environ.get("OCTAVO_FUZZ_FILES", "400"))  # 5000 for a long run
+MUTATED_FILES = int(os.environ.get("OCTAVO_FUZZ_FILES", "2500"))  # of each format
 NASTY_INTEGERS = (0, 1, 7, 255, 1 << 31, (1 << 32) - 1, 1 << 40, 1 << 60, 1 << 63, (1 << 64) - 1)
 
 

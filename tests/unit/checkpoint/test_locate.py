@@ -68,11 +68,20 @@ def test_a_tokenizer_alone_does_not_download_weights(hub: list[dict[str, Any]]) 
 
 
 def test_one_gguf_file_of_a_repository(hub: list[dict[str, Any]], tmp_path: Path) -> None:
+    file = tmp_path / "snapshots" / COMMIT / "model.Q4_K_M.gguf"
+    file.parent.mkdir(parents=True)
+    file.touch()
     location = locate("owner/model-GGUF/model.Q4_K_M.gguf", revision="main")
-    assert location.path == tmp_path / "snapshots" / COMMIT / "model.Q4_K_M.gguf"
+    assert (location.name, location.path) == ("owner/model-GGUF/model.Q4_K_M.gguf", file)
     assert location.revision == COMMIT
     assert hub[0]["repo_id"] == "owner/model-GGUF"
     assert hub[0]["allow_patterns"] == ["model.Q4_K_M.gguf"]
+
+
+@pytest.mark.usefixtures("hub")
+def test_a_gguf_file_that_the_repository_lacks_is_named() -> None:
+    with pytest.raises(CheckpointError, match=r"owner/name has no file 'typo\.gguf'.*tree/v1"):
+        locate("owner/name/typo.gguf", revision="v1")
 
 
 def test_a_path_that_exists_wins_over_the_hub(hub: list[dict[str, Any]], tmp_path: Path) -> None:
@@ -83,12 +92,59 @@ def test_a_path_that_exists_wins_over_the_hub(hub: list[dict[str, Any]], tmp_pat
 
 
 @pytest.mark.parametrize(
-    "model", ["nothing-here", "./owner/model", "/no/such/dir", "a/b.bin", "a/b.gguf", "~/x/y", "a/../b"]
+    "model",
+    [
+        "nothing-here",
+        "./owner/model",
+        "/no/such/dir",
+        "a/b.bin",
+        "a/b.gguf",
+        "~/x/y",
+        "~no-such-user/x",
+        "a/../b",
+        "a/b/../../../c.gguf",
+        "a/b\0",
+    ],
 )
 def test_what_is_neither_is_refused(hub: list[dict[str, Any]], model: str) -> None:
     with pytest.raises(CheckpointError, match="no file or directory"):
         locate(model)
     assert hub == []
+
+
+@pytest.mark.parametrize("model", ["owner/model.", "owner/na--me", "owner/a..b", "owner/" + "a" * 99])
+def test_what_the_hub_would_not_take_as_an_id_is_refused(model: str) -> None:
+    """Our pattern lets them through; the hub's own check, which comes before any network, does not."""
+    with pytest.raises(CheckpointError, match=r"no file or directory 'owner/.*nor is it a hub id"):
+        locate(model)
+
+
+def test_a_name_that_is_too_long_is_refused(tmp_path: Path) -> None:
+    for model, checkpoint_path in (("a" * 5000, None), (None, tmp_path / ("b" * 300))):
+        with pytest.raises(CheckpointError, match="too long") as caught:
+            locate(model, checkpoint_path=checkpoint_path)
+        assert len(str(caught.value)) < 300
+
+
+def test_what_is_neither_file_nor_directory_is_refused(tmp_path: Path) -> None:
+    pipe = tmp_path / "model.gguf"
+    os.mkfifo(pipe)
+    for model, checkpoint_path in ((str(pipe), None), (None, pipe)):
+        with pytest.raises(CheckpointError, match="neither a file nor a directory"):
+            locate(model, checkpoint_path=checkpoint_path)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("peer closed\nmore"), TimeoutError(), Exception("odd")])
+def test_a_download_that_breaks_off_is_one_line(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def snapshot_download(*args: Any, **options: Any) -> str:
+        raise error
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    with pytest.raises(
+        CheckpointError, match=r"^Downloading owner/model failed \(.+\)\. Try again\.$"
+    ) as caught:
+        locate("owner/model")
+    assert "\n" not in str(caught.value)
 
 
 def test_the_checkpoint_is_named_once(tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 """The front of the package."""
 
+import errno
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -95,6 +97,22 @@ def test_a_directory_without_weights_or_config_is_refused(tmp_path: Path) -> Non
         open_checkpoint(checkpoint_path=tmp_path)
     (tmp_path / "config.json").write_text("[" * 100_000)
     with pytest.raises(CheckpointError, match="not valid JSON"):
+        open_checkpoint(checkpoint_path=tmp_path)
+
+
+def test_named_pipes_and_closed_directories_are_refused_at_once(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (directory / "model.safetensors").unlink()
+    os.mkfifo(directory / "model.safetensors")
+    with pytest.raises(CheckpointError, match="not a regular file"):
+        open_checkpoint(checkpoint_path=directory)
+
+    def closed(path: Path) -> Any:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", closed)  # a test may run as root, who may read everything
+    with pytest.raises(CheckpointError, match="Permission denied"):
         open_checkpoint(checkpoint_path=tmp_path)
 
 

@@ -3,7 +3,6 @@
 import io
 import os
 import re
-import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,9 +14,9 @@ from octavo.cli.main import main
 from octavo.config import EngineOptions
 from octavo.errors import OctavoError, TemplateError
 from octavo.frontend.output import Choice, RequestOutput, StreamDelta
-from octavo.protocol import EngineStats, SamplingParams, Timings
+from octavo.protocol import EngineFacts, EngineStats, SamplingParams, Timings
 
-INTERRUPT = "<Ctrl-C>"  # a scripted token: the person presses Ctrl-C before it is computed
+INTERRUPT = "<Ctrl-C>"  # a scripted token: the person presses Ctrl-C while it is computed
 
 
 class ScriptedTemplate:
@@ -73,9 +72,21 @@ class ScriptedLLM:
             steps=7,
             tokens_computed=0,
             prompt_tokens=self._prompt_tokens,
-            prompt_tokens_cached=self._cached,
+            prompt_tokens_cached=0,
             tokens_sampled=3,
             preemptions=0,
+        )
+
+    @property
+    def facts(self) -> EngineFacts:
+        return EngineFacts(
+            vocab_size=50,
+            max_model_len=1000,
+            page_size=16,
+            num_pages=100,
+            device="cpu",
+            dtype="float32",
+            explanation=(),
         )
 
     def close(self) -> None:
@@ -93,18 +104,20 @@ class ScriptedLLM:
             else [len(prompt.split())]
         )
         self._prompt_tokens += sum(words)
-        self._cached += sum(words[:-1])
+        self._cached = sum(words[:-1])
         return answer
 
     def _deltas(self, tokens: list[str]) -> Iterator[StreamDelta]:
+        cached = self._cached
         try:
             for token in tokens:
                 if token == INTERRUPT:
-                    os.kill(os.getpid(), signal.SIGINT)
-                else:
-                    yield StreamDelta(request_id="r", choice=0, text=token, token_ids=(1,))
-            yield StreamDelta(request_id="r", choice=0, text="", token_ids=(2,), finish_reason="stop")
-        except GeneratorExit:
+                    raise KeyboardInterrupt
+                yield StreamDelta(request_id="r", choice=0, text=token, token_ids=(1,), num_cached=cached)
+            yield StreamDelta(
+                request_id="r", choice=0, text="", token_ids=(2,), finish_reason="stop", num_cached=cached
+            )
+        except (GeneratorExit, KeyboardInterrupt):
             self.num_given_up += 1
             raise
 

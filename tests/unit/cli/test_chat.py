@@ -46,10 +46,19 @@ def test_the_end_of_input_ends_a_message(stdin: str, run_octavo: Any, scripted: 
 def test_ctrl_c_stops_the_answer_and_not_the_program(run_octavo: Any, scripted: Any) -> None:
     llm = scripted([["Once", " upon", INTERRUPT, " a", " time"], ["Yes"]])
     ran = run_octavo("chat", "m", stdin="Tell me\nGo on\n", llm=llm)
-    assert (ran.code, ran.out) == (0, "Once upon a\nYes\n")
-    assert contents(llm.asked[1]) == ["Tell me", "Once upon a", "Go on"]
+    assert (ran.code, ran.out) == (0, "Once upon\nYes\n")
+    assert contents(llm.asked[1]) == ["Tell me", "Once upon", "Go on"]
     assert "stopped" in ran.err
     assert llm.num_given_up == 1
+
+
+def test_ctrl_c_before_the_first_token_takes_the_message_back(run_octavo: Any, scripted: Any) -> None:
+    llm = scripted([[INTERRUPT, "never"], ["Yes"]])
+    ran = run_octavo("chat", "m", stdin="A long one\nA short one\n", llm=llm)
+    assert (ran.code, ran.out) == (0, "\nYes\n")
+    assert contents(llm.asked[1]) == ["A short one"]
+    assert ran.err.splitlines()[0].startswith("0 tokens · prompt 3 (0 cached) · ")
+    assert ran.err.splitlines()[0].endswith(" · stopped")
 
 
 def test_an_error_ends_the_turn_and_takes_the_message_back(run_octavo: Any, scripted: Any) -> None:
@@ -103,6 +112,12 @@ def test_set_changes_the_parameters(run_octavo: Any, scripted: Any) -> None:
         ("/set n 2", "there is no sampling parameter 'n'"),
         ("/set top_p", "/set top_p needs a value"),
         ("/set top_p much", "top_p: 'much' is not allowed; give a number"),
+        ("/set temperature nan", "temperature must be a number from 0 to 100"),
+        ("/set top_p 2", "top_p must be a number from 0 to 1"),
+        ("/set max_tokens 0", "max_tokens must be a whole number from 1"),
+        ("/set min_tokens 1001", "min_tokens must be a whole number from 0 to 1000"),
+        ("/set stop_token_ids 50", "stop_token_ids: token ids are whole numbers from 0 to 49"),
+        ("/set logit_bias 1=inf", "logit_bias must be a number from -100 to 100"),
         ("/undo", "there is nothing to take back"),
         ("/regenerate", "there is no answer to make again"),
         ("/save", "/save needs a file name"),
@@ -115,6 +130,14 @@ def test_slips_are_explained_and_the_chat_goes_on(
     ran = run_octavo("chat", "m", stdin=f"{line}\nstill here\n", llm=scripted([["yes"]]))
     assert (ran.code, ran.out) == (0, "yes\n")
     assert f"error: {expected}" in ran.err.splitlines()[0]
+    assert len(ran.err.splitlines()) == 2  # the figures of the answer
+
+
+def test_a_flag_out_of_range_is_refused_at_the_start(run_octavo: Any, scripted: Any) -> None:
+    llm = scripted([])
+    ran = run_octavo("chat", "m", "--temperature", "nan", stdin="1\n", llm=llm)
+    assert (ran.code, ran.err) == (1, "error: temperature must be a number from 0 to 100\n")
+    assert llm.is_closed
 
 
 def test_save_writes_once(run_octavo: Any, scripted: Any, tmp_path: Path) -> None:

@@ -1,7 +1,13 @@
 """`octavo generate` with a scripted model."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from octavo.errors import RequestError
 from octavo.protocol import SamplingParams
@@ -22,9 +28,20 @@ def test_one_prompt_streams_with_figures_on_stderr(run_octavo: Any, scripted: An
     assert llm.is_closed
 
 
-def test_quiet_is_the_text_alone(run_octavo: Any, scripted: Any) -> None:
-    ran = run_octavo("generate", "m", "-q", "-p", "x", llm=scripted([["a\n"]]))
-    assert (ran.out, ran.err) == ("a\n", "")
+@pytest.mark.parametrize("command", [["generate", "-p", "x"], ["generate", "-p", "x", "-p", "y"], ["chat"]])
+def test_quiet_is_the_text_alone(command: list[str], tiny_checkpoint: Path) -> None:
+    """A whole process with a real model: nobody, from the checkpoint to the end, writes to stderr."""
+    options = ["-q", "--log-level", "debug", "--device", "cpu", "--kv-memory", "1MiB", "--max-tokens", "3"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "octavo.cli.main", command[0], str(tiny_checkpoint), *command[1:], *options],
+        input="hello\n",
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+        env=os.environ | {"OCTAVO_PAGE_SIZ": "1"},
+    )
+    assert ran.stdout
+    assert ran.stderr == ""
 
 
 def test_the_models_own_parameters_hold_unless_given(run_octavo: Any, scripted: Any) -> None:
@@ -90,13 +107,14 @@ def test_a_refused_request_is_one_line(run_octavo: Any, scripted: Any) -> None:
 def test_ctrl_c_keeps_what_was_printed_and_exits_130(run_octavo: Any, scripted: Any) -> None:
     llm = scripted([["a", INTERRUPT, "b", "c"]])
     ran = run_octavo("generate", "m", "-p", "x", llm=llm)
-    assert (ran.code, ran.out) == (130, "ab\n")
+    assert (ran.code, ran.out) == (130, "a\n")
     assert "Traceback" not in ran.err
     assert llm.num_given_up == 1
     assert llm.is_closed
 
 
-def test_a_second_ctrl_c_does_not_wait_for_the_engine(run_octavo: Any, scripted: Any) -> None:
-    llm = scripted([["a", INTERRUPT, INTERRUPT, "b"]])
+def test_ctrl_c_before_the_first_token(run_octavo: Any, scripted: Any) -> None:
+    llm = scripted([[INTERRUPT, "never"]])
     ran = run_octavo("generate", "m", "-p", "x", llm=llm)
-    assert (ran.code, ran.out) == (130, "a")
+    assert (ran.code, ran.out) == (130, "\n")
+    assert llm.is_closed

@@ -93,6 +93,15 @@ def test_template_alone(checkpoint: Path, run_octavo: Any) -> None:
     assert out == "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}\n"
 
 
+@pytest.mark.parametrize("device", ["bogus", "cuda:99", "meta"])
+def test_a_device_that_is_not_there_is_one_line(device: str, checkpoint: Path, run_octavo: Any) -> None:
+    ran = run_octavo("inspect", str(checkpoint), "--device", device)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith(f"error: device '{device}' cannot be used here (")
+    assert ran.err.endswith("); try --device cpu\n")
+    assert ran.err.count("\n") == 1
+
+
 def test_weights_are_not_loaded_nor_torch_for_a_cpu(checkpoint: Path) -> None:
     script = (
         "import sys; from octavo.cli.main import main; code = main(sys.argv[1:]);"

@@ -57,7 +57,7 @@ def test_help_and_config_answer_at_once(argv: list[str]) -> None:
 
 
 def example_of(spec: OptionSpec) -> list[str]:
-    examples = {"N": "3", "X": "0.5", "SIZE": "3MiB", "TEXT": "abc"}
+    examples = {"N": "99", "X": "0.5", "SIZE": "3MiB", "TEXT": "abc"}
     if spec.is_switch:
         return [f"--no-{spec.flag.removeprefix('--')}"]
     return [spec.flag, examples.get(spec.metavar) or spec.metavar.split("|")[-1]]

@@ -1,4 +1,4 @@
-"""Small tokenizers of every kind, made from scratch."""
+"""Small tokenizers of every kind, made from scratch. Most have holes in their ids, as real ones may."""
 
 import json
 from collections.abc import Callable
@@ -39,13 +39,15 @@ def byte_level_metadata() -> dict[str, Any]:
 def sentencepiece(
     pieces: dict[str, float], *, space_prefix: bool, defined: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *defined, *pieces]
+    fixed = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "[PAD0]"]
+    tokens = [*fixed, *defined, *pieces]
     return {
         "tokenizer.ggml.model": "llama",
         "tokenizer.ggml.tokens": tokens,
-        "tokenizer.ggml.scores": [0.0] * (259 + len(defined)) + list(pieces.values()),
+        "tokenizer.ggml.scores": [0.0] * len([*fixed, *defined]) + list(pieces.values()),
         "tokenizer.ggml.token_type": [UNKNOWN, CONTROL, CONTROL]
         + [BYTE] * 256
+        + [UNUSED]  # a hole in the ids
         + [USER_DEFINED] * len(defined)
         + [NORMAL] * len(pieces),
         "tokenizer.ggml.bos_token_id": 1,
@@ -83,7 +85,7 @@ def wordpiece_assets() -> TextAssets:
         "unk_token": "[UNK]",
         "continuing_subword_prefix": "##",
         "max_input_chars_per_word": 100,
-        "vocab": {word: i for i, word in enumerate(words)},
+        "vocab": {word: 2 * i for i, word in enumerate(words)},
     }
     return library_tokenizer(model, {"type": "WordPiece", "prefix": "##", "cleanup": True})
 
@@ -97,7 +99,7 @@ def metaspace_assets() -> TextAssets:
 
 def undecoded_assets() -> TextAssets:
     return library_tokenizer(
-        {"type": "WordLevel", "unk_token": "x", "vocab": {"x": 0, "é": 1, "b c": 2}}, None
+        {"type": "WordLevel", "unk_token": "x", "vocab": {"x": 0, "é": 1, "b c": 9}}, None
     )
 
 

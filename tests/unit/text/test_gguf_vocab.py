@@ -77,7 +77,6 @@ def test_a_space_run_grows_to_the_longest_user_defined_piece(
         ("llama-bpe", "I'LL go  12345", ["I", "'LL", " go", " ", " ", "123", "45"]),
         ("qwen2", "go  123\n\n x", ["go", " ", " ", "1", "2", "3", "\n\n", " x"]),
         ("tekken", "camelCase 12//\n", ["camel", "Case", " ", "1", "2", "//\n"]),
-        ("gpt-4o", "camelCase's 1234", ["camel", "Case's", " ", "123", "4"]),
     ],
 )
 def test_text_is_cut_as_the_rule_says(pre: str, text: str, pieces: list[str]) -> None:
@@ -91,6 +90,20 @@ def test_an_unknown_rule_is_refused_with_those_known(byte_level_metadata: Metada
     byte_level_metadata["tokenizer.ggml.pre"] = "never-heard-of"
     with pytest.raises(CheckpointError, match=r"never-heard-of.*llama-bpe.*qwen2"):
         text_assets_from_gguf(byte_level_metadata)
+
+
+@pytest.mark.parametrize("pre", [None, "default"])
+def test_a_file_that_names_no_rule_is_warned_about(
+    byte_level_metadata: Metadata, pre: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    by_name = text_assets_from_gguf(byte_level_metadata | {"tokenizer.ggml.pre": "gpt-2"})
+    assert caplog.messages == []
+    del byte_level_metadata["tokenizer.ggml.pre"]
+    unnamed = byte_level_metadata if pre is None else byte_level_metadata | {"tokenizer.ggml.pre": pre}
+    assert text_assets_from_gguf(unnamed) == by_name
+    (message,) = caplog.messages
+    assert "GPT-2's rule" in message
+    assert "`tokenizer`" in message
 
 
 def test_special_tokens_by_type(byte_level_metadata: Metadata) -> None:

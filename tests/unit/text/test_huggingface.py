@@ -3,6 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -81,21 +82,36 @@ def test_a_token_with_a_role_is_special(folder: Path) -> None:
     assert tokenizer.decode(tokenizer.encode("<think>hello12 a")) == " a"
 
 
-@pytest.mark.parametrize(
-    ("config", "expected"),
-    [
-        ({}, (None, None)),
-        ({"add_bos_token": True}, (True, False)),
-        ({"add_eos_token": True}, (False, True)),
-        ({"add_bos_token": True, "bos_token": None}, (False, False)),
-    ],
-)
-def test_explicit_flags_decide_both_ends(
-    folder: Path, config: dict[str, Any], expected: tuple[bool | None, bool | None]
+@pytest.mark.parametrize("add_bos", ["absent", None, True, False])
+@pytest.mark.parametrize("add_eos", ["absent", None, True, False])
+def test_flags_add_to_a_prompt_what_they_do_in_transformers(
+    folder: Path, add_bos: bool | str | None, add_eos: bool | str | None
 ) -> None:
-    write(folder / "tokenizer_config.json", {"bos_token": "<|start|>", "eos_token": "<|im_end|>", **config})
-    assets = text_assets_from_directory(folder)
-    assert (assets.add_bos, assets.add_eos) == expected
+    """Nothing, whatever they say: the post-processor decides."""
+    flags = {"add_bos_token": add_bos, "add_eos_token": add_eos}
+    config = {
+        "bos_token": "<|start|>",
+        "eos_token": "<|im_end|>",
+        "tokenizer_class": "PreTrainedTokenizerFast",
+    }
+    config |= {name: value for name, value in flags.items() if value != "absent"}
+    write(folder / "tokenizer_config.json", config)
+    plain = json.loads((folder / "tokenizer.json").read_text())
+    for post_processor in (None, adding_start(plain)):
+        write(folder / "tokenizer.json", plain | {"post_processor": post_processor})
+        ours = Tokenizer(text_assets_from_directory(folder))
+        theirs = transformers.AutoTokenizer.from_pretrained(folder)
+        assert ours.encode("hello 12") == theirs("hello 12")["input_ids"]
+
+
+def adding_start(tokenizer: dict[str, Any]) -> dict[str, Any]:
+    start = next(token["id"] for token in tokenizer["added_tokens"] if token["content"] == "<|start|>")
+    return {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "S", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {"S": {"id": "S", "ids": [start], "tokens": ["<|start|>"]}},
+    }
 
 
 def test_templates_from_each_place(folder: Path) -> None:

@@ -1,0 +1,59 @@
+"""An answer that is cut off, at each place where Ctrl-C can meet it."""
+
+from typing import Any
+
+import pytest
+
+from octavo.cli.answer import STOPPED, stream_answer
+from octavo.errors import RequestError
+from octavo.frontend.output import StreamDelta
+from octavo.protocol import SamplingParams
+
+PARAMS = SamplingParams(seed=1)
+
+
+def test_ctrl_c_while_a_delta_is_written_gives_the_request_up(scripted: Any) -> None:
+    llm = scripted([["a", "b", "c"]])
+    written: list[str] = []
+
+    def write(text: str) -> None:
+        written.append(text)
+        if text == "b":
+            raise KeyboardInterrupt
+
+    answer = stream_answer(llm, lambda: llm.stream("x", PARAMS), write, seed=1)
+    assert (written, answer.text, answer.finish_reason) == (["a", "b"], "ab", STOPPED)
+    assert llm.num_given_up == 1
+
+
+def test_ctrl_c_while_the_request_is_made(scripted: Any) -> None:
+    def start() -> Any:
+        raise KeyboardInterrupt
+
+    answer = stream_answer(scripted([]), start, lambda text: None, seed=1)
+    assert (answer.text, answer.num_tokens, answer.finish_reason) == ("", 0, STOPPED)
+
+
+def test_ctrl_c_after_the_last_delta_still_counts_as_stopped(scripted: Any) -> None:
+    def write(text: str) -> None:
+        if not text:
+            raise KeyboardInterrupt
+
+    llm = scripted([["a"]])
+    answer = stream_answer(llm, lambda: llm.stream("x", PARAMS), write, seed=1)
+    assert answer.finish_reason == STOPPED
+
+
+def test_an_answer_that_fails_gives_the_request_up(scripted: Any) -> None:
+    closed = []
+
+    def deltas() -> Any:
+        try:
+            yield StreamDelta(request_id="r", choice=0, text="a", token_ids=(1,), error="NaN in the logits")
+        finally:
+            closed.append(True)
+
+    stream = deltas()
+    with pytest.raises(RequestError, match="NaN in the logits"):
+        stream_answer(scripted([]), lambda: stream, lambda text: None, seed=1)
+    assert closed == [True]
