@@ -22,10 +22,10 @@ layers:
 sizes:
 	$(PYTHON) tools/size_ratchet.py
 
-# Tests that assert on a clock run alone, after the others, so that neighbours do not slow them.
+# Tests that assert on a clock run alone, after the others and without coverage, so that nothing slows them.
 test:
-	$(PYTHON) -m pytest -n 2 --dist loadgroup -m "not timing" --cov --cov-report=
-	$(PYTHON) -m pytest -m timing -s --cov --cov-append --cov-report=term
+	$(PYTHON) -m pytest -n 2 --dist loadgroup -m "not timing" --cov --cov-report=term
+	$(PYTHON) -m pytest -m timing -s
 
 test-fast:
 	$(PYTHON) -m pytest -n 2 -q -m "not timing and not assets"

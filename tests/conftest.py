@@ -78,3 +78,24 @@ def tiny_llm(tiny_checkpoint: Path) -> Iterator["LLM"]:  # noqa: F821
         yield llm
         llm.check()
         assert llm.stats().num_running == 0
+
+
+# Here and not beside the simulation: only this file is known to the process that prints the summary.
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The figures of the simulation, captured output or not."""
+    figures = list(_recorded(terminalreporter, "simulated"))
+    if figures:
+        terminalreporter.section("simulation")
+        for line in sorted(figures):
+            terminalreporter.write_line(line)
+    found = sorted(_recorded(terminalreporter, "planted bug"))
+    if found:
+        terminalreporter.section(f"planted bugs: {len(found)} found, with the steps it took")
+        for line in found:
+            terminalreporter.write_line(line)
+
+
+def _recorded(terminalreporter: pytest.TerminalReporter, key: str) -> Iterator[str]:
+    for report in terminalreporter.stats.get("passed", []):
+        if getattr(report, "when", "") == "call":
+            yield from (str(value) for name, value in report.user_properties if name == key)

@@ -106,15 +106,14 @@ class Scheduler:
         budget = self.config.max_step_tokens
         reserved = sum([len(s.token_ids) - s.num_computed == 1 for s in running])
         preemptions = self.counters.preemptions
-        admitting = self._may_admit()
+        head = self._waiting.peek() if self._may_admit() else None
         index = 0
         while budget > 0:
-            head = self._waiting.peek() if admitting else None
             if head is not None and (index == len(running) or head.key < running[index].key):
-                admitting = budget > reserved and self._admit(head, now)
-                if not admitting:
+                if budget <= reserved or not self._admit(head, now):
+                    head = None
                     continue
-                sequence = head
+                sequence, head = head, self._waiting.peek()
                 opened.append(self._opening(sequence))
                 pending = len(sequence.token_ids) - sequence.num_computed
                 is_reserved = False
@@ -133,8 +132,8 @@ class Scheduler:
                 slices.append(self._slice(sequence, take))
                 self._in_flight.append(sequence)
                 budget -= take
-            # Once pages are so short that one sequence had to yield, nobody else joins in this step.
-            admitting = admitting and self.counters.preemptions == preemptions
+            if self.counters.preemptions != preemptions:
+                head = None  # pages are so short that one sequence had to yield: nobody else joins now
         self.counters.steps += 1
         return StepPlan(self.counters.steps, tuple(self._closed_slots), tuple(opened), tuple(slices))
 
