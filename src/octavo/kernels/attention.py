@@ -1,0 +1,240 @@
+"""Keys and values in pages, and attention over them."""
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from octavo.kernels.gemm import DTYPES
+from octavo.kernels.library import Engine, KernelLibrary, Memory, Pointer, Size
+
+
+class KVPagesStruct(ctypes.Structure):
+    """`ov_kv_pages` of octavo_kernels.h, field by field."""
+
+    _fields_ = (
+        ("dtype", ctypes.c_int),
+        ("keys", Pointer),
+        ("values", Pointer),
+        ("num_blocks", Size),
+        ("page_size", Size),
+        ("kv_heads", Size),
+        ("head_dim", Size),
+    )
+
+
+class KVWriteArguments(ctypes.Structure):
+    """`ov_kv_write_args`"""
+
+    _fields_ = (
+        ("pages", KVPagesStruct),
+        ("k", Pointer),
+        ("k_stride", Size),
+        ("k_head_stride", Size),
+        ("v", Pointer),
+        ("v_stride", Size),
+        ("v_head_stride", Size),
+        ("slots", Pointer),
+        ("num_rows", Size),
+    )
+
+
+class AttentionArguments(ctypes.Structure):
+    """`ov_attention_args`"""
+
+    _fields_ = (
+        ("pages", KVPagesStruct),
+        ("q", Pointer),
+        ("q_stride", Size),
+        ("q_head_stride", Size),
+        ("out", Pointer),
+        ("out_stride", Size),
+        ("out_head_stride", Size),
+        ("num_rows", Size),
+        ("heads", Size),
+        ("num_sequences", Size),
+        ("first_rows", Pointer),
+        ("row_counts", Pointer),
+        ("contexts", Pointer),
+        ("block_offsets", Pointer),
+        ("blocks", Pointer),
+        ("window", Size),
+        ("scale", ctypes.c_float),
+        ("softcap", ctypes.c_float),
+    )
+
+
+PROTOTYPES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
+    "ov_kv_bytes": (ctypes.c_uint64, (ctypes.c_int, Size, Size, Size, Size)),
+    "ov_kv_write": (ctypes.c_int, (Pointer, ctypes.POINTER(KVWriteArguments))),
+    "ov_attention": (ctypes.c_int, (Pointer, ctypes.POINTER(AttentionArguments))),
+}
+
+
+class KVPages:
+    """One layer's keys and values in the layout of attention.h. A row is garbage until it is written."""
+
+    def __init__(
+        self,
+        library: KernelLibrary,
+        *,
+        num_blocks: int,
+        page_size: int,
+        kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+    ) -> None:
+        library.declare(PROTOTYPES)
+        self.num_blocks, self.page_size = num_blocks, page_size
+        self.kv_heads, self.head_dim, self.dtype = kv_heads, head_dim, dtype
+        sizes = num_blocks, page_size, kv_heads, head_dim
+        num_bytes = library.functions.ov_kv_bytes(DTYPES[dtype], *sizes)
+        if num_bytes == 0:
+            raise ValueError(
+                f"no pages of {num_blocks} blocks x {page_size} tokens x {kv_heads} heads x {head_dim}: "
+                "the page size must be a multiple of 32, the head dim one of 16 and at most 256"
+            )
+        self.keys, self.values = Memory(library, num_bytes), Memory(library, num_bytes)
+        self.struct = KVPagesStruct(DTYPES[dtype], self.keys.address, self.values.address, *sizes)
+
+    @staticmethod
+    def num_bytes(
+        library: KernelLibrary, *, page_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype
+    ) -> int:
+        """Of one block's keys and values; 0 if the kernels cannot have such pages."""
+        library.declare(PROTOTYPES)
+        return 2 * int(library.functions.ov_kv_bytes(DTYPES[dtype], 1, page_size, kv_heads, head_dim))
+
+
+@dataclass(frozen=True)
+class SequenceTable:
+    """The sequences of a step, as the kernel reads them: int64, on the CPU, contiguous.
+
+    Row r of sequence s is row first_rows[s] + r of the batch and has the position
+    contexts[s] - row_counts[s] + r; position p is in page blocks[block_offsets[s] + p // page_size].
+    """
+
+    first_rows: torch.Tensor
+    row_counts: torch.Tensor
+    contexts: torch.Tensor
+    block_offsets: torch.Tensor  # one more than sequences
+    blocks: torch.Tensor
+
+    def __post_init__(self) -> None:
+        tensors = self.first_rows, self.row_counts, self.contexts, self.block_offsets, self.blocks
+        for tensor in tensors:
+            if tensor.dtype != torch.int64 or tensor.dim() != 1 or not tensor.is_contiguous():
+                raise ValueError("a sequence table is made of contiguous int64 vectors")
+            if tensor.device.type != "cpu":
+                raise ValueError(f"a sequence table is on the CPU, not on {tensor.device}")
+        size = len(self.first_rows)
+        if size == 0 or [len(tensor) for tensor in tensors[1:4]] != [size, size, size + 1]:
+            raise ValueError("the vectors of a sequence table must have one element for each sequence")
+        if int(self.block_offsets[-1]) > len(self.blocks):
+            raise ValueError(f"{len(self.blocks)} blocks, but offsets up to {int(self.block_offsets[-1])}")
+
+    @classmethod
+    def from_lists(
+        cls,
+        first_rows: Sequence[int],
+        row_counts: Sequence[int],
+        contexts: Sequence[int],
+        blocks: Sequence[torch.Tensor],
+    ) -> "SequenceTable":
+        """`blocks`: for each sequence the int64 ids of its pages."""
+        counts = torch.tensor([0, *map(len, blocks)])
+        return cls(
+            torch.tensor(first_rows, dtype=torch.int64),
+            torch.tensor(row_counts, dtype=torch.int64),
+            torch.tensor(contexts, dtype=torch.int64),
+            counts.cumsum(0),
+            torch.cat([ids.cpu() for ids in blocks]),
+        )
+
+
+def write_kv(
+    engine: Engine, pages: KVPages, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor
+) -> None:
+    """Puts rows [T, kv_heads, head_dim] at slots [T]: page * page_size + offset, none twice."""
+    key, value = (
+        _checked("keys", key, pages, pages.kv_heads),
+        _checked("values", value, pages, pages.kv_heads),
+    )
+    if slots.dtype != torch.int64 or slots.dim() != 1 or slots.device.type != "cpu":
+        raise ValueError("slots must be an int64 vector on the CPU")
+    if not len(key) == len(value) == len(slots):
+        raise ValueError(f"{len(key)} keys, {len(value)} values and {len(slots)} slots")
+    if len(key) == 0:
+        return
+    slots = slots.contiguous()
+    arguments = KVWriteArguments(
+        pages.struct,
+        key.data_ptr(),
+        *_strides(key),
+        value.data_ptr(),
+        *_strides(value),
+        slots.data_ptr(),
+        len(slots),
+    )
+    engine.library.check(engine.library.functions.ov_kv_write(engine.handle, ctypes.byref(arguments)))
+
+
+def attend(
+    engine: Engine,
+    pages: KVPages,
+    query: torch.Tensor,
+    sequences: SequenceTable,
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+) -> torch.Tensor:
+    """Queries [T, heads, head_dim] to the same shape. The pages hold every key that the queries see."""
+    if query.dim() != 3 or query.shape[1] == 0 or query.shape[1] % pages.kv_heads:
+        raise ValueError(f"queries of {tuple(query.shape)} for {pages.kv_heads} key-value heads")
+    if window is not None and window < 1:
+        raise ValueError(f"a window of {window} keys")
+    query = _checked("queries", query, pages, query.shape[1])
+    out = torch.empty(query.shape, dtype=query.dtype)
+    if len(query) == 0:
+        return out
+    arguments = AttentionArguments(
+        pages.struct,
+        query.data_ptr(),
+        *_strides(query),
+        out.data_ptr(),
+        *_strides(out),
+        len(query),
+        query.shape[1],
+        len(sequences.first_rows),
+        sequences.first_rows.data_ptr(),
+        sequences.row_counts.data_ptr(),
+        sequences.contexts.data_ptr(),
+        sequences.block_offsets.data_ptr(),
+        sequences.blocks.data_ptr(),
+        window or 0,
+        scale,
+        softcap or 0.0,
+    )
+    engine.library.check(engine.library.functions.ov_attention(engine.handle, ctypes.byref(arguments)))
+    return out
+
+
+def _checked(name: str, rows: torch.Tensor, pages: KVPages, heads: int) -> torch.Tensor:
+    """[T, heads, head_dim] in the pages' dtype, token by token; copied only if it lies otherwise."""
+    if rows.dim() != 3 or tuple(rows.shape[1:]) != (heads, pages.head_dim):
+        raise ValueError(f"{name} of {tuple(rows.shape)}; [T, {heads}, {pages.head_dim}] is wanted")
+    if rows.dtype != pages.dtype or rows.device.type != "cpu":
+        raise ValueError(f"{name} are {rows.dtype} on {rows.device}; {pages.dtype} on the CPU is wanted")
+    stride, head_stride = _strides(rows)
+    is_token_major = head_stride >= pages.head_dim and stride >= (heads - 1) * head_stride + pages.head_dim
+    return rows if is_token_major and rows.stride(2) == 1 else rows.contiguous()
+
+
+def _strides(rows: torch.Tensor) -> tuple[int, int]:
+    """Of tokens and heads; where there is but one, torch may say anything."""
+    num_rows, heads, head_dim = rows.shape
+    head_stride = rows.stride(1) if heads > 1 else head_dim
+    return rows.stride(0) if num_rows > 1 else heads * head_stride, head_stride

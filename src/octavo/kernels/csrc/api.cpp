@@ -1,0 +1,153 @@
+// The border: every argument is checked here, and nowhere behind it.
+#include <chrono>
+#include <new>
+
+#include "cpu.h"
+#include "engine.h"
+#include "gemm.h"
+#include "pack.h"
+#include "probe.h"
+
+using namespace octavo;
+
+namespace {
+
+double seconds_of(const auto& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+namespace octavo {
+
+GemmKernel gemm_kernel(ov_isa isa, ov_dtype dtype) {
+  const bool is_bf16 = dtype == OV_BF16;
+#if defined(__x86_64__)
+  if (isa == OV_AMX && is_bf16) return gemm_bf16_amx;
+  if (isa >= OV_AVX512) return is_bf16 ? gemm_bf16_avx512 : gemm_f32_avx512;
+  if (isa == OV_AVX2) return is_bf16 ? gemm_bf16_avx2 : gemm_f32_avx2;
+#endif
+  return is_bf16 ? gemm_bf16_portable : gemm_f32_portable;
+}
+
+}  // namespace octavo
+
+extern "C" {
+
+const char* ov_status_text(ov_status status) {
+  switch (status) {
+    case OV_OK: return "no error";
+    case OV_NULL_POINTER: return "a pointer is null";
+    case OV_BAD_SIZE: return "a size is not positive, too large, or beyond the end of the matrix";
+    case OV_BAD_STRIDE: return "a stride is shorter than a row";
+    case OV_MISALIGNED: return "packed weights are not aligned to 64 bytes";
+    case OV_NO_MEMORY: return "there is not enough memory";
+    case OV_UNKNOWN_ISA: return "this processor does not have that instruction set";
+    case OV_BAD_VALUE: return "a parameter or an index is out of its range";
+  }
+  return "an unknown status";
+}
+
+ov_isa ov_best_isa(void) { return best_isa(); }
+
+ov_status ov_engine_open(int32_t num_threads, ov_isa isa, ov_engine** engine) {
+  if (engine == nullptr) return OV_NULL_POINTER;
+  if (num_threads < 1 || num_threads > 1024) return OV_BAD_SIZE;
+  if (isa < OV_PORTABLE || isa > best_isa()) return OV_UNKNOWN_ISA;
+  *engine = new (std::nothrow) ov_engine(num_threads, isa);
+  return *engine == nullptr ? OV_NO_MEMORY : OV_OK;
+}
+
+void ov_engine_close(ov_engine* engine) { delete engine; }
+
+void* ov_alloc(uint64_t num_bytes) { return allocate(num_bytes); }
+void ov_free(void* memory, uint64_t num_bytes) { release(memory, num_bytes); }
+
+uint64_t ov_packed_bytes(ov_dtype dtype, int64_t n, int64_t k) {
+  return is_dtype(dtype) && is_size(n) && is_size(k) ? packed_bytes(dtype, n, k) : 0;
+}
+
+ov_status ov_pack_rows(ov_dtype dtype, const void* rows, int64_t stride, int64_t first_row, int64_t num_rows,
+                       int64_t n, int64_t k, void* packed) {
+  if (rows == nullptr || packed == nullptr) return OV_NULL_POINTER;
+  if (!is_dtype(dtype) || !is_size(n) || !is_size(k) || !is_size(num_rows)) return OV_BAD_SIZE;
+  if (first_row < 0 || first_row > n - num_rows) return OV_BAD_SIZE;
+  if (stride < k || stride > MOST) return OV_BAD_STRIDE;
+  if (!is_aligned(packed)) return OV_MISALIGNED;
+  pack_rows(dtype, rows, stride, first_row, num_rows, k, packed);
+  return OV_OK;
+}
+
+ov_status ov_unpack_rows(ov_dtype dtype, const void* packed, int64_t n, int64_t k, const int64_t* ids,
+                         int64_t num_ids, void* rows, int64_t stride) {
+  if (packed == nullptr || ids == nullptr || rows == nullptr) return OV_NULL_POINTER;
+  if (!is_dtype(dtype) || !is_size(n) || !is_size(k) || !is_size(num_ids)) return OV_BAD_SIZE;
+  if (stride < k || stride > MOST) return OV_BAD_STRIDE;
+  if (!is_aligned(packed)) return OV_MISALIGNED;
+  for (int64_t i = 0; i < num_ids; ++i) {
+    if (ids[i] < 0 || ids[i] >= n) return OV_BAD_SIZE;
+  }
+  const int64_t row_bytes = stride * (dtype == OV_BF16 ? 2 : 4);
+  for (int64_t i = 0; i < num_ids; ++i) unpack_row(dtype, packed, k, ids[i], static_cast<char*>(rows) + i * row_bytes);
+  return OV_OK;
+}
+
+ov_status ov_gemm(ov_engine* engine, const ov_gemm_args* args) {
+  if (engine == nullptr || args == nullptr) return OV_NULL_POINTER;
+  if (args->x == nullptr || args->packed == nullptr || args->y == nullptr) return OV_NULL_POINTER;
+  if (!is_dtype(args->dtype) || !is_dtype(args->out_dtype)) return OV_BAD_SIZE;
+  if (args->dtype == OV_F32 && args->out_dtype != OV_F32) return OV_BAD_SIZE;
+  if (!is_size(args->m) || !is_size(args->n) || !is_size(args->k)) return OV_BAD_SIZE;
+  if (args->x_stride < args->k || args->y_stride < args->n) return OV_BAD_STRIDE;
+  if (args->x_stride > MOST || args->y_stride > MOST) return OV_BAD_STRIDE;
+  if (!is_aligned(args->packed)) return OV_MISALIGNED;
+
+  const GemmKernel kernel = gemm_kernel(engine->isa, args->dtype);
+  Gemm gemm = {args->x,         args->x_stride, args->packed, args->bias, args->y, args->y_stride,
+               args->out_dtype == OV_BF16, args->m, args->n, args->k};
+  if (const size_t num_bytes = kernel.prepared_bytes(gemm.m, gemm.k)) {
+    void* prepared = engine->scratch.get(num_bytes);
+    if (prepared == nullptr) return OV_NO_MEMORY;
+    engine->pool.run((gemm.m + 15) / 16, [&](int64_t tile) { kernel.prepare(gemm, tile, prepared); });
+    gemm.x = prepared;
+  }
+  // Some chunks per thread, so that one that is held up costs little; a chunk is a run of blocks, read in order.
+  const int64_t num_blocks = blocks_of(gemm.n);
+  const int64_t wanted = engine->pool.num_threads() * int64_t(4);
+  const int64_t num_chunks = num_blocks < wanted ? num_blocks : wanted;
+  engine->pool.run(num_chunks, [&](int64_t chunk) {
+    kernel.multiply(gemm, num_blocks * chunk / num_chunks, num_blocks * (chunk + 1) / num_chunks);
+  });
+  return OV_OK;
+}
+
+double ov_probe_read(ov_engine* engine, const void* memory, uint64_t num_bytes) {
+  if (engine == nullptr || memory == nullptr || num_bytes == 0) return 0.0;
+  constexpr uint64_t CHUNK = uint64_t(4) << 20;
+  const int64_t num_chunks = int64_t((num_bytes + CHUNK - 1) / CHUNK);
+  volatile uint64_t sink = 0;
+  const double seconds = seconds_of([&] {
+    engine->pool.run(num_chunks, [&](int64_t chunk) {
+      const uint64_t start = uint64_t(chunk) * CHUNK;
+      const uint64_t end = start + CHUNK < num_bytes ? start + CHUNK : num_bytes;
+      sink = read_all(static_cast<const char*>(memory) + start, end - start);
+    });
+  });
+  return double(num_bytes) / seconds;
+}
+
+double ov_probe_amx(ov_engine* engine, int32_t num_steps) {
+  if (engine == nullptr || num_steps < 1 || engine->isa != OV_AMX) return 0.0;
+#if defined(__x86_64__)
+  const int num_threads = engine->pool.num_threads();
+  const double seconds = seconds_of(
+      [&] { engine->pool.run(num_threads, [&](int64_t) { multiply_tiles_in_cache(num_steps); }); });
+  return num_threads * double(num_steps) * AMX_STEP_FLOPS / seconds;
+#else
+  return 0.0;
+#endif
+}
+
+}  // extern "C"

@@ -1,0 +1,211 @@
+// The border of attention: every argument is checked here, and the work is cut into tasks.
+#include <cmath>
+
+#include "attention.h"
+#include "attention_write.h"
+#include "engine.h"
+
+using namespace octavo;
+
+namespace {
+
+constexpr int64_t MOST_PARTIAL_BYTES = int64_t(64) << 20;
+constexpr int64_t WRITE_ROWS = 32;  // rows that one thread writes at a time
+
+AttentionKernel attention_kernel(ov_isa isa, ov_dtype dtype) {
+  const bool is_bf16 = dtype == OV_BF16;
+#if defined(__x86_64__)
+  if (isa == OV_AMX && is_bf16) return attention_bf16_amx;
+  if (isa >= OV_AVX512) return is_bf16 ? attention_bf16_avx512 : attention_f32_avx512;
+  if (isa == OV_AVX2) return is_bf16 ? attention_bf16_avx2 : attention_f32_avx2;
+#endif
+  return is_bf16 ? attention_bf16_portable : attention_f32_portable;
+}
+
+int64_t at_least(int64_t value, int64_t bound) { return value > bound ? value : bound; }
+int64_t at_most(int64_t value, int64_t bound) { return value < bound ? value : bound; }
+int64_t parts_of(int64_t size, int64_t part) { return (size + part - 1) / part; }
+
+// Elements of one array, or 0 if a size is wrong.
+int64_t num_elements(ov_dtype dtype, int64_t num_blocks, int64_t page_size, int64_t kv_heads, int64_t head_dim) {
+  if (!is_dtype(dtype) || !is_size(num_blocks) || !is_size(page_size) || !is_size(kv_heads)) return 0;
+  if (page_size % UNIT != 0 || head_dim < 16 || head_dim > MOST_DIM || head_dim % 16 != 0) return 0;
+  const int64_t dim = padded_dim(dtype, head_dim);
+  if (kv_heads > MOST / (page_size * dim) || num_blocks > MOST / (page_size * dim * kv_heads)) return 0;
+  return num_blocks * kv_heads * page_size * dim;
+}
+
+ov_status check_pages(const ov_kv_pages& pages) {
+  if (pages.keys == nullptr || pages.values == nullptr) return OV_NULL_POINTER;
+  if (num_elements(pages.dtype, pages.num_blocks, pages.page_size, pages.kv_heads, pages.head_dim) == 0)
+    return OV_BAD_SIZE;
+  return is_aligned(pages.keys) && is_aligned(pages.values) ? OV_OK : OV_MISALIGNED;
+}
+
+// Of an array [rows, heads, head_dim] in which nothing overlaps.
+bool are_strides(int64_t stride, int64_t head_stride, int64_t heads, int64_t head_dim) {
+  if (stride < 0 || stride > MOST || head_stride < head_dim || head_stride > MOST / heads) return false;
+  return stride >= (heads - 1) * head_stride + head_dim;
+}
+
+ov_status check_sequences(const ov_attention_args& args) {
+  const ov_kv_pages& pages = args.pages;
+  if (args.block_offsets[0] < 0) return OV_BAD_SIZE;
+  for (int64_t s = 0; s < args.num_sequences; ++s) {
+    const int64_t first_row = args.first_rows[s], num_rows = args.row_counts[s], context = args.contexts[s];
+    if (!is_size(num_rows) || !is_size(context) || num_rows > context) return OV_BAD_SIZE;
+    if (first_row < 0 || first_row > args.num_rows - num_rows) return OV_BAD_SIZE;
+    const int64_t start = args.block_offsets[s], num_blocks = parts_of(context, pages.page_size);
+    if (args.block_offsets[s + 1] > MOST || args.block_offsets[s + 1] < start + num_blocks) return OV_BAD_SIZE;
+    for (int64_t i = 0; i < num_blocks; ++i) {
+      if (args.blocks[start + i] < 0 || args.blocks[start + i] >= pages.num_blocks) return OV_BAD_SIZE;
+    }
+  }
+  return OV_OK;
+}
+
+ov_status check_attention(const ov_attention_args& args) {
+  if (args.q == nullptr || args.out == nullptr || args.first_rows == nullptr || args.row_counts == nullptr)
+    return OV_NULL_POINTER;
+  if (args.contexts == nullptr || args.block_offsets == nullptr || args.blocks == nullptr) return OV_NULL_POINTER;
+  if (const ov_status status = check_pages(args.pages)) return status;
+  const int64_t head_dim = args.pages.head_dim;
+  if (!is_size(args.num_rows) || !is_size(args.num_sequences) || !is_size(args.heads)) return OV_BAD_SIZE;
+  if (args.heads % args.pages.kv_heads != 0) return OV_BAD_SIZE;
+  if (args.window < 0 || !(args.scale > 0) || !std::isfinite(args.scale)) return OV_BAD_SIZE;
+  if (!(args.softcap >= 0) || !std::isfinite(args.softcap)) return OV_BAD_SIZE;
+  if (!are_strides(args.q_stride, args.q_head_stride, args.heads, head_dim)) return OV_BAD_STRIDE;
+  if (!are_strides(args.out_stride, args.out_head_stride, args.heads, head_dim)) return OV_BAD_STRIDE;
+  return check_sequences(args);
+}
+
+// How the work is cut. Usually a task is up to 64 rows of one key-value head over all their splits. One that is much of
+// the whole (a long context, few sequences) is cut further, into one task for each split, and merged afterwards. None
+// of this shows in a result.
+class Plan {
+ public:
+  Plan(const ov_attention_args& args, int num_threads) : args_(args) {
+    int64_t total = 0;
+    each_task([&](const AttentionTask& task) { total += cost(task); });
+    largest_cost_ = total / (num_threads * 4);
+    count();
+    if (partial_bytes_ > MOST_PARTIAL_BYTES) {
+      largest_cost_ = total;
+      count();
+    }
+  }
+
+  size_t num_bytes() const {
+    return size_t(num_tasks_ + num_merges_) * sizeof(AttentionTask) + 64 + size_t(partial_bytes_);
+  }
+  int64_t num_tasks() const { return num_tasks_; }
+  int64_t num_merges() const { return num_merges_; }
+
+  // The tasks, then the merges.
+  const AttentionTask* write(void* memory) {
+    AttentionTask* tasks = static_cast<AttentionTask*>(memory);
+    AttentionTask* next = tasks;
+    AttentionTask* next_merge = tasks + num_tasks_;
+    const uintptr_t end = reinterpret_cast<uintptr_t>(next_merge + num_merges_);
+    float* partials = reinterpret_cast<float*>((end + 63) / 64 * 64);
+    each_task([&](const AttentionTask& task) {
+      if (!is_cut(task)) {
+        *next++ = task;
+        return;
+      }
+      AttentionTask part = task;
+      part.partials = partials;
+      *next_merge++ = part;
+      for (int64_t split = task.first_split; split < task.end_split; ++split) {
+        part.first_split = split;
+        part.end_split = split + 1;
+        part.partials = partials;
+        partials += task.num_rows * result_size(args_.pages.head_dim);
+        *next++ = part;
+      }
+    });
+    return tasks;
+  }
+
+ private:
+  // Longest first: the last rows of a sequence see most.
+  void each_task(const auto& visit) const {
+    const int64_t group = args_.heads / args_.pages.kv_heads;
+    for (int64_t s = 0; s < args_.num_sequences; ++s) {
+      const int64_t num_rows = args_.row_counts[s] * group, start = args_.contexts[s] - args_.row_counts[s];
+      for (int64_t head = 0; head < args_.pages.kv_heads; ++head) {
+        for (int64_t block = parts_of(num_rows, TASK_ROWS) - 1; block >= 0; --block) {
+          const int64_t first = block * TASK_ROWS, last = at_most(first + TASK_ROWS, num_rows) - 1;
+          const int64_t first_key = args_.window > 0 ? at_least(start + first / group - args_.window + 1, 0) : 0;
+          const int64_t last_key = start + last / group;
+          visit(AttentionTask{s, head, first, last - first + 1, first_key / SPLIT, last_key / SPLIT + 1, nullptr});
+        }
+      }
+    }
+  }
+
+  static int64_t num_splits(const AttentionTask& task) { return task.end_split - task.first_split; }
+  static int64_t cost(const AttentionTask& task) { return num_splits(task) * (TILE_ROWS + task.num_rows); }
+  bool is_cut(const AttentionTask& task) const { return num_splits(task) > 1 && cost(task) > largest_cost_; }
+
+  void count() {
+    num_tasks_ = num_merges_ = partial_bytes_ = 0;
+    each_task([&](const AttentionTask& task) {
+      const bool cut = is_cut(task);
+      num_tasks_ += cut ? num_splits(task) : 1;
+      num_merges_ += cut;
+      if (cut)
+        partial_bytes_ += num_splits(task) * task.num_rows * result_size(args_.pages.head_dim) * int64_t(sizeof(float));
+    });
+  }
+
+  const ov_attention_args& args_;
+  int64_t largest_cost_ = 0, num_tasks_ = 0, num_merges_ = 0, partial_bytes_ = 0;
+};
+
+}  // namespace
+
+extern "C" {
+
+uint64_t ov_kv_bytes(ov_dtype dtype, int64_t num_blocks, int64_t page_size, int64_t kv_heads, int64_t head_dim) {
+  return uint64_t(num_elements(dtype, num_blocks, page_size, kv_heads, head_dim)) * (dtype == OV_BF16 ? 2 : 4);
+}
+
+ov_status ov_kv_write(ov_engine* engine, const ov_kv_write_args* args) {
+  if (engine == nullptr || args == nullptr) return OV_NULL_POINTER;
+  if (args->k == nullptr || args->v == nullptr || args->slots == nullptr) return OV_NULL_POINTER;
+  const ov_kv_pages& pages = args->pages;
+  if (const ov_status status = check_pages(pages)) return status;
+  if (!is_size(args->num_rows)) return OV_BAD_SIZE;
+  if (!are_strides(args->k_stride, args->k_head_stride, pages.kv_heads, pages.head_dim)) return OV_BAD_STRIDE;
+  if (!are_strides(args->v_stride, args->v_head_stride, pages.kv_heads, pages.head_dim)) return OV_BAD_STRIDE;
+  for (int64_t row = 0; row < args->num_rows; ++row) {
+    if (args->slots[row] < 0 || args->slots[row] >= pages.num_blocks * pages.page_size) return OV_BAD_SIZE;
+  }
+  engine->pool.run(parts_of(args->num_rows, WRITE_ROWS), [&](int64_t chunk) {
+    const int64_t end = at_most((chunk + 1) * WRITE_ROWS, args->num_rows);
+    for (int64_t row = chunk * WRITE_ROWS; row < end; ++row) {
+      if (pages.dtype == OV_BF16) {
+        write_row<bf16>(*args, row);
+      } else {
+        write_row<float>(*args, row);
+      }
+    }
+  });
+  return OV_OK;
+}
+
+ov_status ov_attention(ov_engine* engine, const ov_attention_args* args) {
+  if (engine == nullptr || args == nullptr) return OV_NULL_POINTER;
+  if (const ov_status status = check_attention(*args)) return status;
+  const AttentionKernel kernel = attention_kernel(engine->isa, args->pages.dtype);
+  Plan plan(*args, engine->pool.num_threads());
+  void* memory = engine->scratch.get(plan.num_bytes());
+  if (memory == nullptr) return OV_NO_MEMORY;
+  const AttentionTask* tasks = plan.write(memory);
+  engine->pool.run(plan.num_tasks(), [&](int64_t i) { kernel.attend(*args, tasks[i]); });
+  engine->pool.run(plan.num_merges(), [&](int64_t i) { kernel.merge(*args, tasks[plan.num_tasks() + i]); });
+  return OV_OK;
+}
+
+}  // extern "C"

@@ -1,0 +1,121 @@
+// The border of the row operations: every argument is checked here, and nowhere behind it.
+#include "engine.h"
+#include "rows.h"
+
+using namespace octavo;
+
+namespace {
+
+const RowKernel& row_kernel(ov_isa isa, ov_dtype dtype) {
+  const bool is_bf16 = dtype == OV_BF16;
+#if defined(__x86_64__)
+  if (isa >= OV_AVX512) return is_bf16 ? rows_bf16_avx512 : rows_f32_avx512;
+  if (isa == OV_AVX2) return is_bf16 ? rows_bf16_avx2 : rows_f32_avx2;
+#endif
+  return is_bf16 ? rows_bf16_portable : rows_f32_portable;
+}
+
+// Rows in chunks of some microseconds' work; a single chunk needs no other thread.
+template <class Args>
+void run_rows(ov_engine* engine, void (*kernel)(const Args&, int64_t, int64_t), const Args& args, int64_t row_size) {
+  constexpr int64_t CHUNK_SIZE = 16384;
+  const int64_t chunk_rows = row_size < CHUNK_SIZE ? CHUNK_SIZE / row_size : 1;
+  const int64_t num_chunks = (args.num_rows + chunk_rows - 1) / chunk_rows;
+  if (num_chunks == 1) return kernel(args, 0, args.num_rows);
+  engine->pool.run(num_chunks, [&](int64_t chunk) {
+    const int64_t first = chunk * chunk_rows;
+    const int64_t end = first + chunk_rows < args.num_rows ? first + chunk_rows : args.num_rows;
+    kernel(args, first, end);
+  });
+}
+
+template <class... Pointers>
+bool any_null(Pointers... pointers) {
+  return ((pointers == nullptr) || ...);
+}
+
+bool is_row_stride(int64_t stride, int64_t width) { return stride >= width && stride <= MOST; }
+
+// Heads lie one after the other within a row.
+bool are_head_strides(int64_t stride, int64_t head_stride, int64_t num_heads, int64_t width) {
+  if (!is_row_stride(head_stride, width) || stride > MOST) return false;
+  return head_stride <= MOST / num_heads && stride >= (num_heads - 1) * head_stride + width;
+}
+
+}  // namespace
+
+extern "C" {
+
+ov_status ov_rms_norm(ov_engine* engine, const ov_rms_norm_args* args) {
+  if (engine == nullptr || args == nullptr) return OV_NULL_POINTER;
+  if (any_null(args->x, args->gain, args->y)) return OV_NULL_POINTER;
+  if (!is_dtype(args->dtype) || !is_size(args->num_rows) || !is_size(args->num_heads) || !is_size(args->width)) {
+    return OV_BAD_SIZE;
+  }
+  if (!are_head_strides(args->x_stride, args->x_head_stride, args->num_heads, args->width)) return OV_BAD_STRIDE;
+  if (!are_head_strides(args->y_stride, args->y_head_stride, args->num_heads, args->width)) return OV_BAD_STRIDE;
+  const auto kernel = row_kernel(engine->isa, args->dtype).rms_norm;
+  run_rows(engine, kernel, *args, args->num_heads * args->width);
+  return OV_OK;
+}
+
+ov_status ov_add_rms_norm(ov_engine* engine, const ov_add_rms_norm_args* args) {
+  if (engine == nullptr || args == nullptr) return OV_NULL_POINTER;
+  if (any_null(args->stream, args->update, args->gain, args->sum, args->y)) return OV_NULL_POINTER;
+  if (!is_dtype(args->dtype) || !is_size(args->num_rows) || !is_size(args->width)) return OV_BAD_SIZE;
+  if (!is_row_stride(args->stream_stride, args->width) || !is_row_stride(args->update_stride, args->width) ||
+      !is_row_stride(args->sum_stride, args->width) || !is_row_stride(args->y_stride, args->width)) {
+    return OV_BAD_STRIDE;
+  }
+  run_rows(engine, row_kernel(engine->isa, args->dtype).add_rms_norm, *args, args->width);
+  return OV_OK;
+}
+
+ov_status ov_rope(ov_engine* engine, const ov_rope_args* args) {
+  if (engine == nullptr || args == nullptr) return OV_NULL_POINTER;
+  if (any_null(args->x, args->y)) return OV_NULL_POINTER;
+  if (any_null(args->cosines, args->sines) || args->positions == nullptr) return OV_NULL_POINTER;
+  if (!is_dtype(args->dtype) || !is_size(args->num_rows) || !is_size(args->num_heads)) return OV_BAD_SIZE;
+  if (!is_size(args->head_dim) || args->head_dim % 2 != 0 || !is_size(args->num_positions)) return OV_BAD_SIZE;
+  if (!are_head_strides(args->x_stride, args->x_head_stride, args->num_heads, args->head_dim)) return OV_BAD_STRIDE;
+  if (!are_head_strides(args->y_stride, args->y_head_stride, args->num_heads, args->head_dim)) return OV_BAD_STRIDE;
+  for (int64_t row = 0; row < args->num_rows; ++row) {
+    if (args->positions[row] < 0 || args->positions[row] >= args->num_positions) return OV_BAD_VALUE;
+  }
+  run_rows(engine, row_kernel(engine->isa, args->dtype).rope, *args, args->num_heads * args->head_dim);
+  return OV_OK;
+}
+
+ov_status ov_gated(ov_engine* engine, const ov_gated_args* args) {
+  if (engine == nullptr || args == nullptr) return OV_NULL_POINTER;
+  if (any_null(args->gate_up, args->y)) return OV_NULL_POINTER;
+  if (!is_dtype(args->dtype) || !is_size(args->num_rows) || !is_size(args->width)) return OV_BAD_SIZE;
+  if (args->activation != OV_SILU && args->activation != OV_GELU) return OV_BAD_VALUE;
+  if (!is_row_stride(args->gate_up_stride, 2 * args->width)) return OV_BAD_STRIDE;
+  if (!is_row_stride(args->y_stride, args->width)) return OV_BAD_STRIDE;
+  run_rows(engine, row_kernel(engine->isa, args->dtype).gated, *args, 2 * args->width);
+  return OV_OK;
+}
+
+ov_status ov_add(ov_engine* engine, const ov_add_args* args) {
+  if (engine == nullptr || args == nullptr) return OV_NULL_POINTER;
+  if (any_null(args->a, args->b, args->y)) return OV_NULL_POINTER;
+  if (!is_dtype(args->dtype) || !is_size(args->num_rows) || !is_size(args->width)) return OV_BAD_SIZE;
+  if (!is_row_stride(args->a_stride, args->width) || !is_row_stride(args->b_stride, args->width) ||
+      !is_row_stride(args->y_stride, args->width)) {
+    return OV_BAD_STRIDE;
+  }
+  run_rows(engine, row_kernel(engine->isa, args->dtype).add, *args, args->width);
+  return OV_OK;
+}
+
+ov_status ov_scale(ov_engine* engine, const ov_scale_args* args) {
+  if (engine == nullptr || args == nullptr) return OV_NULL_POINTER;
+  if (any_null(args->x, args->y)) return OV_NULL_POINTER;
+  if (!is_dtype(args->dtype) || !is_size(args->num_rows) || !is_size(args->width)) return OV_BAD_SIZE;
+  if (!is_row_stride(args->x_stride, args->width) || !is_row_stride(args->y_stride, args->width)) return OV_BAD_STRIDE;
+  run_rows(engine, row_kernel(engine->isa, args->dtype).scale, *args, args->width);
+  return OV_OK;
+}
+
+}  // extern "C"

@@ -1,0 +1,128 @@
+// A task: split by split, and in a split tile by tile, so that the rows of a task share what comes from memory. The
+// arithmetic of a tile is the `Tiles` of an ISA:
+//
+//     Tiles(args, task)    takes the task's queries in the form it likes
+//     attend(tile, split, results)
+#pragma once
+
+#include "attention_softmax.h"
+
+namespace octavo {
+namespace {
+
+// Up to 16 rows of a task, and what they see of a split.
+struct Tile {
+  int64_t first_row;  // in the task
+  int num_rows;
+  Span spans[TILE_ROWS];
+  int first_unit, end_unit;  // that some row sees
+};
+
+// The units of a split, in the order of their positions. Some more of keys: the next split's, to be fetched ahead.
+struct SplitUnits {
+  static constexpr int AHEAD = 3;
+  const void* keys[SPLIT_UNITS + AHEAD];
+  const void* values[SPLIT_UNITS];
+  bool in_cache;  // another tile of the task has read them just now
+};
+
+constexpr int64_t element_size(ov_dtype dtype) { return dtype == OV_BF16 ? 2 : 4; }
+
+inline int64_t query_position(const ov_attention_args& args, const AttentionTask& task, int64_t row) {
+  const int64_t group = args.heads / args.pages.kv_heads;
+  return args.contexts[task.sequence] - args.row_counts[task.sequence] + (task.first_row + row) / group;
+}
+
+// Where a row of a task is in an array [num_rows, heads, head_dim], in elements.
+inline int64_t row_place(const ov_attention_args& args, const AttentionTask& task, int64_t row, int64_t stride,
+                         int64_t head_stride) {
+  const int64_t group = args.heads / args.pages.kv_heads, i = task.first_row + row;
+  return (args.first_rows[task.sequence] + i / group) * stride + (task.kv_head * group + i % group) * head_stride;
+}
+
+inline Tile tile_of(const ov_attention_args& args, const AttentionTask& task, int64_t first_row, int64_t split) {
+  Tile tile;
+  tile.first_row = first_row;
+  tile.num_rows = int(task.num_rows - first_row < TILE_ROWS ? task.num_rows - first_row : TILE_ROWS);
+  int begin = SPLIT, end = 0;
+  for (int r = 0; r < tile.num_rows; ++r) {
+    const Span span = visible_span(query_position(args, task, first_row + r), args.window, split);
+    tile.spans[r] = span;
+    if (span.is_empty()) continue;
+    begin = span.begin < begin ? span.begin : begin;
+    end = span.end > end ? span.end : end;
+  }
+  tile.first_unit = begin / int(UNIT);
+  tile.end_unit = (end + int(UNIT) - 1) / int(UNIT);
+  return tile;
+}
+
+inline SplitUnits units_of(const ov_attention_args& args, const AttentionTask& task, int64_t split) {
+  const ov_kv_pages& pages = args.pages;
+  const int64_t* blocks = args.blocks + args.block_offsets[task.sequence];
+  const int64_t num_units = (args.contexts[task.sequence] + UNIT - 1) / UNIT;
+  SplitUnits units = {};
+  for (int64_t i = 0; i < SPLIT_UNITS + SplitUnits::AHEAD; ++i) {
+    const int64_t unit = split * SPLIT_UNITS + i;
+    if (unit >= num_units) break;
+    const int64_t token = unit * UNIT;
+    const int64_t place =
+        unit_place(pages, blocks[token / pages.page_size], task.kv_head, token % pages.page_size) *
+        element_size(pages.dtype);
+    units.keys[i] = static_cast<const char*>(pages.keys) + place;
+    if (i < SPLIT_UNITS) units.values[i] = static_cast<const char*>(pages.values) + place;
+  }
+  return units;
+}
+
+inline void write_rows(const ov_attention_args& args, const AttentionTask& task, const float* results) {
+  const int64_t head_dim = args.pages.head_dim;
+  for (int64_t row = 0; row < task.num_rows; ++row) {
+    const float* result = results + row * result_size(head_dim);
+    const int64_t place = row_place(args, task, row, args.out_stride, args.out_head_stride);
+    if (args.pages.dtype == OV_BF16) {
+      write_output(result, head_dim, static_cast<bf16*>(args.out) + place);
+    } else {
+      write_output(result, head_dim, static_cast<float*>(args.out) + place);
+    }
+  }
+}
+
+template <class Tiles>
+void attend_task(const ov_attention_args& args, const AttentionTask& task) {
+  const int64_t size = result_size(args.pages.head_dim);
+  alignas(64) float rows[TASK_ROWS * MOST_RESULT], results[TILE_ROWS * MOST_RESULT];
+  for (int64_t row = 0; row < task.num_rows; ++row) rows[row * size + 1] = 0.0f;
+  Tiles tiles(args, task);
+  for (int64_t split = task.first_split; split < task.end_split; ++split) {
+    SplitUnits units = units_of(args, task, split);
+    for (int64_t first = 0; first < task.num_rows; first += TILE_ROWS) {
+      const Tile tile = tile_of(args, task, first, split);
+      float* to = task.partials != nullptr ? task.partials + first * size : results;
+      for (int r = 0; r < tile.num_rows; ++r) to[r * size + 1] = 0.0f;
+      if (tile.first_unit < tile.end_unit) {
+        tiles.attend(tile, units, to);
+        units.in_cache = true;
+      }
+      if (task.partials != nullptr) continue;
+      for (int r = 0; r < tile.num_rows; ++r) {
+        merge_result(rows + (first + r) * size, results + r * size, args.pages.head_dim);
+      }
+    }
+  }
+  if (task.partials == nullptr) write_rows(args, task, rows);
+}
+
+inline void merge_task(const ov_attention_args& args, const AttentionTask& task) {
+  const int64_t size = result_size(args.pages.head_dim);
+  for (int64_t split = 1; split < task.end_split - task.first_split; ++split) {
+    for (int64_t row = 0; row < task.num_rows; ++row) {
+      merge_result(task.partials + row * size, task.partials + (split * task.num_rows + row) * size,
+                   args.pages.head_dim);
+    }
+  }
+  write_rows(args, task, task.partials);
+}
+
+}  // namespace
+}  // namespace octavo

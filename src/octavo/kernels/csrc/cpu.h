@@ -1,0 +1,13 @@
+// What the processor can do, and what the operating system lets us use of it.
+#pragma once
+
+#include "octavo_kernels.h"
+
+namespace octavo {
+
+ov_isa best_isa();
+
+// Linux grants the AMX tile registers on request, once per process and before threads use them. False if refused.
+bool request_amx();
+
+}  // namespace octavo

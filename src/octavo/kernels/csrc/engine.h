@@ -1,0 +1,26 @@
+// What kernels run on: threads, scratch memory, and the instruction set that was chosen. And the checks that every
+// border function makes.
+#pragma once
+
+#include <cstdint>
+
+#include "memory.h"
+#include "octavo_kernels.h"
+#include "pool.h"
+
+struct ov_engine {
+  ov_engine(int num_threads, ov_isa isa) : pool(num_threads), isa(isa) {}
+  octavo::ThreadPool pool;
+  const ov_isa isa;
+  octavo::Scratch scratch;  // for the length of one call
+};
+
+namespace octavo {
+
+constexpr int64_t MOST = int64_t(1) << 40;  // strides below this cannot overflow when multiplied by an element's size
+
+inline bool is_aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 64 == 0; }
+inline bool is_size(int64_t value) { return value > 0 && value < (int64_t(1) << 31); }
+inline bool is_dtype(ov_dtype dtype) { return dtype == OV_BF16 || dtype == OV_F32; }
+
+}  // namespace octavo

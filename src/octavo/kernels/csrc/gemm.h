@@ -1,0 +1,57 @@
+// Matrix product with packed weights, y = x * w^T + bias, in one reduction order for every number of rows.
+//
+// The packed forms. A block is 32 columns of y (rows of w); n is padded to 32 and k to 32, with zeros.
+//
+//     bf16   [n / 32][k / 32][2 halves][16 k-pairs][16 columns][2]      a half is one AMX tile of 1 KB
+//     f32    [n / 32][k / 32][32 k][32 columns]
+//
+// Every ISA reads the same bytes, so weights are packed once, while they stream from disk.
+//
+// The order of summation is the law of this file: an element of y is summed over k from 0 upwards, by the same
+// instructions whatever m is. With FMA (portable, AVX2, AVX512) each k is one fused multiply-add, so these three agree
+// bit for bit. AMX multiplies 32 k at a time in its own order, and agrees with itself.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "octavo_kernels.h"
+
+namespace octavo {
+
+constexpr int64_t BLOCK = 32;
+
+inline int64_t blocks_of(int64_t size) { return (size + BLOCK - 1) / BLOCK; }
+
+// One product, with x in the form its kernel wants.
+struct Gemm {
+  const void* x;
+  int64_t x_stride;  // in elements; unused where x is in tiles
+  const void* packed;
+  const float* bias;
+  void* y;
+  int64_t y_stride;
+  bool y_is_bf16;
+  int64_t m, n, k;
+};
+
+struct GemmKernel {
+  // Bytes of the prepared x, or 0 if x is taken as it is.
+  size_t (*prepared_bytes)(int64_t m, int64_t k);
+  // Prepare rows [16 * tile, 16 * tile + 16) of x.
+  void (*prepare)(const Gemm& gemm, int64_t tile, void* prepared);
+  // Columns [32 * first_block, 32 * end_block) of y, all rows.
+  void (*multiply)(const Gemm& gemm, int64_t first_block, int64_t end_block);
+};
+
+GemmKernel gemm_kernel(ov_isa isa, ov_dtype dtype);
+
+// One object file per ISA.
+extern const GemmKernel gemm_f32_portable, gemm_bf16_portable;
+#if defined(__x86_64__)
+extern const GemmKernel gemm_f32_avx2, gemm_bf16_avx2;
+extern const GemmKernel gemm_f32_avx512, gemm_bf16_avx512;
+extern const GemmKernel gemm_bf16_amx;
+#endif
+
+}  // namespace octavo

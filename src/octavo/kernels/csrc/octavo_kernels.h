@@ -1,0 +1,255 @@
+// The whole C interface of the kernel library. Plain pointers and sizes, no C++ types, no libtorch: one build
+// serves every Python and torch version.
+//
+// Every function returns OV_OK or says what was wrong with its arguments; nothing is written in that case.
+// Matrices are row-major with a stride in elements. bf16 values are their 16 raw bits.
+#pragma once
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Integers and not enum types: a caller may pass any number, and reading a wrong one must be defined.
+typedef int32_t ov_status;
+enum {
+  OV_OK = 0,
+  OV_NULL_POINTER = 1,
+  OV_BAD_SIZE = 2,
+  OV_BAD_STRIDE = 3,
+  OV_MISALIGNED = 4,
+  OV_NO_MEMORY = 5,
+  OV_UNKNOWN_ISA = 6,
+  OV_BAD_VALUE = 7,
+};
+
+// What a processor can do, least first. A result depends on the ISA, never on the number of threads or rows.
+typedef int32_t ov_isa;
+enum { OV_PORTABLE = 0, OV_AVX2 = 1, OV_AVX512 = 2, OV_AMX = 3 };
+
+typedef int32_t ov_dtype;
+enum { OV_BF16 = 0, OV_F32 = 1 };
+
+const char* ov_status_text(ov_status status);
+
+// The best ISA that processor, operating system and hypervisor together allow.
+ov_isa ov_best_isa(void);
+
+// -- Engine: the threads and scratch memory that kernels run on. One caller at a time. ---------------------------
+typedef struct ov_engine ov_engine;
+ov_status ov_engine_open(int32_t num_threads, ov_isa isa, ov_engine** engine);
+void ov_engine_close(ov_engine* engine);
+
+// -- Memory: zeroed, on huge pages where the system has them. -----------------------------------------------------
+void* ov_alloc(uint64_t num_bytes);
+void ov_free(void* memory, uint64_t num_bytes);
+
+// -- Matrix product with packed weights: y[m, n] = x[m, k] * w[n, k]^T + bias[n] -----------------------------------
+uint64_t ov_packed_bytes(ov_dtype dtype, int64_t n, int64_t k);
+// Rows first_row ... first_row + num_rows - 1 of w, as they stream in.
+ov_status ov_pack_rows(ov_dtype dtype, const void* rows, int64_t stride, int64_t first_row, int64_t num_rows,
+                       int64_t n, int64_t k, void* packed);
+// The rows `ids` of w, back from the packed form.
+ov_status ov_unpack_rows(ov_dtype dtype, const void* packed, int64_t n, int64_t k, const int64_t* ids,
+                         int64_t num_ids, void* rows, int64_t stride);
+typedef struct {
+  ov_dtype dtype;       // of x and the weights
+  ov_dtype out_dtype;   // of y; OV_BF16 only if dtype is OV_BF16
+  const void* x;
+  int64_t x_stride;
+  const void* packed;
+  const float* bias;    // or null
+  void* y;
+  int64_t y_stride;
+  int64_t m, n, k;
+} ov_gemm_args;
+ov_status ov_gemm(ov_engine* engine, const ov_gemm_args* args);
+
+// -- Row operations: x[row, head, i] with strides in elements; i is contiguous. The result may be the input. ---------
+// They compute in float and round once, at the end. All ISAs agree bit for bit.
+
+// y = x / sqrt(mean(x^2) + eps) * gain, of each head of each row. A plain row is one head.
+typedef struct {
+  ov_dtype dtype;
+  float eps;
+  const void* x;
+  int64_t x_stride, x_head_stride;
+  const float* gain;  // [width]
+  void* y;
+  int64_t y_stride, y_head_stride;
+  int64_t num_rows, num_heads, width;
+} ov_rms_norm_args;
+ov_status ov_rms_norm(ov_engine* engine, const ov_rms_norm_args* args);
+
+// sum = stream + update, rounded; y = the norm of sum. y is none of the others.
+typedef struct {
+  ov_dtype dtype;
+  float eps;
+  const void* stream;
+  int64_t stream_stride;
+  const void* update;
+  int64_t update_stride;
+  const float* gain;  // [width]
+  void* sum;
+  int64_t sum_stride;
+  void* y;
+  int64_t y_stride;
+  int64_t num_rows, width;
+} ov_add_rms_norm_args;
+ov_status ov_add_rms_norm(ov_engine* engine, const ov_add_rms_norm_args* args);
+
+// Each head's first half a and second half b become a * cos - b * sin and b * cos + a * sin.
+typedef struct {
+  ov_dtype dtype;
+  const void* x;
+  int64_t x_stride, x_head_stride;
+  const float* cosines;  // [num_positions, head_dim / 2]
+  const float* sines;
+  const int64_t* positions;  // [num_rows], each below num_positions
+  int64_t num_positions;
+  void* y;
+  int64_t y_stride, y_head_stride;
+  int64_t num_rows, num_heads, head_dim;
+} ov_rope_args;
+ov_status ov_rope(ov_engine* engine, const ov_rope_args* args);
+
+// y[width] = activation(gate) * up, of gate_up[2 * width] with the gate first. OV_GELU is the tanh form.
+typedef int32_t ov_activation;
+enum { OV_SILU = 0, OV_GELU = 1 };
+typedef struct {
+  ov_dtype dtype;
+  ov_activation activation;
+  const void* gate_up;
+  int64_t gate_up_stride;
+  void* y;
+  int64_t y_stride;
+  int64_t num_rows, width;
+} ov_gated_args;
+ov_status ov_gated(ov_engine* engine, const ov_gated_args* args);
+
+// y = a + b
+typedef struct {
+  ov_dtype dtype;
+  const void* a;
+  int64_t a_stride;
+  const void* b;
+  int64_t b_stride;
+  void* y;
+  int64_t y_stride;
+  int64_t num_rows, width;
+} ov_add_args;
+ov_status ov_add(ov_engine* engine, const ov_add_args* args);
+
+// y = x * factor
+typedef struct {
+  ov_dtype dtype;
+  float factor;
+  const void* x;
+  int64_t x_stride;
+  void* y;
+  int64_t y_stride;
+  int64_t num_rows, width;
+} ov_scale_args;
+ov_status ov_scale(ov_engine* engine, const ov_scale_args* args);
+
+// -- Sampling: one token for each row of float32 logits [num_rows, vocab] --------------------------------------------
+// The steps and their order are those of octavo/sampling/transforms.py, the noise is that of octavo/sampling/random.py.
+typedef struct {
+  double temperature;  // 0: the best token
+  double top_p;        // 1 and more: off
+  double min_p;        // 0 to 1; 0: off
+  int64_t top_k;       // 0: off
+  uint64_t noise_key;
+  // Penalties for tokens that were seen, each once, with how often they were generated.
+  const int64_t* seen_ids;
+  const float* seen_counts;
+  int64_t num_seen;
+  float repetition_penalty, presence_penalty, frequency_penalty;
+  int32_t num_top;  // alternatives to report: 0 only the token's own logprob, -1 no logprobs
+  const int64_t* bias_ids;  // each once
+  const float* bias_values;
+  int64_t num_biased;
+  const int64_t* banned_ids;
+  int64_t num_banned;
+  int64_t given;  // a token to score instead of drawing one, or -1
+} ov_sample_row;
+
+typedef int32_t ov_row_error;
+enum {
+  OV_ROW_OK = 0,
+  OV_ROW_UNUSABLE_LOGITS = 1,  // the greatest is NaN or infinite
+  OV_ROW_NO_TOKEN_LEFT = 2,    // after penalties, bias and bans
+  OV_ROW_BAD_ID = 3,           // a token id is outside the vocabulary
+};
+
+typedef struct {
+  int64_t token_id;   // -1 with an error
+  float logprob;      // under the raw logits; at least -9999
+  ov_row_error error;
+} ov_sampled;
+
+// top_ids and top_logprobs are [num_rows, top_stride], best first; null if no row asks for alternatives.
+ov_status ov_sample(ov_engine* engine, const float* logits, int64_t logits_stride, int64_t num_rows, int64_t vocab,
+                    const ov_sample_row* rows, ov_sampled* sampled, int64_t* top_ids, float* top_logprobs,
+                    int64_t top_stride);
+
+// -- Attention over keys and values in pages -------------------------------------------------------------------------
+// One layer's keys and values: two arrays of ov_kv_bytes() each, aligned to 64 bytes, filled by ov_kv_write. The layout
+// is in attention.h; it is contiguous by block, so a block can be copied as bytes. What was never written may be garbage.
+typedef struct {
+  ov_dtype dtype;  // of keys, values, queries and output
+  void* keys;
+  void* values;
+  int64_t num_blocks;
+  int64_t page_size;  // tokens in a block: a multiple of 32
+  int64_t kv_heads;
+  int64_t head_dim;   // a multiple of 16, at most 256
+} ov_kv_pages;
+// Of the keys, and of the values. 0 if a size is wrong.
+uint64_t ov_kv_bytes(ov_dtype dtype, int64_t num_blocks, int64_t page_size, int64_t kv_heads, int64_t head_dim);
+
+typedef struct {
+  ov_kv_pages pages;
+  const void* k;  // [num_rows, kv_heads, head_dim]
+  int64_t k_stride, k_head_stride;
+  const void* v;
+  int64_t v_stride, v_head_stride;
+  const int64_t* slots;  // [num_rows]: block * page_size + offset, none twice
+  int64_t num_rows;
+} ov_kv_write_args;
+ov_status ov_kv_write(ov_engine* engine, const ov_kv_write_args* args);
+
+// Row r of sequence s is row first_rows[s] + r of q and out, and has the position contexts[s] - row_counts[s] + r. It
+// sees the keys in (position - window, position]; without a window, all up to its position. Position p of the sequence
+// is in block blocks[block_offsets[s] + p / page_size]. Query head h reads the key-value head h / (heads / kv_heads).
+//
+//     out = softmax(cap(scale * q k^T)) v,  cap(x) = softcap * tanh(x / softcap)
+typedef struct {
+  ov_kv_pages pages;
+  const void* q;  // [num_rows, heads, head_dim]
+  int64_t q_stride, q_head_stride;
+  void* out;
+  int64_t out_stride, out_head_stride;
+  int64_t num_rows, heads;
+  int64_t num_sequences;
+  const int64_t* first_rows;     // [num_sequences]
+  const int64_t* row_counts;     // [num_sequences]
+  const int64_t* contexts;       // [num_sequences]: keys that the last row sees, itself included
+  const int64_t* block_offsets;  // [num_sequences + 1]
+  const int64_t* blocks;         // [block_offsets[num_sequences]]
+  int64_t window;                // 0: none
+  float scale;
+  float softcap;                 // 0: none
+} ov_attention_args;
+ov_status ov_attention(ov_engine* engine, const ov_attention_args* args);
+
+// -- Probes: what this machine can do, now. ------------------------------------------------------------------------
+// Bytes per second when all threads read `num_bytes` once.
+double ov_probe_read(ov_engine* engine, const void* memory, uint64_t num_bytes);
+// Floating-point operations per second of all threads multiplying tiles from the L1 cache; 0 without AMX.
+double ov_probe_amx(ov_engine* engine, int32_t num_steps);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,18 @@
+// What one thread of this machine can do, now. Benchmarks divide by these.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace octavo {
+
+// Reads memory once. The result keeps the compiler from leaving it out.
+uint64_t read_all(const void* memory, size_t num_bytes);
+
+#if defined(__x86_64__)
+// Multiplies tiles from the L1 cache; one step is the 2 x 2 tiles of the matrix product.
+constexpr double AMX_STEP_FLOPS = 4.0 * 2 * 16 * 16 * 32;
+void multiply_tiles_in_cache(int32_t num_steps);
+#endif
+
+}  // namespace octavo

@@ -1,0 +1,350 @@
+// One row from logits to a token: the decisions. The passes over the vocabulary are in sampling_blocks.h.
+//
+// The arithmetic is that of octavo/sampling (transforms.py, sampler.py), step by step: both draw the same token.
+#include "sampling.h"
+
+#include <algorithm>
+#include <bit>
+#include <cfloat>
+#include <cmath>
+#include <cstring>
+#include <type_traits>
+
+#include "sampling_order.h"
+
+namespace octavo {
+
+namespace {
+
+constexpr float LOGPROB_FLOOR = -9999.0f;
+constexpr double UNIT = 4398046511104.0;  // 2^42: the weight of the best token
+
+int64_t num_blocks_of(int64_t vocab) { return (vocab + TOKENS - 1) / TOKENS; }
+
+uint64_t mix(uint64_t z) {
+  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+  z = (z ^ z >> 27) * 0x94d049bb133111eb;
+  return z ^ z >> 31;
+}
+
+double gumbel(uint64_t key, int64_t id) {
+  const uint64_t bits = mix(uint64_t(id) * GOLDEN + key);
+  return -std::log(-std::log((double(bits >> 12) + 0.5) * 0x1p-52));
+}
+
+// The random bits without which a token at `score` gets a sum below `best`; false if it does with any.
+//
+// A sum of `best` takes u >= e^(-e^-(best - score)), and so 1 - u <= e^(score - best). That exponential is rounded
+// upwards: a straight line between powers of two is never below it.
+bool least_bits(double score, double best, uint64_t& least) {
+  const double exponent = (score - best) * 1.4426950408889634;
+  least = 0;
+  if (exponent >= -1.0) return true;
+  if (exponent < -54.0) return false;
+  const double power = std::bit_cast<double>(uint64_t((exponent + 1023.0) * 0x1p52));
+  least = ((uint64_t(1) << 52) - uint64_t(power * 1.000001 * 0x1p52) - 2) << 12;
+  return true;
+}
+
+// The memory of a thread, and how much of it there is.
+struct Workspace {
+  Workspace(void* memory, int64_t vocab) {
+    const int64_t num_blocks = num_blocks_of(vocab), num_tokens = num_blocks * TOKENS;
+    num_bytes = 0;
+    const auto take = [&](auto*& part, int64_t count) {
+      part = reinterpret_cast<std::remove_reference_t<decltype(part)>>(reinterpret_cast<uintptr_t>(memory) + num_bytes);
+      num_bytes += (size_t(count) * sizeof *part + 63) / 64 * 64;
+    };
+    take(blocks, num_blocks);
+    take(maxima, num_blocks);
+    take(copies, num_tokens);
+    take(logits, num_tokens);
+    take(ids, num_tokens);
+    take(weights, num_tokens);
+  }
+  const float** blocks;
+  float* maxima;
+  float* copies;   // of blocks that were edited, and of the last one
+  float* logits;   // collected: see RowSampler::collect
+  int32_t* ids;
+  uint64_t* weights;
+  size_t num_bytes;
+};
+
+class RowSampler {
+ public:
+  RowSampler(const SamplingKernel& kernel, const float* logits, int64_t vocab, const ov_sample_row& asked,
+             void* workspace)
+      : kernel_(kernel), raw_(logits), vocab_(vocab), num_blocks_(num_blocks_of(vocab)), asked_(asked),
+        space_(workspace, vocab) {
+    const int64_t last = num_blocks_ - 1;
+    for (int64_t b = 0; b < num_blocks_; ++b) space_.blocks[b] = logits + b * TOKENS;
+    if (vocab_ % TOKENS != 0) {
+      float* copy = space_.copies + last * TOKENS;
+      std::fill(copy, copy + TOKENS, -INFINITY);
+      memcpy(copy, logits + last * TOKENS, size_t(vocab_ - last * TOKENS) * sizeof(float));
+      space_.blocks[last] = copy;
+    }
+    kernel_.find_maxima(space_.blocks, num_blocks_, space_.maxima);
+    find_peak();
+  }
+
+  ov_row_error sample(ov_sampled& sampled, int64_t* top_ids, float* top_logprobs) {
+    if (!std::isfinite(peak_)) return OV_ROW_UNUSABLE_LOGITS;
+    if (!ids_are_good()) return OV_ROW_BAD_ID;
+    // Logprobs are the raw logits', so what they need comes before the edits.
+    double log_sum = 0.0;
+    if (asked_.num_top >= 0) {
+      set_temperature(1.0);
+      uint64_t sums[2];
+      kernel_.weigh(row(), scale_, lowest_logit(LIGHTEST), peak_, sums);
+      log_sum = peak_ + std::log(double(sums[0]) / UNIT);
+      if (asked_.num_top > 0) find_best(asked_.num_top, top_ids);
+    }
+    int64_t token_id = asked_.given;
+    if (token_id < 0) {
+      edit();
+      if (!std::isfinite(peak_)) return OV_ROW_NO_TOKEN_LEFT;
+      token_id = asked_.temperature == 0.0 ? best_id() : draw();
+    }
+    const auto logprob = [&](int64_t id) { return std::max(LOGPROB_FLOOR, float(double(raw_[id]) - log_sum)); };
+    sampled.token_id = token_id;
+    sampled.logprob = asked_.num_top >= 0 ? logprob(token_id) : 0.0f;
+    for (int64_t i = 0; i < asked_.num_top; ++i) top_logprobs[i] = logprob(top_ids[i]);
+    return OV_ROW_OK;
+  }
+
+ private:
+  Blocks row() const { return {space_.blocks, space_.maxima, num_blocks_}; }
+
+  // A NaN wins.
+  void find_peak() {
+    peak_ = space_.maxima[0];
+    for (int64_t b = 0; b < num_blocks_; ++b) {
+      if (!(space_.maxima[b] <= peak_)) peak_ = space_.maxima[b];
+      if (std::isnan(peak_)) return;
+    }
+  }
+
+  // The first of the tokens at the peak.
+  int64_t best_id() const {
+    int64_t b = 0;
+    while (space_.maxima[b] != peak_) ++b;
+    return b * TOKENS + std::countr_zero(kernel_.at_least(space_.blocks[b], peak_));
+  }
+
+  // -- Edits: in float32. A block that is edited is copied first, the logits stay as they are. --------------------
+  bool ids_are_good() const {
+    const auto all_good = [&](const int64_t* ids, int64_t count) {
+      return std::all_of(ids, ids + count, [&](int64_t id) { return id >= 0 && id < vocab_; });
+    };
+    return asked_.given < vocab_ && all_good(asked_.seen_ids, asked_.num_seen) &&
+           all_good(asked_.bias_ids, asked_.num_biased) && all_good(asked_.banned_ids, asked_.num_banned);
+  }
+
+  float& editable(int64_t id) {
+    const int64_t b = id / TOKENS;
+    float* copy = space_.copies + b * TOKENS;
+    if (space_.blocks[b] != copy) {
+      memcpy(copy, space_.blocks[b], TOKENS * sizeof(float));
+      space_.blocks[b] = copy;
+    }
+    return copy[id % TOKENS];
+  }
+
+  void edit() {
+    for (int64_t i = 0; i < asked_.num_seen; ++i) {
+      float& logit = editable(asked_.seen_ids[i]);
+      logit = logit < 0.0f ? logit * asked_.repetition_penalty : logit / asked_.repetition_penalty;
+      const float count = asked_.seen_counts[i];
+      logit -= count * asked_.frequency_penalty + (count > 0.0f ? 1.0f : 0.0f) * asked_.presence_penalty;
+    }
+    for (int64_t i = 0; i < asked_.num_biased; ++i) editable(asked_.bias_ids[i]) += asked_.bias_values[i];
+    for (int64_t i = 0; i < asked_.num_banned; ++i) editable(asked_.banned_ids[i]) = -INFINITY;
+    for (int64_t b = 0; b < num_blocks_; ++b) {
+      if (space_.blocks[b] != raw_ + b * TOKENS) kernel_.find_maxima(space_.blocks + b, 1, space_.maxima + b);
+    }
+    find_peak();
+  }
+
+  // -- Scores: float64, 0 for the best token. ---------------------------------------------------------------------
+  void set_temperature(double temperature) { scale_ = {double(peak_), temperature}; }
+  double score(float logit) const { return (double(logit) - scale_.peak) / scale_.temperature; }
+
+  // The smallest logit whose score is at least `least`, which is not above 0. Scores rise with logits, but not
+  // strictly: several logits may have one score.
+  float lowest_logit(double least) const {
+    uint32_t low = key_of(-FLT_MAX), high = key_of(peak_);
+    while (low < high) {
+      const uint32_t middle = low + (high - low) / 2;
+      if (score(of_key(middle)) >= least) {
+        high = middle;
+      } else {
+        low = middle + 1;
+      }
+    }
+    return of_key(low);
+  }
+
+  // -- Questions about the whole vocabulary. ----------------------------------------------------------------------
+  // All tokens with a logit in [low, high), by id; or those of every `step`-th block.
+  int64_t collect(float low, float high = INFINITY, int64_t step = 1) {
+    int64_t count = 0;
+    for (int64_t b = 0; b < num_blocks_; b += step) {
+      if (space_.maxima[b] < low) continue;
+      const float* block = space_.blocks[b];
+      uint64_t found = kernel_.at_least(block, low);
+      if (high <= space_.maxima[b]) found &= ~kernel_.at_least(block, high);
+      if (b == num_blocks_ - 1) found &= ~uint64_t(0) >> (num_blocks_ * TOKENS - vocab_);
+      for (; found != 0; found &= found - 1) {
+        const int i = std::countr_zero(found);
+        space_.logits[count] = block[i];
+        space_.ids[count] = int32_t(b * TOKENS + i);
+        ++count;
+      }
+    }
+    return count;
+  }
+
+  // All tokens with a logit no less than the `rank`-th greatest, and maybe some more.
+  int64_t collect_best(int64_t rank) {
+    const bool by_maxima = rank <= num_blocks_;
+    return collect(by_maxima ? select(space_.maxima, nullptr, num_blocks_, uint64_t(rank)) : -INFINITY);
+  }
+
+  // The `count` best tokens, best first; of equal ones those with smaller ids, first.
+  void find_best(int64_t count, int64_t* best) {
+    const int64_t num_collected = collect_best(count);
+    const float last = select(space_.logits, nullptr, num_collected, uint64_t(count));
+    int64_t num_best = 0;
+    const auto take = [&](const auto& is_taken) {
+      for (int64_t i = 0; i < num_collected && num_best < count; ++i) {
+        if (is_taken(space_.logits[i])) best[num_best++] = space_.ids[i];
+      }
+    };
+    take([&](float logit) { return logit > last; });
+    take([&](float logit) { return logit == last; });
+    std::sort(best, best + count, [&](int64_t a, int64_t b) {
+      return raw_[a] != raw_[b] ? raw_[a] > raw_[b] : a < b;
+    });
+  }
+
+  // -- Filters: each raises the cut. Tokens at the cut stay. ------------------------------------------------------
+  float find_cut() {
+    float cut = lowest_logit(-DBL_MAX);
+    if (asked_.top_k > 0 && asked_.top_k < vocab_) {
+      const int64_t num_collected = collect_best(asked_.top_k);
+      const double last = score(select(space_.logits, nullptr, num_collected, uint64_t(asked_.top_k)));
+      if (last > -INFINITY) cut = std::max(cut, lowest_logit(last));
+    }
+    if (asked_.top_p < 1.0) cut = top_p_cut(cut);
+    if (asked_.min_p > 0.0) cut = std::max(cut, lowest_logit(std::log(asked_.min_p)));
+    return cut;
+  }
+
+  // Weighs what was collected.
+  uint64_t weigh_collected(int64_t count) {
+    kernel_.weigh_each(space_.logits, count, scale_, space_.weights);
+    uint64_t total = 0;
+    for (int64_t i = 0; i < count; ++i) total += space_.weights[i];
+    return total;
+  }
+
+  struct Interval {
+    float low, high;
+  };
+
+  // Of the tokens at or above `cut`, the fewest whose weight reaches top_p of the whole.
+  float top_p_cut(float cut) {
+    const float floor = std::max(cut, lowest_logit(LIGHTEST));
+    const Interval guess = guess_top_p(floor);
+    uint64_t sums[2];
+    kernel_.weigh(row(), scale_, floor, guess.high, sums);
+    const uint64_t total = sums[0], above = sums[1];
+    const double exact = std::ceil(asked_.top_p * double(total));
+    const uint64_t needed = exact < 1.0 ? 1 : uint64_t(exact);
+    if (needed > total) return cut;
+
+    // A guess is not believed: the tokens above it must weigh too little, and with those in it enough.
+    int64_t count = 0;
+    if (above < needed && guess.low < guess.high) {
+      count = collect(guess.low, guess.high);
+      if (above + weigh_collected(count) >= needed) {
+        return lowest_logit(score(select(space_.logits, space_.weights, count, needed - above)));
+      }
+    }
+    // All tokens below -reach together weigh less than 1 - top_p of the whole: the cut is not among them. (Rounding
+    // at most doubles a weight, and 0.1 is to spare.)
+    const double reach = std::log(2.0 * double(vocab_) * UNIT / ((1.0 - asked_.top_p) * double(total))) + 0.1;
+    const float low = above >= needed ? guess.high : lowest_logit(-std::max(reach, 0.0));
+    count = collect(std::max(floor, low));
+    weigh_collected(count);
+    return lowest_logit(score(select(space_.logits, space_.weights, count, needed)));
+  }
+
+  // Where the cut of top_p lies, probably. Below the median of the blocks' maxima, which about one token in a hundred
+  // reaches, tokens are many and none is heavy: a part of them stands for all.
+  Interval guess_top_p(float floor) {
+    constexpr int64_t STEP = 32;
+    constexpr double SLACK = 0.02;
+    const float median = select(space_.maxima, nullptr, num_blocks_, uint64_t(num_blocks_ + 1) / 2);
+    const float high = std::max(floor, median);
+    const double heavy = double(weigh_collected(collect(high)));
+    const int64_t count = collect(floor, high, STEP);
+    const double light = double(weigh_collected(count));
+    // What top_p leaves for the light ones, of their whole.
+    const double part = asked_.top_p - (1.0 - asked_.top_p) * heavy / (light * double(STEP));
+    if (!(part > -SLACK)) return {high, high};
+    const auto at = [&](double share) {
+      return select(space_.logits, space_.weights, count, uint64_t(std::max(1.0, share * light)));
+    };
+    return {part + SLACK < 1.0 ? at(part + SLACK) : floor, part > SLACK ? at(part - SLACK) : high};
+  }
+
+  // Gumbel-max: the best sum of score and noise. Only tokens that can still win have their noise computed to the end.
+  int64_t draw() {
+    set_temperature(asked_.temperature);
+    const float cut = find_cut();
+    int64_t winner = best_id();
+    double best = gumbel(asked_.noise_key, winner);
+    for (int64_t b = 0; b < num_blocks_; ++b) {
+      uint64_t least;
+      if (space_.maxima[b] < cut || !least_bits(score(space_.maxima[b]), best, least)) continue;
+      const uint64_t counter = uint64_t(b * TOKENS) * GOLDEN + asked_.noise_key;
+      uint64_t found = kernel_.noisy(space_.blocks[b], cut, counter, least);
+      for (; found != 0; found &= found - 1) {
+        const int i = std::countr_zero(found);
+        const int64_t id = b * TOKENS + i;
+        const double sum = score(space_.blocks[b][i]) + gumbel(asked_.noise_key, id);
+        if (sum > best || (sum == best && id < winner)) {
+          winner = id;
+          best = sum;
+        }
+      }
+    }
+    return winner;
+  }
+
+  const SamplingKernel& kernel_;
+  const float* raw_;
+  const int64_t vocab_, num_blocks_;
+  const ov_sample_row& asked_;
+  const Workspace space_;
+  float peak_ = 0.0f;  // the greatest logit, after edits if there were any
+  Scale scale_ = {0.0, 1.0};
+};
+
+}  // namespace
+
+size_t workspace_bytes(int64_t vocab) { return Workspace(nullptr, vocab).num_bytes; }
+
+void sample_row(const SamplingKernel& kernel, const float* logits, int64_t vocab, const ov_sample_row& asked,
+                void* workspace, ov_sampled& sampled, int64_t* top_ids, float* top_logprobs) {
+  sampled.error = RowSampler(kernel, logits, vocab, asked, workspace).sample(sampled, top_ids, top_logprobs);
+  if (sampled.error != OV_ROW_OK) {
+    sampled.token_id = -1;
+    sampled.logprob = 0.0f;
+  }
+}
+
+}  // namespace octavo

@@ -1,0 +1,8 @@
+// The passes of sampling: AVX2 and FMA.
+#include "sampling_blocks.h"
+
+namespace octavo {
+
+const SamplingKernel sampling_avx2 = SAMPLING;
+
+}  // namespace octavo

@@ -1,0 +1,123 @@
+// The passes over the vocabulary, block by block. Compiled by each ISA's object for itself (see bf16.h).
+#pragma once
+
+#include "sampling.h"
+#include "sampling_words.h"
+
+namespace octavo {
+namespace {
+
+inline void find_maxima(const float* const* blocks, int64_t num_blocks, float* maxima) {
+  for (int64_t b = 0; b < num_blocks; ++b) {
+    Lanes greatest = Lanes::load(blocks[b]);
+    Lanes total = greatest;  // a NaN anywhere makes this one a NaN, which a maximum would lose; so do two infinities
+    for (int64_t i = 16; i < TOKENS; i += 16) {
+      const Lanes part = Lanes::load(blocks[b] + i);
+      greatest = Lanes::max(greatest, part);
+      total = total + part;
+    }
+    bool maybe_nan = false;
+    for (const Vector& part : total.parts) maybe_nan |= has_nan(part);
+    maxima[b] = greatest_of(greatest);
+    if (maybe_nan) {
+      for (int64_t i = 0; i < TOKENS; ++i) {
+        if (blocks[b][i] != blocks[b][i]) maxima[b] = blocks[b][i];
+      }
+    }
+  }
+}
+
+// Weights: round(e^score * 2^42) for LIGHTEST <= score <= 0, as whole numbers.
+//
+//     score = n * ln 2 + r with |r| <= ln 2 / 2;  weight = e^r * 2^(n + 42), rounded by adding it to 2^52
+class Weigher {
+ public:
+  explicit Weigher(const Scale& scale)
+      : peak_(Doubles::broadcast(scale.peak)),
+        // Infinity times a difference of 0 would be NaN. So near to 0 no other difference has a weight.
+        inverse_(Doubles::broadcast(scale.temperature < 1e-280 ? 1e280 : 1.0 / scale.temperature)) {}
+
+  Words operator()(Doubles logit) const {
+    // Not to the last bit as a division would have it; in units of 2^-42 that does not show.
+    const Doubles score = (logit - peak_) * inverse_;
+    const Doubles shift = Doubles::broadcast(6755399441055744.0);  // 1.5 * 2^52: adding it rounds to an integer
+    const Doubles shifted = Doubles::fma(score, Doubles::broadcast(1.4426950408889634), shift);
+    const Doubles n = shifted - shift;
+    const Doubles r = Doubles::fma(n, Doubles::broadcast(-0.6931471805599453), score);
+    // The terms r^i / i! up to 11, in pairs and pairs of pairs: the chain is a quarter as long as from term to term.
+    const auto pair = [&](double low, double high) {
+      return Doubles::fma(Doubles::broadcast(high), r, Doubles::broadcast(low));
+    };
+    const Doubles r2 = r * r, r4 = r2 * r2, r8 = r4 * r4;
+    const Doubles p0 = Doubles::fma(pair(1.0 / 2, 1.0 / 6), r2, pair(1.0, 1.0));
+    const Doubles p4 = Doubles::fma(pair(1.0 / 720, 1.0 / 5040), r2, pair(1.0 / 24, 1.0 / 120));
+    const Doubles p8 = Doubles::fma(pair(1.0 / 3628800, 1.0 / 39916800), r2, pair(1.0 / 40320, 1.0 / 362880));
+    const Doubles p = Doubles::fma(p8, r8, Doubles::fma(p4, r4, p0));
+    const Words power = shifted.bits().left<52>() + Words::broadcast(uint64_t(1023 + 42) << 52);
+    const Doubles whole = Doubles::broadcast(4503599627370496.0);  // 2^52
+    return Doubles::fma(p, Doubles::of_bits(power), whole).bits() - whole.bits();
+  }
+
+ private:
+  Doubles peak_, inverse_;
+};
+
+inline void weigh(const Blocks& row, const Scale& scale, float floor, float inner_floor, uint64_t sums[2]) {
+  const Weigher weight(scale);
+  const Doubles least = Doubles::broadcast(floor), inner_least = Doubles::broadcast(inner_floor);
+  Words outer = Words::broadcast(0), inner = outer;
+  for (int64_t b = 0; b < row.num_blocks; ++b) {
+    if (row.maxima[b] < floor) continue;
+    for (int64_t i = 0; i < TOKENS; i += Words::WIDTH) {
+      const Doubles logit = Doubles::widen(row.blocks[b] + i);
+      const Words mass = weight(logit);
+      outer = outer + Doubles::where_at_least(logit, least, mass);
+      inner = inner + Doubles::where_at_least(logit, inner_least, mass);
+    }
+  }
+  uint64_t lanes[2][Words::WIDTH];
+  outer.store(lanes[0]);
+  inner.store(lanes[1]);
+  for (int s = 0; s < 2; ++s) {
+    sums[s] = 0;
+    for (const uint64_t lane : lanes[s]) sums[s] += lane;
+  }
+}
+
+inline void weigh_each(const float* logits, int64_t count, const Scale& scale, uint64_t* weights) {
+  const Weigher weight(scale);
+  for (int64_t i = 0; i < count; i += Words::WIDTH) weight(Doubles::widen(logits + i)).store(weights + i);
+}
+
+inline uint64_t at_least(const float* block, float cut) {
+  const Vector least = Vector::broadcast(cut);
+  uint64_t found = 0;
+  for (int64_t i = 0; i < TOKENS; i += Vector::WIDTH) {
+    found |= floats_at_least(Vector::load(block + i), least) << i;
+  }
+  return found;
+}
+
+// The finaliser of splitmix64, as in octavo/sampling/random.py.
+inline Words mix(Words z) {
+  z = (z ^ z.right<30>()) * Words::broadcast(0xbf58476d1ce4e5b9);
+  z = (z ^ z.right<27>()) * Words::broadcast(0x94d049bb133111eb);
+  return z ^ z.right<31>();
+}
+
+constexpr uint64_t STEPS[8] = {0, GOLDEN, 2 * GOLDEN, 3 * GOLDEN, 4 * GOLDEN, 5 * GOLDEN, 6 * GOLDEN, 7 * GOLDEN};
+
+inline uint64_t noisy(const float* block, float cut, uint64_t counter, uint64_t least) {
+  const uint64_t candidates = at_least(block, cut);
+  if (candidates == 0) return 0;
+  Words z = Words::broadcast(counter) + Words::load(STEPS);
+  const Words step = Words::broadcast(uint64_t(Words::WIDTH) * GOLDEN), bound = Words::broadcast(least);
+  uint64_t found = 0;
+  for (int64_t i = 0; i < TOKENS; i += Words::WIDTH, z = z + step) found |= Words::at_least(mix(z), bound) << i;
+  return found & candidates;
+}
+
+constexpr SamplingKernel SAMPLING = {find_maxima, weigh, weigh_each, at_least, noisy};
+
+}  // namespace
+}  // namespace octavo

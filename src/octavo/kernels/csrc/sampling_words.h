@@ -1,0 +1,153 @@
+// 64-bit lanes, as float64 and as whole numbers: 8 with AVX512, 4 with AVX2, otherwise 1. Beside vector_math.h, which
+// has the floats. Compiled by each ISA's object for itself (see bf16.h).
+#pragma once
+
+#include "vector_math.h"
+
+namespace octavo {
+namespace {
+
+#if defined(__AVX512F__)
+
+struct Words {
+  static constexpr int WIDTH = 8;
+  __m512i value;
+
+  static Words broadcast(uint64_t value) { return {_mm512_set1_epi64(int64_t(value))}; }
+  static Words load(const uint64_t* from) { return {_mm512_loadu_si512(from)}; }
+  void store(uint64_t* to) const { _mm512_storeu_si512(to, value); }
+  friend Words operator+(Words a, Words b) { return {_mm512_add_epi64(a.value, b.value)}; }
+  friend Words operator-(Words a, Words b) { return {_mm512_sub_epi64(a.value, b.value)}; }
+  friend Words operator*(Words a, Words b) { return {_mm512_mullo_epi64(a.value, b.value)}; }
+  friend Words operator^(Words a, Words b) { return {_mm512_xor_si512(a.value, b.value)}; }
+  template <int BITS>
+  Words right() const { return {_mm512_srli_epi64(value, BITS)}; }
+  template <int BITS>
+  Words left() const { return {_mm512_slli_epi64(value, BITS)}; }
+  static uint64_t at_least(Words a, Words b) { return _mm512_cmpge_epu64_mask(a.value, b.value); }  // a bit for each
+};
+
+struct Doubles {
+  __m512d value;
+
+  static Doubles broadcast(double value) { return {_mm512_set1_pd(value)}; }
+  static Doubles widen(const float* from) { return {_mm512_cvtps_pd(_mm256_loadu_ps(from))}; }
+  static Doubles of_bits(Words bits) { return {_mm512_castsi512_pd(bits.value)}; }
+  Words bits() const { return {_mm512_castpd_si512(value)}; }
+  friend Doubles operator-(Doubles a, Doubles b) { return {_mm512_sub_pd(a.value, b.value)}; }
+  friend Doubles operator*(Doubles a, Doubles b) { return {_mm512_mul_pd(a.value, b.value)}; }
+  static Doubles fma(Doubles a, Doubles b, Doubles c) { return {_mm512_fmadd_pd(a.value, b.value, c.value)}; }
+  // a >= b ? words : 0
+  static Words where_at_least(Doubles a, Doubles b, Words words) {
+    return {_mm512_maskz_mov_epi64(_mm512_cmp_pd_mask(a.value, b.value, _CMP_GE_OQ), words.value)};
+  }
+};
+
+inline uint64_t floats_at_least(Vector a, Vector b) { return _mm512_cmp_ps_mask(a.value, b.value, _CMP_GE_OQ); }
+inline float greatest_of(Lanes a) { return _mm512_reduce_max_ps(a.parts[0].value); }
+inline bool has_nan(Vector a) { return _mm512_cmp_ps_mask(a.value, a.value, _CMP_UNORD_Q) != 0; }
+
+#elif defined(__AVX2__)
+
+struct Words {
+  static constexpr int WIDTH = 4;
+  __m256i value;
+
+  static Words broadcast(uint64_t value) { return {_mm256_set1_epi64x(int64_t(value))}; }
+  static Words load(const uint64_t* from) { return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))}; }
+  void store(uint64_t* to) const { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), value); }
+  friend Words operator+(Words a, Words b) { return {_mm256_add_epi64(a.value, b.value)}; }
+  friend Words operator-(Words a, Words b) { return {_mm256_sub_epi64(a.value, b.value)}; }
+  // From products of 32-bit halves; that of the two high halves is beyond the 64 bits.
+  friend Words operator*(Words a, Words b) {
+    const __m256i a_high = _mm256_srli_epi64(a.value, 32), b_high = _mm256_srli_epi64(b.value, 32);
+    const __m256i low = _mm256_mul_epu32(a.value, b.value);
+    const __m256i cross =
+        _mm256_add_epi64(_mm256_mul_epu32(a.value, b_high), _mm256_mul_epu32(a_high, b.value));
+    return {_mm256_add_epi64(low, _mm256_slli_epi64(cross, 32))};
+  }
+  friend Words operator^(Words a, Words b) { return {_mm256_xor_si256(a.value, b.value)}; }
+  template <int BITS>
+  Words right() const { return {_mm256_srli_epi64(value, BITS)}; }
+  template <int BITS>
+  Words left() const { return {_mm256_slli_epi64(value, BITS)}; }
+  static uint64_t at_least(Words a, Words b) {
+    // The only comparison there is takes signed numbers.
+    const __m256i sign = _mm256_set1_epi64x(int64_t(uint64_t(1) << 63));
+    const __m256i less =
+        _mm256_cmpgt_epi64(_mm256_xor_si256(b.value, sign), _mm256_xor_si256(a.value, sign));
+    return uint64_t(_mm256_movemask_pd(_mm256_castsi256_pd(less))) ^ 15;
+  }
+};
+
+struct Doubles {
+  __m256d value;
+
+  static Doubles broadcast(double value) { return {_mm256_set1_pd(value)}; }
+  static Doubles widen(const float* from) { return {_mm256_cvtps_pd(_mm_loadu_ps(from))}; }
+  static Doubles of_bits(Words bits) { return {_mm256_castsi256_pd(bits.value)}; }
+  Words bits() const { return {_mm256_castpd_si256(value)}; }
+  friend Doubles operator-(Doubles a, Doubles b) { return {_mm256_sub_pd(a.value, b.value)}; }
+  friend Doubles operator*(Doubles a, Doubles b) { return {_mm256_mul_pd(a.value, b.value)}; }
+  static Doubles fma(Doubles a, Doubles b, Doubles c) { return {_mm256_fmadd_pd(a.value, b.value, c.value)}; }
+  static Words where_at_least(Doubles a, Doubles b, Words words) {
+    const __m256d is_so = _mm256_cmp_pd(a.value, b.value, _CMP_GE_OQ);
+    return {_mm256_and_si256(_mm256_castpd_si256(is_so), words.value)};
+  }
+};
+
+inline uint64_t floats_at_least(Vector a, Vector b) {
+  return uint64_t(_mm256_movemask_ps(_mm256_cmp_ps(a.value, b.value, _CMP_GE_OQ)));
+}
+inline float greatest_of(Lanes a) { return a.greatest(); }
+inline bool has_nan(Vector a) { return _mm256_movemask_ps(_mm256_cmp_ps(a.value, a.value, _CMP_UNORD_Q)) != 0; }
+
+#else
+
+struct Words {
+  static constexpr int WIDTH = 1;
+  uint64_t value;
+
+  static Words broadcast(uint64_t value) { return {value}; }
+  static Words load(const uint64_t* from) { return {*from}; }
+  void store(uint64_t* to) const { *to = value; }
+  friend Words operator+(Words a, Words b) { return {a.value + b.value}; }
+  friend Words operator-(Words a, Words b) { return {a.value - b.value}; }
+  friend Words operator*(Words a, Words b) { return {a.value * b.value}; }
+  friend Words operator^(Words a, Words b) { return {a.value ^ b.value}; }
+  template <int BITS>
+  Words right() const { return {value >> BITS}; }
+  template <int BITS>
+  Words left() const { return {value << BITS}; }
+  static uint64_t at_least(Words a, Words b) { return a.value >= b.value; }
+};
+
+struct Doubles {
+  double value;
+
+  static Doubles broadcast(double value) { return {value}; }
+  static Doubles widen(const float* from) { return {double(*from)}; }
+  static Doubles of_bits(Words bits) {
+    Doubles result;
+    memcpy(&result.value, &bits.value, sizeof result.value);
+    return result;
+  }
+  Words bits() const {
+    Words result;
+    memcpy(&result.value, &value, sizeof value);
+    return result;
+  }
+  friend Doubles operator-(Doubles a, Doubles b) { return {a.value - b.value}; }
+  friend Doubles operator*(Doubles a, Doubles b) { return {a.value * b.value}; }
+  static Doubles fma(Doubles a, Doubles b, Doubles c) { return {__builtin_fma(a.value, b.value, c.value)}; }
+  static Words where_at_least(Doubles a, Doubles b, Words words) { return {a.value >= b.value ? words.value : 0}; }
+};
+
+inline uint64_t floats_at_least(Vector a, Vector b) { return a.value >= b.value; }
+inline float greatest_of(Lanes a) { return a.greatest(); }
+inline bool has_nan(Vector a) { return a.value != a.value; }
+
+#endif
+
+}  // namespace
+}  // namespace octavo

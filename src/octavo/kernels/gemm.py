@@ -1,0 +1,118 @@
+"""Linear layers with packed weights."""
+
+import ctypes
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from octavo.kernels.library import Engine, KernelLibrary, Memory, Pointer, Size
+
+DTYPES = {torch.bfloat16: 0, torch.float32: 1}
+
+
+class GemmArguments(ctypes.Structure):
+    """`ov_gemm_args` of octavo_kernels.h, field by field."""
+
+    _fields_ = (
+        ("dtype", ctypes.c_int),
+        ("out_dtype", ctypes.c_int),
+        ("x", Pointer),
+        ("x_stride", Size),
+        ("packed", Pointer),
+        ("bias", Pointer),
+        ("y", Pointer),
+        ("y_stride", Size),
+        ("m", Size),
+        ("n", Size),
+        ("k", Size),
+    )
+
+
+PROTOTYPES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
+    "ov_packed_bytes": (ctypes.c_uint64, (ctypes.c_int, Size, Size)),
+    "ov_pack_rows": (ctypes.c_int, (ctypes.c_int, Pointer, Size, Size, Size, Size, Size, Pointer)),
+    "ov_unpack_rows": (ctypes.c_int, (ctypes.c_int, Pointer, Size, Size, Pointer, Size, Pointer, Size)),
+    "ov_gemm": (ctypes.c_int, (Pointer, ctypes.POINTER(GemmArguments))),
+}
+
+
+class PackedMatrix:
+    """A weight [n, k] in the packed form, and the target its rows are streamed into: no second copy."""
+
+    def __init__(self, library: KernelLibrary, n: int, k: int, dtype: torch.dtype) -> None:
+        library.declare(PROTOTYPES)
+        self._library = library
+        self.n, self.k, self.dtype = n, k, dtype
+        self._memory = Memory(library, library.functions.ov_packed_bytes(DTYPES[dtype], n, k))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.n, self.k)
+
+    @property
+    def address(self) -> int | None:
+        return self._memory.address
+
+    def write_rows(self, start: int, rows: torch.Tensor) -> None:
+        """Rows start, start + 1, ... in any dtype. ValueError if they do not fit."""
+        if rows.dim() != 2 or rows.shape[1] != self.k:
+            raise ValueError(f"{tuple(rows.shape)} at row {start} does not fit into a weight of {self.shape}")
+        rows = rows.to("cpu", self.dtype).contiguous()
+        self._library.check(
+            self._library.functions.ov_pack_rows(
+                DTYPES[self.dtype], rows.data_ptr(), self.k, start, len(rows), self.n, self.k, self.address
+            )
+        )
+
+    def read_rows(self, ids: torch.Tensor) -> torch.Tensor:
+        """[ids, k]: what an embedding looks up."""
+        ids = ids.to("cpu", torch.int64).contiguous()
+        rows = torch.empty(len(ids), self.k, dtype=self.dtype)
+        self._library.check(
+            self._library.functions.ov_unpack_rows(
+                DTYPES[self.dtype],
+                self.address,
+                self.n,
+                self.k,
+                ids.data_ptr(),
+                len(ids),
+                rows.data_ptr(),
+                self.k,
+            )
+        )
+        return rows
+
+
+def multiply(
+    engine: Engine, x: torch.Tensor, weight: PackedMatrix, bias: torch.Tensor | None, out_dtype: torch.dtype
+) -> torch.Tensor:
+    """x [m, k] times the weight's transpose, plus the bias (float32): [m, n]"""
+    if x.dim() != 2 or x.dtype != weight.dtype or x.device.type != "cpu":
+        raise ValueError(
+            f"x is {x.dtype} {tuple(x.shape)} on {x.device}; {weight.dtype} [m, {weight.k}] is wanted"
+        )
+    if x.shape[1] != weight.k:
+        raise ValueError(f"x has {x.shape[1]} columns, the weight has {weight.k}")
+    if x.stride(1) != 1:
+        x = x.contiguous()
+    if bias is not None and (bias.dtype != torch.float32 or tuple(bias.shape) != (weight.n,)):
+        raise ValueError(f"the bias must be float32 [{weight.n}]")
+    y = torch.empty(len(x), weight.n, dtype=out_dtype)
+    if len(x) == 0:
+        return y
+    arguments = GemmArguments(
+        DTYPES[weight.dtype],
+        DTYPES[out_dtype],
+        x.data_ptr(),
+        x.stride(0),
+        weight.address,
+        None if bias is None else bias.data_ptr(),
+        y.data_ptr(),
+        weight.n,
+        len(x),
+        weight.n,
+        weight.k,
+    )
+    engine.library.check(engine.library.functions.ov_gemm(engine.handle, ctypes.byref(arguments)))
+    return y

@@ -1,0 +1,109 @@
+"""The native library: found, loaded, and asked what this processor can do.
+
+Nothing here needs torch. A tensor crosses the border as a pointer; the modules beside this one check it.
+"""
+
+import ctypes
+import enum
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from octavo import kernels
+
+FILE_NAME = "liboctavo_kernels.dylib" if sys.platform == "darwin" else "liboctavo_kernels.so"
+
+LIBRARY_VARIABLE = "OCTAVO_KERNEL_LIBRARY"
+
+Pointer = ctypes.c_void_p
+Size = ctypes.c_int64
+
+
+class Isa(enum.IntEnum):
+    """Instruction sets, as in octavo_kernels.h. A result depends on the ISA, never on threads or batch."""
+
+    PORTABLE = 0
+    AVX2 = 1
+    AVX512 = 2
+    AMX = 3
+
+
+PROTOTYPES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
+    "ov_status_text": (ctypes.c_char_p, (ctypes.c_int,)),
+    "ov_best_isa": (ctypes.c_int, ()),
+    "ov_engine_open": (ctypes.c_int, (ctypes.c_int32, ctypes.c_int, ctypes.POINTER(Pointer))),
+    "ov_engine_close": (None, (Pointer,)),
+    "ov_alloc": (Pointer, (ctypes.c_uint64,)),
+    "ov_free": (None, (Pointer, ctypes.c_uint64)),
+    "ov_probe_read": (ctypes.c_double, (Pointer, Pointer, ctypes.c_uint64)),
+    "ov_probe_amx": (ctypes.c_double, (Pointer, ctypes.c_int32)),
+}
+
+
+def find_library() -> Path | None:
+    """The library that was built when the package was installed; None where no compiler was at hand.
+
+    `OCTAVO_KERNEL_LIBRARY` names another one: a build with sanitizers, say.
+    """
+    if LIBRARY_VARIABLE in os.environ:
+        return Path(os.environ[LIBRARY_VARIABLE])
+    for folder in kernels.__path__:
+        path = Path(folder) / FILE_NAME
+        if path.is_file():
+            return path
+    return None
+
+
+class KernelLibrary:
+    """The functions of the C interface, with their types. Immutable; any number of engines may share it."""
+
+    def __init__(self, path: Path) -> None:
+        self.functions = ctypes.CDLL(str(path))
+        self.declare(PROTOTYPES)
+
+    def declare(self, prototypes: Mapping[str, tuple[Any, tuple[Any, ...]]]) -> None:
+        for name, (result, arguments) in prototypes.items():
+            function = getattr(self.functions, name)
+            function.restype = result
+            function.argtypes = arguments
+
+    @property
+    def best_isa(self) -> Isa:
+        return Isa(self.functions.ov_best_isa())
+
+    def check(self, status: int) -> None:
+        """The border refused the arguments: a mistake of the caller, and nothing was written."""
+        if status:
+            raise ValueError(f"native kernel: {self.functions.ov_status_text(status).decode()}")
+
+
+class Engine:
+    """Threads and scratch memory that kernels run on. One caller at a time."""
+
+    def __init__(self, library: KernelLibrary, num_threads: int, isa: Isa) -> None:
+        self.library = library
+        self.num_threads = num_threads
+        self.isa = isa
+        self.handle = Pointer()
+        library.check(library.functions.ov_engine_open(num_threads, isa, ctypes.byref(self.handle)))
+
+    def __del__(self) -> None:
+        if getattr(self, "handle", None):
+            self.library.functions.ov_engine_close(self.handle)
+
+
+class Memory:
+    """Zeroed memory on huge pages, given back with the object."""
+
+    def __init__(self, library: KernelLibrary, num_bytes: int) -> None:
+        self._library = library
+        self.num_bytes = num_bytes
+        self.address: int | None = library.functions.ov_alloc(num_bytes)
+        if self.address is None:
+            raise MemoryError(f"{num_bytes:,} bytes for packed weights or KV are not to be had")
+
+    def __del__(self) -> None:
+        if getattr(self, "address", None):
+            self._library.functions.ov_free(self.address, self.num_bytes)

@@ -1,0 +1,312 @@
+"""Operations on rows of activations: norms, rope, gated activations, sums. See `octavo.ops.interface`.
+
+`KernelLibrary.declare(PROTOTYPES)` comes first, once. Tensors are on the CPU, bfloat16 or float32, and
+contiguous in their last dimension.
+"""
+
+import ctypes
+import enum
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from octavo.kernels.gemm import DTYPES
+from octavo.kernels.library import Engine, Pointer, Size
+
+
+class Activation(enum.IntEnum):
+    SILU = 0
+    GELU = 1  # the tanh form
+
+
+class RmsNormArguments(ctypes.Structure):
+    """`ov_rms_norm_args` of octavo_kernels.h, field by field; so are the structures below."""
+
+    _fields_ = (
+        ("dtype", ctypes.c_int32),
+        ("eps", ctypes.c_float),
+        ("x", Pointer),
+        ("x_stride", Size),
+        ("x_head_stride", Size),
+        ("gain", Pointer),
+        ("y", Pointer),
+        ("y_stride", Size),
+        ("y_head_stride", Size),
+        ("num_rows", Size),
+        ("num_heads", Size),
+        ("width", Size),
+    )
+
+
+class AddRmsNormArguments(ctypes.Structure):
+    _fields_ = (
+        ("dtype", ctypes.c_int32),
+        ("eps", ctypes.c_float),
+        ("stream", Pointer),
+        ("stream_stride", Size),
+        ("update", Pointer),
+        ("update_stride", Size),
+        ("gain", Pointer),
+        ("sum", Pointer),
+        ("sum_stride", Size),
+        ("y", Pointer),
+        ("y_stride", Size),
+        ("num_rows", Size),
+        ("width", Size),
+    )
+
+
+class RopeArguments(ctypes.Structure):
+    _fields_ = (
+        ("dtype", ctypes.c_int32),
+        ("x", Pointer),
+        ("x_stride", Size),
+        ("x_head_stride", Size),
+        ("cosines", Pointer),
+        ("sines", Pointer),
+        ("positions", Pointer),
+        ("num_positions", Size),
+        ("y", Pointer),
+        ("y_stride", Size),
+        ("y_head_stride", Size),
+        ("num_rows", Size),
+        ("num_heads", Size),
+        ("head_dim", Size),
+    )
+
+
+class GatedArguments(ctypes.Structure):
+    _fields_ = (
+        ("dtype", ctypes.c_int32),
+        ("activation", ctypes.c_int32),
+        ("gate_up", Pointer),
+        ("gate_up_stride", Size),
+        ("y", Pointer),
+        ("y_stride", Size),
+        ("num_rows", Size),
+        ("width", Size),
+    )
+
+
+class AddArguments(ctypes.Structure):
+    _fields_ = (
+        ("dtype", ctypes.c_int32),
+        ("a", Pointer),
+        ("a_stride", Size),
+        ("b", Pointer),
+        ("b_stride", Size),
+        ("y", Pointer),
+        ("y_stride", Size),
+        ("num_rows", Size),
+        ("width", Size),
+    )
+
+
+class ScaleArguments(ctypes.Structure):
+    _fields_ = (
+        ("dtype", ctypes.c_int32),
+        ("factor", ctypes.c_float),
+        ("x", Pointer),
+        ("x_stride", Size),
+        ("y", Pointer),
+        ("y_stride", Size),
+        ("num_rows", Size),
+        ("width", Size),
+    )
+
+
+PROTOTYPES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
+    "ov_rms_norm": (ctypes.c_int, (Pointer, ctypes.POINTER(RmsNormArguments))),
+    "ov_add_rms_norm": (ctypes.c_int, (Pointer, ctypes.POINTER(AddRmsNormArguments))),
+    "ov_rope": (ctypes.c_int, (Pointer, ctypes.POINTER(RopeArguments))),
+    "ov_gated": (ctypes.c_int, (Pointer, ctypes.POINTER(GatedArguments))),
+    "ov_add": (ctypes.c_int, (Pointer, ctypes.POINTER(AddArguments))),
+    "ov_scale": (ctypes.c_int, (Pointer, ctypes.POINTER(ScaleArguments))),
+}
+
+
+def rms_norm(engine: Engine, x: torch.Tensor, gain: torch.Tensor, eps: float) -> torch.Tensor:
+    """Over the last dimension of [T, width] or [T, heads, width]."""
+    heads = _as_heads(x)
+    _check_gain(gain, heads.shape[2])
+    y = torch.empty(x.shape, dtype=x.dtype)
+    if not y.numel():
+        return y
+    arguments = RmsNormArguments(
+        DTYPES[x.dtype],
+        eps,
+        heads.data_ptr(),
+        *_head_strides(heads),
+        gain.data_ptr(),
+        y.data_ptr(),
+        *_head_strides(_as_heads(y)),
+        *heads.shape,
+    )
+    engine.library.check(engine.library.functions.ov_rms_norm(engine.handle, ctypes.byref(arguments)))
+    return y
+
+
+def add_rms_norm(
+    engine: Engine, stream: torch.Tensor, update: torch.Tensor, gain: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(stream + update, its norm), of [T, width]"""
+    _check_rows(stream)
+    _check_alike(stream, update)
+    _check_gain(gain, stream.shape[1])
+    total, y = torch.empty(stream.shape, dtype=stream.dtype), torch.empty(stream.shape, dtype=stream.dtype)
+    if not y.numel():
+        return total, y
+    arguments = AddRmsNormArguments(
+        DTYPES[stream.dtype],
+        eps,
+        stream.data_ptr(),
+        _row_stride(stream),
+        update.data_ptr(),
+        _row_stride(update),
+        gain.data_ptr(),
+        total.data_ptr(),
+        _row_stride(total),
+        y.data_ptr(),
+        _row_stride(y),
+        *stream.shape,
+    )
+    engine.library.check(engine.library.functions.ov_add_rms_norm(engine.handle, ctypes.byref(arguments)))
+    return total, y
+
+
+def rope(
+    engine: Engine,
+    x: torch.Tensor,
+    positions: torch.Tensor,
+    cosines: torch.Tensor,
+    sines: torch.Tensor,
+    *,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Rotates each head's first half against its second, [T, heads, head_dim]. `out` may be `x`."""
+    if x.dim() != 3:
+        raise ValueError(f"{tuple(x.shape)} is not [T, heads, head_dim]")
+    _check_rows(x)
+    y = torch.empty(x.shape, dtype=x.dtype) if out is None else out
+    _check_alike(x, y)
+    table = cosines.shape
+    for angles in (cosines, sines):
+        if angles.dtype != torch.float32 or angles.shape != table or not angles.is_contiguous():
+            raise ValueError("the tables of rope must be float32 [positions, head_dim / 2], contiguous")
+    if len(table) != 2 or 2 * table[1] != x.shape[2]:
+        raise ValueError(f"a table of {tuple(table)} does not turn heads of {x.shape[2]}")
+    if positions.dtype != torch.int64 or tuple(positions.shape) != (len(x),) or not positions.is_contiguous():
+        raise ValueError(f"positions must be int64 [{len(x)}], contiguous")
+    if not y.numel():
+        return y
+    arguments = RopeArguments(
+        DTYPES[x.dtype],
+        x.data_ptr(),
+        *_head_strides(x),
+        cosines.data_ptr(),
+        sines.data_ptr(),
+        positions.data_ptr(),
+        table[0],
+        y.data_ptr(),
+        *_head_strides(y),
+        *x.shape,
+    )
+    engine.library.check(engine.library.functions.ov_rope(engine.handle, ctypes.byref(arguments)))
+    return y
+
+
+def gated(engine: Engine, gate_up: torch.Tensor, activation: Activation) -> torch.Tensor:
+    """activation(gate) * up, of [T, 2 * n] with the gate first: [T, n]"""
+    _check_rows(gate_up)
+    if gate_up.dim() != 2 or gate_up.shape[1] % 2:
+        raise ValueError(f"{tuple(gate_up.shape)} is not [T, 2 * n]")
+    num_rows, width = gate_up.shape[0], gate_up.shape[1] // 2
+    y = torch.empty(num_rows, width, dtype=gate_up.dtype)
+    if not y.numel():
+        return y
+    arguments = GatedArguments(
+        DTYPES[gate_up.dtype],
+        activation,
+        gate_up.data_ptr(),
+        _row_stride(gate_up),
+        y.data_ptr(),
+        width,
+        num_rows,
+        width,
+    )
+    engine.library.check(engine.library.functions.ov_gated(engine.handle, ctypes.byref(arguments)))
+    return y
+
+
+def add(engine: Engine, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """[T, width]"""
+    _check_rows(a)
+    _check_alike(a, b)
+    y = torch.empty(a.shape, dtype=a.dtype)
+    if not y.numel():
+        return y
+    arguments = AddArguments(
+        DTYPES[a.dtype],
+        a.data_ptr(),
+        _row_stride(a),
+        b.data_ptr(),
+        _row_stride(b),
+        y.data_ptr(),
+        _row_stride(y),
+        *a.shape,
+    )
+    engine.library.check(engine.library.functions.ov_add(engine.handle, ctypes.byref(arguments)))
+    return y
+
+
+def scale(engine: Engine, x: torch.Tensor, factor: float) -> torch.Tensor:
+    """x * factor, [T, width]; the caller has rounded the factor to the dtype where that is wanted."""
+    _check_rows(x)
+    y = torch.empty(x.shape, dtype=x.dtype)
+    if not y.numel():
+        return y
+    arguments = ScaleArguments(
+        DTYPES[x.dtype], factor, x.data_ptr(), _row_stride(x), y.data_ptr(), _row_stride(y), *x.shape
+    )
+    engine.library.check(engine.library.functions.ov_scale(engine.handle, ctypes.byref(arguments)))
+    return y
+
+
+def _check_rows(x: torch.Tensor) -> None:
+    if x.dtype not in DTYPES or x.device.type != "cpu" or x.dim() not in (2, 3):
+        raise ValueError(
+            f"{x.dtype} {tuple(x.shape)} on {x.device}: bfloat16 or float32 rows on the CPU are wanted"
+        )
+    if x.shape[-1] > 1 and x.stride(-1) != 1:
+        raise ValueError("rows must be contiguous in their last dimension")
+
+
+def _check_alike(x: torch.Tensor, other: torch.Tensor) -> None:
+    _check_rows(other)
+    if other.shape != x.shape or other.dtype != x.dtype:
+        raise ValueError(f"{other.dtype} {tuple(other.shape)} stands beside {x.dtype} {tuple(x.shape)}")
+
+
+def _check_gain(gain: torch.Tensor, width: int) -> None:
+    if gain.dtype != torch.float32 or tuple(gain.shape) != (width,) or not gain.is_contiguous():
+        raise ValueError(f"the gain must be float32 [{width}]")
+
+
+def _as_heads(x: torch.Tensor) -> torch.Tensor:
+    _check_rows(x)
+    return x if x.dim() == 3 else x.unsqueeze(1)
+
+
+def _row_stride(x: torch.Tensor) -> int:
+    """Of [T, width]. A single row may have any stride in torch."""
+    if x.dim() != 2:
+        raise ValueError(f"{tuple(x.shape)} is not [T, width]")
+    return x.stride(0) if len(x) > 1 else x.shape[1]
+
+
+def _head_strides(x: torch.Tensor) -> tuple[int, int]:
+    """Of [T, heads, width]: from row to row, and from head to head."""
+    num_rows, num_heads, width = x.shape
+    head_stride = x.stride(1) if num_heads > 1 else width
+    return x.stride(0) if num_rows > 1 else (num_heads - 1) * head_stride + width, head_stride

@@ -1,0 +1,189 @@
+"""Sampling: one native call draws the tokens of all rows. `octavo.sampling` is the oracle.
+
+`KernelLibrary.declare(PROTOTYPES)` comes first, once.
+"""
+
+import ctypes
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from octavo.kernels.library import Engine, Pointer, Size
+
+
+class RowStatus(enum.IntEnum):
+    """`ov_row_error` of octavo_kernels.h."""
+
+    OK = 0
+    UNUSABLE_LOGITS = 1
+    NO_TOKEN_LEFT = 2
+    BAD_ID = 3
+
+
+class SampleRowArguments(ctypes.Structure):
+    """`ov_sample_row` of octavo_kernels.h, field by field."""
+
+    _fields_ = (
+        ("temperature", ctypes.c_double),
+        ("top_p", ctypes.c_double),
+        ("min_p", ctypes.c_double),
+        ("top_k", Size),
+        ("noise_key", ctypes.c_uint64),
+        ("seen_ids", Pointer),
+        ("seen_counts", Pointer),
+        ("num_seen", Size),
+        ("repetition_penalty", ctypes.c_float),
+        ("presence_penalty", ctypes.c_float),
+        ("frequency_penalty", ctypes.c_float),
+        ("num_top", ctypes.c_int32),
+        ("bias_ids", Pointer),
+        ("bias_values", Pointer),
+        ("num_biased", Size),
+        ("banned_ids", Pointer),
+        ("num_banned", Size),
+        ("given", Size),
+    )
+
+
+class Sampled(ctypes.Structure):
+    """`ov_sampled`"""
+
+    _fields_ = (("token_id", Size), ("logprob", ctypes.c_float), ("error", ctypes.c_int32))
+
+
+PROTOTYPES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
+    "ov_sample": (
+        ctypes.c_int,
+        (
+            Pointer,
+            Pointer,
+            Size,
+            Size,
+            Size,
+            ctypes.POINTER(SampleRowArguments),
+            ctypes.POINTER(Sampled),
+            Pointer,
+            Pointer,
+            Size,
+        ),
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What one row asks for. Ids are int64, values and counts float32, each with its list of distinct ids."""
+
+    temperature: float
+    noise_key: int = 0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seen_ids: torch.Tensor | None = None
+    seen_counts: torch.Tensor | None = None
+    bias_ids: torch.Tensor | None = None
+    bias_values: torch.Tensor | None = None
+    banned_ids: torch.Tensor | None = None
+    logprobs: int | None = None  # None: none; k: the token's, and the k best
+    given: int | None = None  # a token to score instead of drawing one
+
+
+@dataclass(frozen=True)
+class Outcome:
+    token_id: int
+    logprob: float | None
+    top: tuple[tuple[int, float], ...]  # best first
+    status: RowStatus
+
+
+def sample(engine: Engine, logits: torch.Tensor, rows: Sequence[Row]) -> list[Outcome]:
+    """One token for each row of float32 [rows, vocab]."""
+    if logits.dtype != torch.float32 or logits.device.type != "cpu" or logits.dim() != 2:
+        raise ValueError(
+            f"logits are {logits.dtype} {tuple(logits.shape)} on {logits.device}; float32 [rows, vocab]"
+        )
+    if len(logits) != len(rows):
+        raise ValueError(f"{len(logits)} rows of logits for {len(rows)} rows to sample")
+    if not rows:
+        return []
+    vocab = logits.shape[1]
+    if vocab > 1 and logits.stride(1) != 1:
+        logits = logits.contiguous()
+    num_top = [-1 if row.logprobs is None else min(row.logprobs, vocab) for row in rows]
+    most = max(0, *num_top)
+    top_ids = torch.empty(len(rows), most, dtype=torch.int64)
+    top_logprobs = torch.empty(len(rows), most, dtype=torch.float32)
+    arguments = (SampleRowArguments * len(rows))(*map(_arguments, rows, num_top))
+    sampled = (Sampled * len(rows))()
+    engine.library.check(
+        engine.library.functions.ov_sample(
+            engine.handle,
+            logits.data_ptr(),
+            logits.stride(0) if len(rows) > 1 else vocab,
+            len(rows),
+            vocab,
+            arguments,
+            sampled,
+            top_ids.data_ptr() if most else None,
+            top_logprobs.data_ptr() if most else None,
+            most,
+        )
+    )
+    best_ids, best_logprobs = (top_ids.tolist(), top_logprobs.tolist()) if most else ([], [])
+    return [
+        Outcome(
+            one.token_id,
+            one.logprob if count >= 0 and one.error == RowStatus.OK else None,
+            tuple(zip(best_ids[i][:count], best_logprobs[i][:count], strict=True))
+            if count > 0 and one.error == RowStatus.OK
+            else (),
+            RowStatus(one.error),
+        )
+        for i, (one, count) in enumerate(zip(sampled, num_top, strict=True))
+    ]
+
+
+def _arguments(row: Row, num_top: int) -> SampleRowArguments:
+    """Holds addresses of the row's tensors: the row must live as long."""
+    seen_ids, num_seen = _list(row.seen_ids, torch.int64)
+    seen_counts, num_counts = _list(row.seen_counts, torch.float32)
+    bias_ids, num_biased = _list(row.bias_ids, torch.int64)
+    bias_values, num_values = _list(row.bias_values, torch.float32)
+    banned_ids, num_banned = _list(row.banned_ids, torch.int64)
+    if num_seen != num_counts or num_biased != num_values:
+        raise ValueError("every seen id has a count and every biased id a value")
+    return SampleRowArguments(
+        row.temperature,
+        row.top_p,
+        row.min_p,
+        row.top_k,
+        row.noise_key,
+        seen_ids,
+        seen_counts,
+        num_seen,
+        row.repetition_penalty,
+        row.presence_penalty,
+        row.frequency_penalty,
+        num_top,
+        bias_ids,
+        bias_values,
+        num_biased,
+        banned_ids,
+        num_banned,
+        -1 if row.given is None else row.given,
+    )
+
+
+def _list(items: torch.Tensor | None, dtype: torch.dtype) -> tuple[int | None, int]:
+    """Address and length."""
+    if items is None or not len(items):
+        return None, 0
+    if items.dtype != dtype or items.dim() != 1 or not items.is_contiguous() or items.device.type != "cpu":
+        raise ValueError(f"{items.dtype} {tuple(items.shape)} where a contiguous list of {dtype} is wanted")
+    return items.data_ptr(), len(items)

@@ -1,0 +1,269 @@
+"""Native sampling draws the tokens that `octavo.sampling` draws, on every ISA and whatever the batch."""
+
+import ctypes
+import math
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from octavo.kernels import sampling
+from octavo.kernels.library import Engine, Isa, KernelLibrary
+from octavo.kernels.sampling import Outcome, Row, RowStatus, Sampled, SampleRowArguments, sample
+from octavo.plan import SlotOpening
+from octavo.protocol import SamplingParams
+from octavo.sampling import RowState, SampleRow, sample_rows, score_rows
+from octavo.sampling.random import noise_key
+
+OpenEngine = Callable[..., Engine]
+ISAS = [Isa.PORTABLE, Isa.AVX2, Isa.AVX512]
+
+
+@pytest.fixture(autouse=True)
+def one_torch_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _declared(library: KernelLibrary) -> None:
+    library.declare(sampling.PROTOTYPES)
+
+
+def native(row: SampleRow) -> Row:
+    state, params = row.state, row.state.params
+    return Row(
+        temperature=params.temperature,
+        noise_key=noise_key(state.seed, state.choice, row.position),
+        top_k=params.top_k,
+        top_p=params.top_p,
+        min_p=params.min_p,
+        repetition_penalty=params.repetition_penalty,
+        presence_penalty=params.presence_penalty,
+        frequency_penalty=params.frequency_penalty,
+        seen_ids=None if state.tally is None else state.tally.ids,
+        seen_counts=None if state.tally is None else state.tally.counts,
+        bias_ids=state.bias_ids,
+        bias_values=state.bias_values,
+        banned_ids=state.stop_ids if state.bans_stop_at(row.position) else None,
+        logprobs=params.logprobs,
+    )
+
+
+def open_row(
+    vocab: int,
+    *,
+    output: tuple[int, ...] = (),
+    stop_ids: tuple[int, ...] = (),
+    choice: int = 0,
+    **params: Any,
+) -> SampleRow:
+    prompt = (0, vocab // 2, vocab - 1)
+    asked = SamplingParams(**{"seed": 1, **params})
+    state = RowState(SlotOpening(0, asked, choice, stop_ids, len(prompt), prompt + output))
+    return SampleRow(state, state.num_tokens)
+
+
+def random_row(dice: random.Random, vocab: int) -> SampleRow:
+    return open_row(
+        vocab,
+        output=tuple(dice.randrange(vocab) for _ in range(dice.randrange(6))),
+        stop_ids=(vocab // 3,),
+        choice=dice.randrange(4),
+        temperature=dice.choice([0.0, 1e-5, 0.3, 0.7, 1.0, 1.0, 1.5, 5.0, 1e-300, 5e-324, 1e30]),
+        top_k=dice.choice([0, 0, 1, 5, 50, 1000, 20000]),
+        top_p=dice.choice([1.0, 1.0, 0.9, 0.5, 0.95, 0.999999, 1e-9, 0.0, 1 - 2**-53]),
+        min_p=dice.choice([0, 0, 0.05, 0.3, 1.0]),
+        presence_penalty=dice.choice([0, 0, 1.5]),
+        frequency_penalty=dice.choice([0, 0, -0.5]),
+        repetition_penalty=dice.choice([1, 1, 1.3]),
+        logit_bias=dice.choice([{}, {}, {0: 100.0}, {vocab - 1: -100.0, vocab // 2: 2.5}]),
+        min_tokens=dice.choice([0, 8]),
+        seed=dice.randrange(1 << 64),
+        logprobs=dice.choice([None, 0, 4, vocab]),
+    )
+
+
+def random_logits(dice: random.Random, num_rows: int, vocab: int) -> torch.Tensor:
+    """Flat and peaked, with ties, with tokens that are out, and so near to 0 that scores make new ties."""
+    generator = torch.Generator().manual_seed(dice.randrange(1 << 30))
+    logits = torch.randn(num_rows, vocab, generator=generator) * dice.choice([0.01, 1, 3, 10, 40])
+    kind = dice.randrange(10)
+    if kind in (0, 1):
+        logits = (logits * 2).round() / 2
+    elif kind == 2:
+        logits = logits.bfloat16().float()
+    elif kind == 3:
+        logits[:, ::3] = -math.inf
+    elif kind == 4:
+        logits *= 1e-12 * 10 ** torch.randn(num_rows, vocab, generator=generator)
+        logits[:, 0] += 5
+    return logits
+
+
+def assert_same(found: list[Outcome], logits: torch.Tensor, rows: list[SampleRow]) -> None:
+    for one, oracle, row in zip(found, sample_rows(logits, rows), rows, strict=True):
+        assert (one.status is RowStatus.OK) == (oracle.error is None)
+        if oracle.error is not None:
+            continue
+        assert one.token_id == oracle.token_id, row.state.params
+        assert (one.logprob is None) == (oracle.logprob is None)
+        if oracle.logprob is not None:
+            assert one.logprob == pytest.approx(oracle.logprob.logprob, rel=1e-5, abs=1e-5)
+            assert [token for token, _ in one.top] == [token for token, _ in oracle.logprob.top]
+            assert [value for _, value in one.top] == pytest.approx(
+                [value for _, value in oracle.logprob.top], rel=1e-5, abs=1e-5
+            )
+
+
+@pytest.mark.parametrize("vocab", [1, 2, 63, 64, 65, 503, 4099])
+def test_the_same_tokens_as_the_oracle_on_every_isa(open_engine: OpenEngine, vocab: int) -> None:
+    dice = random.Random(vocab)
+    for _ in range(25 if vocab < 1000 else 8):
+        logits = random_logits(dice, 8, vocab)
+        rows = [random_row(dice, vocab) for _ in range(8)]
+        asked = [native(row) for row in rows]
+        outcomes = sample(open_engine(Isa.PORTABLE), logits, asked)
+        assert_same(outcomes, logits, rows)
+        for isa in (Isa.AVX2, Isa.AVX512):
+            assert sample(open_engine(isa), logits, asked) == outcomes
+
+
+@pytest.mark.parametrize("spread", [0.3, 1.0, 3.0, 6.0])
+@pytest.mark.parametrize("top_p", [0.5, 0.9, 0.99])
+def test_top_p_of_a_large_vocabulary(open_engine: OpenEngine, spread: float, top_p: float) -> None:
+    generator = torch.Generator().manual_seed(int(spread * 1000))
+    logits = torch.randn(8, 50_257, generator=generator) * spread
+    rows = [open_row(50_257, temperature=t, top_p=top_p, seed=s) for s in range(4) for t in (0.7, 1.0)]
+    assert_same(sample(open_engine(Isa.AVX2), logits, [native(row) for row in rows]), logits, rows)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_a_row_is_the_same_alone_in_a_batch_and_on_any_number_of_threads(
+    open_engine: OpenEngine, isa: Isa
+) -> None:
+    dice = random.Random(5)
+    wide = random_logits(dice, 9, 1100)
+    logits = wide[:, 50:1050]  # rows with a stride
+    asked = [native(random_row(dice, 1000)) for _ in range(9)]
+    before = wide.clone()
+    together = sample(open_engine(isa, 2), logits, asked)
+    assert sample(open_engine(isa, 1), logits, asked) == together
+    for i, row in enumerate(asked):
+        assert sample(open_engine(isa, 2), logits[i : i + 1], [row]) == [together[i]]
+    assert torch.equal(wide, before)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_draws_follow_the_distribution(open_engine: OpenEngine, isa: Isa) -> None:
+    """Not only as the oracle does it: the shares of 6,000 draws are the probabilities."""
+    logits = torch.tensor([2.0, 1.0, 0.0, -1.0, -math.inf]).repeat(6000, 1)
+    rows = [Row(temperature=2.0, noise_key=noise_key(seed, 0, 0)) for seed in range(6000)]
+    drawn = sample(open_engine(isa), logits, rows)
+    shares = torch.bincount(torch.tensor([one.token_id for one in drawn]), minlength=5) / 6000
+    torch.testing.assert_close(shares, torch.softmax(logits[0] / 2, dim=0), rtol=0, atol=0.025)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_given_tokens_are_scored_as_the_oracle_scores_them(open_engine: OpenEngine, isa: Isa) -> None:
+    logits = torch.randn(4, 777, generator=torch.Generator().manual_seed(3)) * 4
+    logits[:, 5] = -math.inf
+    given = [0, 5, 776, 300]
+    rows = [Row(temperature=1.0, given=token, logprobs=3) for token in given]
+    found = sample(open_engine(isa), logits, rows)
+    for one, oracle in zip(found, score_rows(logits, given, 3), strict=True):
+        assert one.token_id == oracle.token_id
+        assert one.logprob == pytest.approx(oracle.logprob, rel=1e-5, abs=1e-5)
+        assert [token for token, _ in one.top] == [token for token, _ in oracle.top]
+    assert found[1].logprob == -9999.0
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_errors_blame_their_row_alone(open_engine: OpenEngine, isa: Isa) -> None:
+    vocab = 130
+    logits = torch.randn(8, vocab, generator=torch.Generator().manual_seed(1))
+    logits[0, 70] = math.nan
+    logits[1, 129] = math.inf
+    logits[2] = -math.inf
+    fine = Row(temperature=1.0, logprobs=2)
+    everything = torch.arange(vocab)
+    rows = [
+        fine,
+        fine,
+        fine,
+        Row(temperature=1.0, banned_ids=everything, logprobs=2),
+        Row(temperature=0.0, bias_ids=torch.tensor([7]), bias_values=torch.tensor([math.nan])),
+        Row(temperature=1.0, banned_ids=torch.tensor([vocab])),
+        Row(temperature=1.0, bias_ids=torch.tensor([-1]), bias_values=torch.ones(1)),
+        fine,
+    ]
+    outcomes = sample(open_engine(isa), logits, rows)
+    assert [one.status for one in outcomes] == [
+        *[RowStatus.UNUSABLE_LOGITS] * 3,
+        *[RowStatus.NO_TOKEN_LEFT] * 2,
+        *[RowStatus.BAD_ID] * 2,
+        RowStatus.OK,
+    ]
+    assert all(one.token_id == -1 and one.logprob is None and not one.top for one in outcomes[:-1])
+    assert outcomes[-1] == sample(open_engine(isa), logits[7:], [fine])[0]
+
+
+def test_equal_logits_go_by_id(open_engine: OpenEngine) -> None:
+    logits = torch.zeros(1, 200)
+    logits[0, [150, 90]] = 1.0
+    logits[0, 3] = -0.0
+    (one,) = sample(open_engine(Isa.AVX2), logits, [Row(temperature=0.0, logprobs=5)])
+    assert one.token_id == 90
+    assert [token for token, _ in one.top] == [90, 150, 0, 1, 2]
+
+
+def test_wrong_arguments_are_refused(open_engine: OpenEngine) -> None:
+    engine, logits, fine = open_engine(Isa.PORTABLE), torch.randn(1, 100), Row(temperature=1.0)
+    for wrong_logits in (logits.double(), logits[0], logits.repeat(2, 1)):
+        with pytest.raises(ValueError, match="logits"):
+            sample(engine, wrong_logits, [fine])
+    for wrong_row in (
+        Row(temperature=-1.0),
+        Row(temperature=math.nan),
+        Row(temperature=math.inf),
+        Row(temperature=1.0, top_p=math.nan),
+        Row(temperature=1.0, min_p=1.5),
+        Row(temperature=1.0, top_k=-1),
+        Row(temperature=1.0, logprobs=-2),
+        Row(temperature=1.0, given=-2),
+        Row(temperature=1.0, seen_ids=torch.tensor([1])),
+        Row(temperature=1.0, banned_ids=torch.tensor([1], dtype=torch.int32)),
+    ):
+        with pytest.raises(ValueError, match=r"native kernel|has a count|is wanted"):
+            sample(engine, logits, [wrong_row])
+    assert sample(engine, logits[:0], []) == []
+
+
+def test_the_border_refuses_and_writes_nothing(library: KernelLibrary, open_engine: OpenEngine) -> None:
+    engine, logits = open_engine(Isa.PORTABLE), torch.randn(1, 100)
+    rows = (SampleRowArguments * 1)(SampleRowArguments(temperature=1.0, top_p=1.0, given=-1, num_top=2))
+    sampled = (Sampled * 1)(Sampled(77, 77.0, 77))
+    top_ids, top_logprobs = torch.full((2,), 77), torch.full((2,), 77.0)
+    good = [engine.handle, logits.data_ptr(), 100, 1, 100, rows, sampled]
+    good += [top_ids.data_ptr(), top_logprobs.data_ptr(), 2]
+    changes: list[tuple[int, Any]] = [(i, None) for i in (0, 1, 5, 6, 7, 8)]
+    changes += [(2, 99), (2, 1 << 50), (3, 0), (3, -1), (4, 0), (4, 1 << 21), (9, 1), (9, -1)]
+    for place, value in changes:
+        arguments = [*good]
+        arguments[place] = value
+        assert library.functions.ov_sample(*arguments) != 0, (place, value)
+    fields = (("num_seen", 1), ("num_biased", 1), ("num_banned", 1), ("num_banned", -1), ("num_top", 101))
+    for field, value in fields:
+        broken = (SampleRowArguments * 1)(SampleRowArguments.from_buffer_copy(rows[0]))
+        setattr(broken[0], field, value)
+        assert library.functions.ov_sample(*good[:5], broken, *good[6:]) != 0, (field, value)
+    assert (sampled[0].token_id, sampled[0].error) == (77, 77)
+    assert (top_ids == 77).all()
+    assert (top_logprobs == 77.0).all()
+    assert library.functions.ov_sample(*good) == 0
+    assert sampled[0].error == RowStatus.OK
+    assert ctypes.sizeof(Sampled) == 16
