@@ -1,9 +1,9 @@
 # `make check` is every check there is; `.ci/run` installs what it needs and runs the same.
 PYTHON ?= python
 
-.PHONY: check format lint types layers sizes test test-fast
+.PHONY: check format lint types layers sizes test sanitize test-fast
 
-check: lint types layers sizes test
+check: lint types layers sizes test sanitize
 
 format:
 	$(PYTHON) -m ruff format src tests tools benchmarks examples
@@ -26,6 +26,9 @@ sizes:
 test:
 	$(PYTHON) -m pytest -n 2 --dist loadgroup -m "not timing" --cov --cov-report=term
 	$(PYTHON) -m pytest -m timing -s
+
+sanitize:
+	PYTHON=$(PYTHON) tools/sanitize_kernels.sh
 
 test-fast:
 	$(PYTHON) -m pytest -n 2 -q -m "not timing and not assets"

@@ -55,8 +55,9 @@ def plan_kv(
     page_size: int,
     max_model_len: int | None,
     model_max_len: int,
+    page_multiple: int = 1,
 ) -> KVPlan:
-    """Divide memory into pages. `page_size` 0 makes a page as long as the context."""
+    """Divide memory into pages. `page_size` 0: a page as long as the context, rounded up to the multiple."""
     if kv_memory is not None:
         budget, lines = kv_memory, [f"KV cache: {format_size(kv_memory)}, as asked for"]
     else:
@@ -65,7 +66,7 @@ def plan_kv(
     lines.append(shape.explain())
     tokens = budget // shape.bytes_per_token
     wanted = min(max_model_len or model_max_len, model_max_len)
-    page = page_size or min(wanted, tokens) or 1
+    page = page_size or min(-(-wanted // page_multiple), tokens // page_multiple) * page_multiple or 1
     num_blocks = tokens // page
     if num_blocks == 0:
         raise CapacityError(

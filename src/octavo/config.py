@@ -25,7 +25,7 @@ from octavo.errors import ConfigError
 VARIABLE_PREFIX = "OCTAVO_"
 CONFIG_VARIABLE = "OCTAVO_CONFIG"
 # Variables that are ours but no engine option: they never draw a "did you mean".
-OTHER_VARIABLES = re.compile(r"OCTAVO_(CONFIG|API_KEY|TEST_\w+|CI_\w+)")
+OTHER_VARIABLES = re.compile(r"OCTAVO_(CONFIG|API_KEY|KERNEL_LIBRARY|TEST_\w+|CI_\w+)")
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -126,6 +126,12 @@ class EngineOptions(pydantic.BaseModel, frozen=True, extra="forbid"):
         Group.COMPUTE,
         "threads for computing on a CPU (none: one per core)",
         ge=1,
+    )
+
+    kernels: Literal["auto", "torch", "portable", "avx2", "avx512", "amx"] = _option(
+        "auto",
+        Group.COMPUTE,
+        "native kernels on a CPU by instruction set, or plain torch; auto: the best this processor has",
     )
 
     max_model_len: int | None = _option(

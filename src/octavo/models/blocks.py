@@ -8,7 +8,7 @@ import torch
 from octavo.models.config import LayerConfig, ModelConfig
 from octavo.models.rope import inverse_frequencies
 from octavo.models.weights import WeightSet
-from octavo.ops import AttentionSpec, Batch, LayerKV, Norm, RopeTable
+from octavo.ops import KV, AttentionSpec, Batch, Norm, RopeTable
 
 
 class Attention:
@@ -41,7 +41,7 @@ class Attention:
             {f"{name}.o_proj": config.hidden_size}, config.num_heads * self.head_dim, bias=output_bias
         )
 
-    def forward(self, x: torch.Tensor, batch: Batch, kv: LayerKV) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, batch: Batch, kv: KV) -> torch.Tensor:
         ops = self.ops
         query, key, value = ops.split_heads(ops.linear(x, self.qkv), self.heads, self.head_dim)
         if self.query_norm is not None:
@@ -76,7 +76,7 @@ class GatedMlp:
 
 
 class Layer(Protocol):
-    def forward(self, stream: torch.Tensor, batch: Batch, kv: LayerKV) -> torch.Tensor: ...
+    def forward(self, stream: torch.Tensor, batch: Batch, kv: KV) -> torch.Tensor: ...
 
 
 MakeLayer = Callable[[ModelConfig, LayerConfig, WeightSet, str, RopeTable], Layer]
@@ -113,7 +113,7 @@ class Decoder:
             else weights.linear({"lm_head": config.vocab_size}, config.hidden_size)
         )
 
-    def forward(self, batch: Batch, kv: Sequence[LayerKV]) -> torch.Tensor:
+    def forward(self, batch: Batch, kv: Sequence[KV]) -> torch.Tensor:
         """Hidden states after the final norm: [T, hidden_size]"""
         stream = self.ops.embedding(self.embedding, batch.token_ids, scale=self.embedding_scale)
         for layer, layer_kv in zip(self.layers, kv, strict=True):

@@ -13,7 +13,7 @@ import torch
 from octavo.models.blocks import Attention, Decoder, GatedMlp
 from octavo.models.config import LayerConfig, ModelConfig
 from octavo.models.weights import WeightSet
-from octavo.ops import Batch, LayerKV, RopeTable
+from octavo.ops import KV, Batch, RopeTable
 
 _NORM_OFFSET = 1.0
 
@@ -42,7 +42,7 @@ class GemmaLayer:
         self.mlp = GatedMlp(config, weights, f"{name}.mlp", weights.ops.geglu)
         self.mlp_output_norm = norm(f"{name}.post_feedforward_layernorm")
 
-    def forward(self, stream: torch.Tensor, batch: Batch, kv: LayerKV) -> torch.Tensor:
+    def forward(self, stream: torch.Tensor, batch: Batch, kv: KV) -> torch.Tensor:
         ops = self.ops
         attended = self.attention.forward(ops.rms_norm(stream, self.input_norm), batch, kv)
         stream, x = ops.add_rms_norm(stream, ops.rms_norm(attended, self.attended_norm), self.mlp_norm)

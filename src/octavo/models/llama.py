@@ -11,7 +11,7 @@ import torch
 from octavo.models.blocks import Attention, Decoder, GatedMlp
 from octavo.models.config import LayerConfig, ModelConfig
 from octavo.models.weights import WeightSet
-from octavo.ops import Batch, LayerKV, RopeTable
+from octavo.ops import KV, Batch, RopeTable
 
 
 class LlamaLayer:
@@ -46,7 +46,7 @@ class LlamaLayer:
         self.mlp_norm = weights.norm(f"{name}.post_attention_layernorm", config.hidden_size, config.norm_eps)
         self.mlp = GatedMlp(config, weights, f"{name}.mlp", weights.ops.swiglu)
 
-    def forward(self, stream: torch.Tensor, batch: Batch, kv: LayerKV) -> torch.Tensor:
+    def forward(self, stream: torch.Tensor, batch: Batch, kv: KV) -> torch.Tensor:
         ops = self.ops
         attended = self.attention.forward(ops.rms_norm(stream, self.input_norm), batch, kv)
         stream, x = ops.add_rms_norm(stream, attended, self.mlp_norm)

@@ -10,14 +10,14 @@ from octavo.models.gemma import build_gemma3
 from octavo.models.llama import build_llama
 from octavo.models.qwen import build_qwen2, build_qwen3
 from octavo.models.weights import WeightSet, WeightTarget
-from octavo.ops import Batch, LayerKV, Ops
+from octavo.ops import KV, Batch, Ops
 
 
 class Model(Protocol):
     @property
     def config(self) -> ModelConfig: ...
 
-    def forward(self, batch: Batch, kv: Sequence[LayerKV]) -> torch.Tensor:
+    def forward(self, batch: Batch, kv: Sequence[KV]) -> torch.Tensor:
         """Writes the batch's keys and values into `kv`, one per layer; hidden states after the final norm."""
         ...
 

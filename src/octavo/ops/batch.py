@@ -1,8 +1,11 @@
 """The tokens of one step, as tensors."""
 
+import functools
 from dataclasses import dataclass
 
 import torch
+
+from octavo.kernels.attention import SequenceTable
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,16 @@ class Batch:
     kv_slots: torch.Tensor  # int64 [T]: page * page_size + offset, where the row's key and value go
     sequences: tuple[BatchSequence, ...]
     page_size: int
+
+    @functools.cached_property
+    def sequence_table(self) -> SequenceTable:
+        """The sequences as the native attention reads them, made once for all layers."""
+        return SequenceTable.from_lists(
+            [sequence.first_row for sequence in self.sequences],
+            [sequence.num_rows for sequence in self.sequences],
+            [sequence.context for sequence in self.sequences],
+            [sequence.blocks for sequence in self.sequences],
+        )
 
     @property
     def num_positions(self) -> int:

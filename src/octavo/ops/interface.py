@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 
 from octavo.ops.batch import Batch
-from octavo.ops.kv import LayerKV
+from octavo.ops.kv import KV
 from octavo.ops.parameters import Norm
 from octavo.ops.rope import RopeTable
 
@@ -74,6 +74,10 @@ class Ops(Protocol):
         """`inverse_frequencies`: float32 [head_dim / 2], on the CPU."""
         ...
 
+    def new_kv(self, num_blocks: int, page_size: int, kv_heads: int, head_dim: int) -> KV:
+        """Pages for one layer's keys and values, not filled."""
+        ...
+
     def embedding(self, table: Linear, token_ids: torch.Tensor, *, scale: float = 1.0) -> torch.Tensor:
         """The tokens' rows times `scale`, which is first rounded to the dtype."""
         ...
@@ -113,7 +117,7 @@ class Ops(Protocol):
         value: torch.Tensor,
         *,
         batch: Batch,
-        kv: LayerKV,
+        kv: KV,
         spec: AttentionSpec,
     ) -> torch.Tensor:
         """Writes `key` and `value` into the pages, then attends over them: [T, heads * head_dim].

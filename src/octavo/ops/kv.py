@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
+from octavo.kernels.attention import KVPages
+
 
 @dataclass(frozen=True)
 class LayerKV:
@@ -11,3 +13,6 @@ class LayerKV:
 
     keys: torch.Tensor
     values: torch.Tensor
+
+
+KV = LayerKV | KVPages  # whichever the operations made; a model only passes it on

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from octavo.ops.batch import Batch
 from octavo.ops.interface import AttentionSpec, Linear
-from octavo.ops.kv import LayerKV
+from octavo.ops.kv import KV, LayerKV
 from octavo.ops.parameters import Norm, TensorTarget
 from octavo.ops.rope import RopeTable
 from octavo.ops.torch_attention import attend_pages
@@ -50,6 +50,14 @@ class TorchOps:
 
     def new_rope(self, inverse_frequencies: torch.Tensor) -> RopeTable:
         return RopeTable(inverse_frequencies, self.device)
+
+    def new_kv(self, num_blocks: int, page_size: int, kv_heads: int, head_dim: int) -> KV:
+        # Not filled: no row is read before it is written, and memory that is never touched costs nothing.
+        keys, values = (
+            torch.empty(num_blocks, page_size, kv_heads, head_dim, dtype=self.dtype, device=self.device)
+            for _ in range(2)
+        )
+        return LayerKV(keys, values)
 
     def embedding(self, table: Linear, token_ids: torch.Tensor, *, scale: float = 1.0) -> torch.Tensor:
         rows = F.embedding(token_ids, cast(TorchLinear, table).matrix)
@@ -94,13 +102,14 @@ class TorchOps:
         value: torch.Tensor,
         *,
         batch: Batch,
-        kv: LayerKV,
+        kv: KV,
         spec: AttentionSpec,
     ) -> torch.Tensor:
+        pages = cast(LayerKV, kv)
         rows = batch.kv_slots // batch.page_size, batch.kv_slots % batch.page_size
-        kv.keys[rows] = key.to(kv.keys.dtype)
-        kv.values[rows] = value.to(kv.values.dtype)
-        return attend_pages(query, batch, kv, spec).flatten(1)
+        pages.keys[rows] = key.to(pages.keys.dtype)
+        pages.values[rows] = value.to(pages.values.dtype)
+        return attend_pages(query, batch, pages, spec).flatten(1)
 
     def swiglu(self, gate_up: torch.Tensor) -> torch.Tensor:
         gate, up = gate_up.float().chunk(2, dim=-1)

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 import torch
 
 from octavo.models.registry import Model
-from octavo.ops import LayerKV, Ops
+from octavo.ops import KV, Ops
 from octavo.plan import SequenceSlice, SliceResult, StepPlan, StepResult
 from octavo.protocol import TokenLogprob
 from octavo.runner.batch_input import build_batch
 from octavo.runner.slots import Slots
-from octavo.sampling import RowError, SampleRow, sample_rows, score_rows
+from octavo.sampling import RowError, Sampler, SampleRow
 
 NOT_FINITE = "the model produced numbers that are not finite for this request"
 LOGITS_ROWS = 64  # so many at a time: a row of a large vocabulary takes a megabyte
@@ -24,7 +24,8 @@ class ModelRunner:
         self,
         model: Model,
         ops: Ops,
-        kv: Sequence[LayerKV],
+        kv: Sequence[KV],
+        sampler: Sampler,
         *,
         page_size: int,
         max_running: int,
@@ -33,6 +34,7 @@ class ModelRunner:
         self._model = model
         self._ops = ops
         self._kv = kv
+        self._sampler = sampler
         self._page_size = page_size
         self._slots = Slots(max_running, -(-max_model_len // page_size))
 
@@ -85,7 +87,7 @@ class ModelRunner:
         outcomes = [
             outcome
             for start in range(0, len(chosen), LOGITS_ROWS)
-            for outcome in sample_rows(
+            for outcome in self._sampler.sample_rows(
                 self._model.logits(hidden[rows[start : start + LOGITS_ROWS]]),
                 wanted[start : start + LOGITS_ROWS],
             )
@@ -119,5 +121,5 @@ class ModelRunner:
         for start in range(0, len(piece.score_ids), LOGITS_ROWS):
             token_ids = piece.score_ids[start : start + LOGITS_ROWS]
             logits = self._model.logits(rows[start : start + len(token_ids)])
-            scores += score_rows(logits, token_ids, top)
+            scores += self._sampler.score_rows(logits, token_ids, top)
         return scores

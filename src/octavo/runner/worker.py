@@ -11,13 +11,17 @@ from octavo.checkpoint import Checkpoint
 from octavo.checkpoint.load import load_weights
 from octavo.config import EngineOptions
 from octavo.devices import free_device_memory, resolve_device
+from octavo.errors import ConfigError
 from octavo.models.config import ModelConfig
 from octavo.models.registry import build_model
-from octavo.ops import Ops, select_ops
+from octavo.ops import NativeOps, Ops, select_ops
 from octavo.runner.kv_store import allocate_kv
 from octavo.runner.model_runner import ModelRunner
+from octavo.sampling import NativeSampler, TorchSampler
 
 logger = logging.getLogger(__name__)
+
+NATIVE_PAGE = 32  # tokens: two tiles of keys
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -37,7 +41,12 @@ def start_worker(checkpoint: Checkpoint, options: EngineOptions, *, progress: bo
         torch.set_num_threads(options.threads)
     config = ModelConfig.from_huggingface(checkpoint.config)
     device = resolve_device(options.device)
-    ops = select_ops(device, DTYPES[options.dtype_for(checkpoint.config)])
+    ops = select_ops(
+        device,
+        DTYPES[options.dtype_for(checkpoint.config)],
+        kernels=_kernels_for(config, options),
+        threads=options.threads,
+    )
     model, targets = build_model(config, ops)
     load_weights(checkpoint, targets, progress=progress)
     logger.info("weights of %s loaded in %.1f s", checkpoint.name, time.perf_counter() - started)
@@ -48,11 +57,29 @@ def start_worker(checkpoint: Checkpoint, options: EngineOptions, *, progress: bo
         model,
         ops,
         allocate_kv(config, kv_plan, ops),
+        NativeSampler(ops.engine) if isinstance(ops, NativeOps) else TorchSampler(),
         page_size=kv_plan.page_size,
         max_running=options.max_running,
         max_model_len=kv_plan.max_model_len,
     )
     return Worker(runner, config, kv_plan, device, ops.dtype)
+
+
+def _kernels_for(config: ModelConfig, options: EngineOptions) -> str:
+    """What the native attention cannot do is left to torch, unless somebody insists."""
+    problem = None
+    if options.page_size % NATIVE_PAGE:
+        problem = f"page_size {options.page_size} is not a multiple of {NATIVE_PAGE}"
+    elif config.head_dim % 16 or config.head_dim > 256:
+        problem = f"heads of {config.head_dim} are not a multiple of 16 up to 256"
+    if problem is None or options.kernels == "torch":
+        return options.kernels
+    if options.kernels != "auto":
+        raise ConfigError(
+            f"kernels {options.kernels!r} cannot be used: {problem}; use --kernels auto or torch"
+        )
+    logger.info("plain torch instead of native kernels: %s", problem)
+    return "torch"
 
 
 def _plan_memory(config: ModelConfig, ops: Ops, options: EngineOptions) -> KVPlan:
@@ -62,6 +89,7 @@ def _plan_memory(config: ModelConfig, ops: Ops, options: EngineOptions) -> KVPla
         fraction=options.kv_fraction_on(ops.device.type),
         kv_memory=options.kv_memory,
         page_size=options.page_size,
+        page_multiple=NATIVE_PAGE,
         max_model_len=options.max_model_len,
         model_max_len=config.max_positions,
     )

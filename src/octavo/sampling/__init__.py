@@ -1,6 +1,25 @@
 """Sampling: what token comes next, and how probable it was."""
 
+from octavo.sampling.native_sampler import NativeSampler
 from octavo.sampling.row_error import RowError
-from octavo.sampling.sampler import RowOutcome, RowState, SampleRow, sample_rows, score_rows
+from octavo.sampling.sampler import (
+    RowOutcome,
+    RowState,
+    Sampler,
+    SampleRow,
+    TorchSampler,
+    sample_rows,
+    score_rows,
+)
 
-__all__ = ["RowError", "RowOutcome", "RowState", "SampleRow", "sample_rows", "score_rows"]
+__all__ = [
+    "NativeSampler",
+    "RowError",
+    "RowOutcome",
+    "RowState",
+    "SampleRow",
+    "Sampler",
+    "TorchSampler",
+    "sample_rows",
+    "score_rows",
+]

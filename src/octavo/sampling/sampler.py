@@ -11,6 +11,7 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -60,6 +61,18 @@ class RowState:
         return self.params.temperature == 0 and not edited
 
 
+class Sampler(Protocol):
+    """Whatever draws tokens from logits. What a row gets depends on that row alone."""
+
+    def sample_rows(self, logits: torch.Tensor, rows: "Sequence[SampleRow]") -> "list[RowOutcome]":
+        """Draw one token per row of float32 [rows, vocab]. Does not append it to the state."""
+        ...
+
+    def score_rows(self, logits: torch.Tensor, token_ids: Sequence[int], top: int) -> list[TokenLogprob]:
+        """The logprob of a given token under each row. Raises RowError if a row is unusable."""
+        ...
+
+
 @dataclass(frozen=True)
 class SampleRow:
     state: RowState
@@ -73,6 +86,16 @@ class RowOutcome:
     token_id: int | None = None
     logprob: TokenLogprob | None = None  # if the request asked for it
     error: str | None = None
+
+
+class TorchSampler:
+    """In plain torch: the oracle of every other one."""
+
+    def sample_rows(self, logits: torch.Tensor, rows: Sequence[SampleRow]) -> list[RowOutcome]:
+        return sample_rows(logits, rows)
+
+    def score_rows(self, logits: torch.Tensor, token_ids: Sequence[int], top: int) -> list[TokenLogprob]:
+        return score_rows(logits, token_ids, top)
 
 
 def sample_rows(logits: torch.Tensor, rows: Sequence[SampleRow]) -> list[RowOutcome]:

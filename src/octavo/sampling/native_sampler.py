@@ -1,0 +1,83 @@
+"""Sampling by the native kernel: the tokens of `sampler`, which is its oracle, in a fraction of the time."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from octavo.kernels import sampling as kernel
+from octavo.kernels.library import Engine
+from octavo.kernels.sampling import Outcome, Row, RowStatus
+from octavo.protocol import TokenLogprob
+from octavo.sampling.random import noise_key
+from octavo.sampling.row_error import NO_TOKEN_LEFT, SAMPLING_FAILED, UNUSABLE_LOGITS, RowError
+from octavo.sampling.sampler import RowOutcome, SampleRow
+
+logger = logging.getLogger(__name__)
+
+ERRORS = {
+    RowStatus.UNUSABLE_LOGITS: UNUSABLE_LOGITS,
+    RowStatus.NO_TOKEN_LEFT: NO_TOKEN_LEFT,
+    RowStatus.BAD_ID: SAMPLING_FAILED,
+}
+
+
+@dataclass(frozen=True)
+class NativeSampler:
+    engine: Engine
+
+    def sample_rows(self, logits: torch.Tensor, rows: Sequence[SampleRow]) -> list[RowOutcome]:
+        """See `sampler.sample_rows`."""
+        wanted = [_asked(row) for row in rows]
+        drawn = iter(kernel.sample(self.engine, *_only_good(logits, wanted)))
+        return [RowOutcome(error=SAMPLING_FAILED) if row is None else _outcome(next(drawn)) for row in wanted]
+
+    def score_rows(self, logits: torch.Tensor, token_ids: Sequence[int], top: int) -> list[TokenLogprob]:
+        """See `sampler.score_rows`."""
+        rows = [Row(temperature=0.0, logprobs=top, given=token_id) for token_id in token_ids]
+        outcomes = [_outcome(outcome) for outcome in kernel.sample(self.engine, logits, rows)]
+        scores = [outcome.logprob for outcome in outcomes if outcome.logprob is not None]
+        if len(scores) < len(outcomes):
+            raise RowError(next(outcome.error for outcome in outcomes if outcome.error))
+        return scores
+
+
+def _only_good(logits: torch.Tensor, rows: Sequence[Row | None]) -> tuple[torch.Tensor, list[Row]]:
+    good = [index for index, row in enumerate(rows) if row is not None]
+    return (logits if len(good) == len(rows) else logits[good]), [row for row in rows if row is not None]
+
+
+def _asked(row: SampleRow) -> Row | None:
+    """What the row asks of the kernel; None if its history is not that of its position."""
+    state, params = row.state, row.state.params
+    if state.tally is not None and state.num_tokens != row.position:
+        # Penalties from another moment of the history would be a wrong answer that nobody notices.
+        logger.error(
+            "the history has %d tokens, the token drawn is number %d", state.num_tokens, row.position
+        )
+        return None
+    return Row(
+        temperature=params.temperature,
+        noise_key=noise_key(state.seed, state.choice, row.position),
+        top_k=params.top_k,
+        top_p=params.top_p,
+        min_p=params.min_p,
+        repetition_penalty=params.repetition_penalty,
+        presence_penalty=params.presence_penalty,
+        frequency_penalty=params.frequency_penalty,
+        seen_ids=None if state.tally is None else state.tally.ids,
+        seen_counts=None if state.tally is None else state.tally.counts,
+        bias_ids=state.bias_ids,
+        bias_values=state.bias_values,
+        banned_ids=state.stop_ids if state.bans_stop_at(row.position) else None,
+        logprobs=params.logprobs,
+    )
+
+
+def _outcome(outcome: Outcome) -> RowOutcome:
+    if outcome.status != RowStatus.OK:
+        return RowOutcome(error=ERRORS[outcome.status])
+    if outcome.logprob is None:
+        return RowOutcome(outcome.token_id)
+    return RowOutcome(outcome.token_id, TokenLogprob(outcome.token_id, outcome.logprob, outcome.top))
