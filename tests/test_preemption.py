@@ -66,7 +66,7 @@ def test_sixty_four_requests_on_a_tiny_model(tiny_checkpoint: Path, prefix_cachi
         tiny_checkpoint,
         most_tokens=64,
         pages=36,
-        bytes_per_token=2 * 2 * 2 * 12 * 4,
+        bytes_per_token=2 * 2 * 2 * 16 * 4,
         prefix_caching=prefix_caching,
     )
 

@@ -13,7 +13,7 @@ import torch
 from octavo import LLM, SamplingParams
 
 NUM_TOKENS = 48
-SMALL_STEPS = {"page_size": 16, "max_running": 16, "max_step_tokens": 40}
+SMALL_STEPS = {"page_size": 32, "max_running": 16, "max_step_tokens": 40}
 NEAR_TIE = 1e-3  # where the oracle's two best logits are nearer than this, rounding may decide
 
 PROMPTS = [

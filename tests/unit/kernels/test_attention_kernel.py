@@ -390,6 +390,20 @@ def test_wrong_tables() -> None:
         SequenceTable(one, one, one, torch.tensor([0, 1]), one.to("meta"))
 
 
+BAD_SIZES = (
+    *(("heads", value) for value in (0, 3, -4)),
+    *(("window", value) for value in (-1,)),
+    *(("scale", value) for value in (0.0, -1.0, torch.nan, torch.inf)),
+    *(("softcap", value) for value in (-1.0, torch.nan, torch.inf)),
+    *(("page_size", value) for value in (0, 31, 2**40)),
+    *(("head_dim", value) for value in (0, 17, 272)),
+    ("num_blocks", 0),
+    ("num_rows", 0),
+    ("num_sequences", 0),
+    ("dtype", 5),
+)
+
+
 def test_wrong_arguments_write_nothing(engine: Engine, small: tuple[Sequences, KVPages]) -> None:
     sequences, pages = small
     query = sequences.query[0]
@@ -427,18 +441,7 @@ def test_wrong_arguments_write_nothing(engine: Engine, small: tuple[Sequences, K
     for name in ("q", "out", "keys", "values", "first_rows", "row_counts", "contexts", "blocks"):
         assert status(changes={name: None}) == 1
     assert status(changes={"keys": pages.struct.keys + 4}) == 4
-    for name, value in (
-        *(("heads", value) for value in (0, 3, -4)),
-        *(("window", value) for value in (-1,)),
-        *(("scale", value) for value in (0.0, -1.0, torch.nan, torch.inf)),
-        *(("softcap", value) for value in (-1.0, torch.nan, torch.inf)),
-        *(("page_size", value) for value in (0, 31, 2**40)),
-        *(("head_dim", value) for value in (0, 17, 272)),
-        ("num_blocks", 0),
-        ("num_rows", 0),
-        ("num_sequences", 0),
-        ("dtype", 5),
-    ):
+    for name, value in BAD_SIZES:
         assert status(changes={name: value}) == 2, (name, value)
     for name, value in (
         ("q_stride", 63),

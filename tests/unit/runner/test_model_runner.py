@@ -9,6 +9,8 @@ from octavo.checkpoint import open_checkpoint
 from octavo.config import EngineOptions
 from octavo.devices import resolve_device
 from octavo.errors import ConfigError
+from octavo.kernels.library import find_library
+from octavo.ops import NativeOps
 from octavo.plan import SequenceSlice, SlotOpening, StepPlan
 from octavo.protocol import SamplingParams
 from octavo.runner import Worker, start_worker
@@ -82,3 +84,17 @@ def test_prompt_scores_are_the_models_own_logprobs(worker: Worker) -> None:
 def test_a_device_that_is_not_there_is_named() -> None:
     with pytest.raises(ConfigError, match="--device cpu"):
         resolve_device("cuda:7")
+
+
+@pytest.mark.parametrize(("page_size", "native"), [(32, True), (64, True), (0, True), (8, False)])
+def test_native_kernels_need_pages_of_a_multiple_of_32(
+    tiny_checkpoint: Path, page_size: int, native: bool
+) -> None:
+    checkpoint = open_checkpoint(str(tiny_checkpoint))
+    options = EngineOptions(kv_memory="1MiB", page_size=page_size, kernels="auto")
+    worker = start_worker(checkpoint, options, progress=False)
+    assert isinstance(worker.runner._ops, NativeOps) is (native and find_library() is not None)
+    assert worker.kv_plan.page_size % (32 if native else 8) == 0
+    if not native:
+        with pytest.raises(ConfigError, match="not a multiple of 32"):
+            start_worker(checkpoint, EngineOptions(page_size=8, kernels="portable"), progress=False)

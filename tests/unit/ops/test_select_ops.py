@@ -1,0 +1,65 @@
+"""Which operations a machine and the options lead to."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from octavo import ops
+from octavo.errors import ConfigError
+from octavo.kernels.library import Isa, find_library
+from octavo.ops import NativeOps, select_ops
+from octavo.ops.torch_ops import TorchOps
+
+needs_library = pytest.mark.skipif(find_library() is None, reason="no native library was built")
+
+
+def test_torch_is_torch() -> None:
+    assert isinstance(select_ops("cpu", torch.float32, kernels="torch"), TorchOps)
+
+
+@needs_library
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_auto_is_the_best_this_processor_has(dtype: torch.dtype) -> None:
+    chosen = select_ops("cpu", dtype, kernels="auto", threads=1)
+    assert isinstance(chosen, NativeOps)
+    assert (chosen.dtype, chosen.engine.isa) == (dtype, chosen.engine.library.best_isa)
+
+
+@needs_library
+def test_an_instruction_set_can_be_asked_for() -> None:
+    chosen = select_ops("cpu", torch.float32, kernels="portable", threads=1)
+    assert isinstance(chosen, NativeOps)
+    assert chosen.engine.isa is Isa.PORTABLE
+
+
+def test_what_the_kernels_cannot_do_is_torch_unless_insisted_on() -> None:
+    assert isinstance(select_ops("cpu", torch.float16, kernels="auto"), TorchOps)
+    assert isinstance(select_ops("meta", torch.float32, kernels="auto"), TorchOps)
+    with pytest.raises(ConfigError, match="--kernels auto or torch"):
+        select_ops("cpu", torch.float16, kernels="portable")
+
+
+def test_without_a_library_torch_computes_and_a_line_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ops, "find_library", lambda: None)
+    with caplog.at_level("INFO", logger="octavo"):
+        assert isinstance(select_ops("cpu", torch.float32, kernels="auto"), TorchOps)
+    assert [record.message for record in caplog.records] == [
+        "no native kernels were built when Octavo was installed: computing with plain torch"
+    ]
+    with pytest.raises(ConfigError, match="no library was built"):
+        select_ops("cpu", torch.float32, kernels="amx")
+
+
+@needs_library
+def test_an_instruction_set_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ops.KernelLibrary, "best_isa", Isa.AVX2)
+    with pytest.raises(ConfigError, match="this processor has no amx; its best is avx2"):
+        select_ops("cpu", torch.float32, kernels="amx")
+
+
+def test_the_library_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OCTAVO_KERNEL_LIBRARY", "/somewhere/else.so")
+    assert find_library() == Path("/somewhere/else.so")
