@@ -29,7 +29,7 @@ class NativeSampler:
 
     def sample_rows(self, logits: torch.Tensor, rows: Sequence[SampleRow]) -> list[RowOutcome]:
         """See `sampler.sample_rows`."""
-        wanted = [_asked(row) for row in rows]
+        wanted = [kernel_row(row) for row in rows]
         drawn = iter(kernel.sample(self.engine, *_only_good(logits, wanted)))
         return [RowOutcome(error=SAMPLING_FAILED) if row is None else _outcome(next(drawn)) for row in wanted]
 
@@ -48,7 +48,7 @@ def _only_good(logits: torch.Tensor, rows: Sequence[Row | None]) -> tuple[torch.
     return (logits if len(good) == len(rows) else logits[good]), [row for row in rows if row is not None]
 
 
-def _asked(row: SampleRow) -> Row | None:
+def kernel_row(row: SampleRow) -> Row | None:
     """What the row asks of the kernel; None if its history is not that of its position."""
     state, params = row.state, row.state.params
     if state.tally is not None and state.num_tokens != row.position:

@@ -15,6 +15,7 @@ from octavo.kernels.sampling import Outcome, Row, RowStatus, Sampled, SampleRowA
 from octavo.plan import SlotOpening
 from octavo.protocol import SamplingParams
 from octavo.sampling import RowState, SampleRow, sample_rows, score_rows
+from octavo.sampling.native_sampler import kernel_row
 from octavo.sampling.random import noise_key
 
 OpenEngine = Callable[..., Engine]
@@ -35,23 +36,9 @@ def _declared(library: KernelLibrary) -> None:
 
 
 def native(row: SampleRow) -> Row:
-    state, params = row.state, row.state.params
-    return Row(
-        temperature=params.temperature,
-        noise_key=noise_key(state.seed, state.choice, row.position),
-        top_k=params.top_k,
-        top_p=params.top_p,
-        min_p=params.min_p,
-        repetition_penalty=params.repetition_penalty,
-        presence_penalty=params.presence_penalty,
-        frequency_penalty=params.frequency_penalty,
-        seen_ids=None if state.tally is None else state.tally.ids,
-        seen_counts=None if state.tally is None else state.tally.counts,
-        bias_ids=state.bias_ids,
-        bias_values=state.bias_values,
-        banned_ids=state.stop_ids if state.bans_stop_at(row.position) else None,
-        logprobs=params.logprobs,
-    )
+    asked = kernel_row(row)
+    assert asked is not None
+    return asked
 
 
 def open_row(
