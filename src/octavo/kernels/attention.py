@@ -86,7 +86,6 @@ class KVPages:
         head_dim: int,
         dtype: torch.dtype,
     ) -> None:
-        library.declare(PROTOTYPES)
         self.num_blocks, self.page_size = num_blocks, page_size
         self.kv_heads, self.head_dim, self.dtype = kv_heads, head_dim, dtype
         sizes = num_blocks, page_size, kv_heads, head_dim
@@ -104,7 +103,6 @@ class KVPages:
         library: KernelLibrary, *, page_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype
     ) -> int:
         """Of one block's keys and values; 0 if the kernels cannot have such pages."""
-        library.declare(PROTOTYPES)
         return 2 * int(library.functions.ov_kv_bytes(DTYPES[dtype], 1, page_size, kv_heads, head_dim))
 
 

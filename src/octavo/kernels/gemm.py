@@ -41,7 +41,6 @@ class PackedMatrix:
     """A weight [n, k] in the packed form, and the target its rows are streamed into: no second copy."""
 
     def __init__(self, library: KernelLibrary, n: int, k: int, dtype: torch.dtype) -> None:
-        library.declare(PROTOTYPES)
         self._library = library
         self.n, self.k, self.dtype = n, k, dtype
         self._memory = Memory(library, library.functions.ov_packed_bytes(DTYPES[dtype], n, k))

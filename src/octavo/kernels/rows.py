@@ -1,7 +1,6 @@
 """Operations on rows of activations: norms, rope, gated activations, sums. See `octavo.ops.interface`.
 
-`KernelLibrary.declare(PROTOTYPES)` comes first, once. Tensors are on the CPU, bfloat16 or float32, and
-contiguous in their last dimension.
+Tensors are on the CPU, bfloat16 or float32, and contiguous in their last dimension.
 """
 
 import ctypes

@@ -1,7 +1,4 @@
-"""Sampling: one native call draws the tokens of all rows. `octavo.sampling` is the oracle.
-
-`KernelLibrary.declare(PROTOTYPES)` comes first, once.
-"""
+"""Sampling: one native call draws the tokens of all rows. `octavo.sampling` is the oracle."""
 
 import ctypes
 import enum

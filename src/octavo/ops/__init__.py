@@ -6,8 +6,9 @@ import os
 import torch
 
 from octavo.errors import ConfigError
-from octavo.kernels import attention, gemm, rows, sampling
-from octavo.kernels.library import Engine, Isa, KernelLibrary, find_library
+from octavo.kernels import gemm
+from octavo.kernels.library import Engine, Isa, find_library
+from octavo.kernels.loading import load_kernels
 from octavo.ops.batch import Batch, BatchSequence
 from octavo.ops.interface import AttentionSpec, Linear, Ops, WeightTarget
 from octavo.ops.kv import KV, LayerKV
@@ -56,9 +57,7 @@ def select_ops(
         )
     if not can_be_native:
         raise ConfigError(f"kernels {kernels!r} do not do {dtype} on {device}; use --kernels auto or torch")
-    library = KernelLibrary(path)
-    for kernel in (gemm, attention, rows, sampling):
-        library.declare(kernel.PROTOTYPES)
+    library = load_kernels(path)
     isa = library.best_isa if kernels == "auto" else Isa[kernels.upper()]
     if isa > library.best_isa:
         raise ConfigError(f"this processor has no {kernels}; its best is {library.best_isa.name.lower()}")

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from octavo.kernels.library import Engine, Isa, KernelLibrary, find_library
+from octavo.kernels.loading import load_kernels
 
 
 @pytest.fixture(scope="session")
@@ -12,7 +13,7 @@ def library() -> KernelLibrary:
     path = find_library()
     if path is None:
         pytest.skip("no native library was built when the package was installed")
-    return KernelLibrary(path)
+    return load_kernels(path)
 
 
 @pytest.fixture(scope="session")

@@ -21,11 +21,6 @@ WIDTHS = [1, 2, 15, 16, 17, 64, 80, 576, 1000]
 EPS = 1e-5
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _declared(library: KernelLibrary) -> None:
-    library.declare(rows.PROTOTYPES)
-
-
 def random(
     *shape: int, dtype: torch.dtype = torch.float32, spread: float = 2.0, seed: int = 0
 ) -> torch.Tensor:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from octavo.kernels import sampling
 from octavo.kernels.library import Engine, Isa, KernelLibrary
 from octavo.kernels.sampling import Outcome, Row, RowStatus, Sampled, SampleRowArguments, sample
 from octavo.plan import SlotOpening
@@ -28,11 +27,6 @@ def one_torch_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _declared(library: KernelLibrary) -> None:
-    library.declare(sampling.PROTOTYPES)
 
 
 def native(row: SampleRow) -> Row:

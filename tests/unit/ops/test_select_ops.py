@@ -7,7 +7,7 @@ import torch
 
 from octavo import ops
 from octavo.errors import ConfigError
-from octavo.kernels.library import Isa, find_library
+from octavo.kernels.library import Isa, KernelLibrary, find_library
 from octavo.ops import NativeOps, select_ops
 from octavo.ops.torch_ops import TorchOps
 
@@ -55,7 +55,7 @@ def test_without_a_library_torch_computes_and_a_line_says_so(
 
 @needs_library
 def test_an_instruction_set_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ops.KernelLibrary, "best_isa", Isa.AVX2)
+    monkeypatch.setattr(KernelLibrary, "best_isa", Isa.AVX2)
     with pytest.raises(ConfigError, match="this processor has no amx; its best is avx2"):
         select_ops("cpu", torch.float32, kernels="amx")
 

@@ -1,5 +1,5 @@
-// The product by fused multiply-add, for any vector width. An ISA's object defines `Vector` (a few floats with
-// load, broadcast, fma and the two halves of packed bf16 pairs) and then takes its kernels from here.
+// The product by fused multiply-add, for any vector width: each ISA's object compiles it with the `Vector` that its
+// flags give it in vector_math.h.
 //
 // A panel is ROWS rows of x times one block of 32 columns; its sums stay in registers while k runs from 0 upwards:
 //
@@ -7,11 +7,12 @@
 #pragma once
 
 #include "gemm_store.h"
+#include "vector_math.h"
 
 namespace octavo {
 namespace {
 
-template <class Vector, int ROWS>
+template <int ROWS>
 inline void panel_f32(const Gemm& gemm, int64_t row, int64_t block) {
   constexpr int VECTORS = BLOCK / Vector::WIDTH;
   const float* x = static_cast<const float*>(gemm.x) + row * gemm.x_stride;
@@ -35,7 +36,7 @@ inline void panel_f32(const Gemm& gemm, int64_t row, int64_t block) {
 }
 
 // x was widened to float by `widen`; the weights are widened here: a 32-bit word of a tile holds k (low) and k + 1.
-template <class Vector, int ROWS>
+template <int ROWS>
 inline void panel_bf16(const Gemm& gemm, int64_t row, int64_t block) {
   constexpr int HALF = 16 / Vector::WIDTH;  // vectors in one half of the block
   const int64_t stride = blocks_of(gemm.k) * BLOCK;
@@ -65,40 +66,38 @@ inline void panel_bf16(const Gemm& gemm, int64_t row, int64_t block) {
   }
 }
 
-template <class Vector>
-struct FmaGemm {
-  static size_t nothing(int64_t, int64_t) { return 0; }
-  static void prepare_nothing(const Gemm&, int64_t, void*) {}
+// Sums fill the registers: 8 x 2 of AVX512's 32, 2 x 4 of AVX2's 16.
+constexpr int ROWS_AT_ONCE = Vector::WIDTH == 16 ? 8 : Vector::WIDTH == 8 ? 2 : 1;
 
-  static size_t widened_bytes(int64_t m, int64_t k) { return size_t(m) * size_t(blocks_of(k) * BLOCK) * 4; }
+size_t nothing(int64_t, int64_t) { return 0; }
+void prepare_nothing(const Gemm&, int64_t, void*) {}
 
-  // bf16 rows to float rows, padded with zeros to a multiple of 32.
-  static void widen(const Gemm& gemm, int64_t tile, void* prepared) {
-    const int64_t stride = blocks_of(gemm.k) * BLOCK;
-    for (int64_t row = tile * 16; row < gemm.m && row < tile * 16 + 16; ++row) {
-      const bf16* from = static_cast<const bf16*>(gemm.x) + row * gemm.x_stride;
-      float* to = static_cast<float*>(prepared) + row * stride;
-      for (int64_t k = 0; k < gemm.k; ++k) to[k] = to_float(from[k]);
-      for (int64_t k = gemm.k; k < stride; ++k) to[k] = 0.0f;
-    }
-  }
+size_t widened_bytes(int64_t m, int64_t k) { return size_t(m) * size_t(blocks_of(k) * BLOCK) * sizeof(float); }
 
-  template <void (*WIDE)(const Gemm&, int64_t, int64_t), void (*ONE)(const Gemm&, int64_t, int64_t)>
-  static void multiply(const Gemm& gemm, int64_t first_block, int64_t end_block) {
-    for (int64_t block = first_block; block < end_block; ++block) {
-      int64_t row = 0;
-      for (; row + Vector::ROWS <= gemm.m; row += Vector::ROWS) WIDE(gemm, row, block);
-      for (; row < gemm.m; ++row) ONE(gemm, row, block);
-    }
+// bf16 rows to float rows, padded with zeros to a multiple of 32.
+void widen(const Gemm& gemm, int64_t tile, void* prepared) {
+  const int64_t stride = blocks_of(gemm.k) * BLOCK;
+  for (int64_t row = tile * 16; row < gemm.m && row < tile * 16 + 16; ++row) {
+    const bf16* from = static_cast<const bf16*>(gemm.x) + row * gemm.x_stride;
+    float* to = static_cast<float*>(prepared) + row * stride;
+    for (int64_t k = 0; k < gemm.k; ++k) to[k] = to_float(from[k]);
+    for (int64_t k = gemm.k; k < stride; ++k) to[k] = 0.0f;
   }
+}
 
-  static constexpr GemmKernel f32() {
-    return {nothing, prepare_nothing, multiply<panel_f32<Vector, Vector::ROWS>, panel_f32<Vector, 1>>};
+using Panel = void (*)(const Gemm&, int64_t row, int64_t block);
+
+template <Panel SEVERAL, Panel ONE>
+void multiply(const Gemm& gemm, int64_t first_block, int64_t end_block) {
+  for (int64_t block = first_block; block < end_block; ++block) {
+    int64_t row = 0;
+    for (; row + ROWS_AT_ONCE <= gemm.m; row += ROWS_AT_ONCE) SEVERAL(gemm, row, block);
+    for (; row < gemm.m; ++row) ONE(gemm, row, block);
   }
-  static constexpr GemmKernel bf16_weights() {
-    return {widened_bytes, widen, multiply<panel_bf16<Vector, Vector::ROWS>, panel_bf16<Vector, 1>>};
-  }
-};
+}
+
+constexpr GemmKernel FMA_F32 = {nothing, prepare_nothing, multiply<panel_f32<ROWS_AT_ONCE>, panel_f32<1>>};
+constexpr GemmKernel FMA_BF16 = {widened_bytes, widen, multiply<panel_bf16<ROWS_AT_ONCE>, panel_bf16<1>>};
 
 }  // namespace
 }  // namespace octavo

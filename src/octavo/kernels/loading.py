@@ -1,0 +1,13 @@
+"""The native library with the functions of every kernel declared."""
+
+from pathlib import Path
+
+from octavo.kernels import attention, gemm, rows, sampling
+from octavo.kernels.library import KernelLibrary
+
+
+def load_kernels(path: Path) -> KernelLibrary:
+    library = KernelLibrary(path)
+    for kernel in (gemm, attention, rows, sampling):
+        library.declare(kernel.PROTOTYPES)
+    return library
