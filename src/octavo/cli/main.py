@@ -1,6 +1,7 @@
 """The `octavo` command: parse, dispatch, and turn errors into one clear line.
 
-Nothing here, nor in the modules it imports, imports torch: `octavo --help` answers at once.
+A command's module is imported when the command is named, and none imports torch before it needs a model:
+`octavo --help` answers at once.
 """
 
 import argparse
@@ -8,15 +9,15 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import octavo
-from octavo.cli import chat, config_show, generate, inspect
-from octavo.cli.flags import options_from
-from octavo.cli.invocation import Invocation
-from octavo.cli.model import OpenModel, open_llm
 from octavo.cli.terminal import Terminal
 from octavo.errors import ConfigError, OctavoError
+
+if TYPE_CHECKING:
+    from octavo.cli.model import OpenModel
 
 EXIT_ERROR = 1
 EXIT_USAGE = 2
@@ -24,16 +25,20 @@ EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 
-def main(argv: Sequence[str] | None = None, *, open_model: OpenModel = open_llm) -> int:
+def main(argv: Sequence[str] | None = None, *, open_model: "OpenModel | None" = None) -> int:
     """Run one command; the result is the exit code."""
     terminal = Terminal.of_process(os.environ)
     args = build_parser().parse_args(argv)
+    from octavo.cli.flags import options_from
+    from octavo.cli.invocation import Invocation
+    from octavo.cli.model import open_llm
+
     try:
         resolved = options_from(args, terminal)
         logging.basicConfig(format="octavo: %(message)s")
         quiet = getattr(args, "quiet", False)
         logging.getLogger("octavo").setLevel("ERROR" if quiet else resolved.options.log_level.upper())
-        code: int = args.run(Invocation(args, resolved, terminal, open_model))
+        code: int = args.run(Invocation(args, resolved, terminal, open_model or open_llm))
         terminal.stdout.flush()
         return code
     except OctavoError as error:
@@ -49,33 +54,47 @@ def main(argv: Sequence[str] | None = None, *, open_model: OpenModel = open_llm)
         return EXIT_BROKEN_PIPE
 
 
+class CommandParser(argparse.ArgumentParser):
+    """The parser of one command. Its module is imported and adds its arguments when the command is given;
+    a parser without a module is a group of commands."""
+
+    def __init__(self, *, module: str = "", **settings: Any) -> None:
+        super().__init__(**settings, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+        self._module = module
+
+    def parse_known_args(self, *arguments: Any, **keywords: Any) -> Any:
+        if self._module and self.get_default("run") is None:
+            command: Any = import_module(f"octavo.cli.{self._module}")
+            self.usage = f"octavo {command.USAGE} [options]"
+            self.description = command.DESCRIPTION
+            command.add_arguments(self)
+            self.add_argument("--debug", action="store_true", help="show tracebacks of errors")
+            self.set_defaults(run=command.run)
+        return super().parse_known_args(*arguments, **keywords)
+
+
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="octavo", description="An exact, fast and readable LLM inference engine.", allow_abbrev=False
     )
     parser.add_argument("--version", action="version", version=f"octavo {octavo.__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    _add(commands, "generate", "complete prompts", generate)
-    _add(commands, "chat", "talk with a model", chat)
-    _add(commands, "inspect", "describe a model and what fits this machine, without loading it", inspect)
-    config = commands.add_parser("config", help="show options and where they come from", allow_abbrev=False)
-    config_commands = config.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    _add(config_commands, "show", "print every option, its value and its origin", config_show)
+    commands = _commands_of(parser)
+    commands.add_parser("generate", help="complete prompts", module="generate")
+    commands.add_parser("chat", help="talk with a model", module="chat")
+    commands.add_parser(
+        "inspect", help="describe a model and what fits this machine, without loading it", module="inspect"
+    )
+    config = commands.add_parser("config", help="show options and where they come from")
+    _commands_of(config).add_parser(
+        "show", help="print every option, its value and its origin", module="config_show"
+    )
     return parser
 
 
-def _add(commands: Any, name: str, summary: str, module: Any) -> None:
-    parser = commands.add_parser(
-        name,
-        help=summary,
-        usage=f"octavo {module.USAGE} [options]",
-        description=module.DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+def _commands_of(parser: argparse.ArgumentParser) -> Any:
+    return parser.add_subparsers(
+        title="commands", metavar="COMMAND", required=True, parser_class=CommandParser
     )
-    module.add_arguments(parser)
-    parser.add_argument("--debug", action="store_true", help="show tracebacks of errors")
-    parser.set_defaults(run=module.run)
 
 
 if __name__ == "__main__":
