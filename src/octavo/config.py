@@ -133,6 +133,11 @@ class EngineOptions(pydantic.BaseModel, frozen=True, extra="forbid"):
         Group.COMPUTE,
         "native kernels on a CPU by instruction set, or plain torch; auto: the best this processor has",
     )
+    tape: bool = _option(
+        True,
+        Group.COMPUTE,
+        "with native kernels, run a step as one recorded call; off: call every kernel from Python",
+    )
 
     max_model_len: int | None = _option(
         None,

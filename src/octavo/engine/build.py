@@ -31,8 +31,8 @@ def build_engine(
         max_model_len=plan.max_model_len,
         page_size=plan.page_size,
         num_pages=plan.num_blocks,
-        device=str(worker.device),
-        dtype=str(worker.dtype).removeprefix("torch."),
+        device=str(worker.ops.device),
+        dtype=str(worker.ops.dtype).removeprefix("torch."),
         explanation=plan.explanation,
     )
     return EngineCore(scheduler, worker.runner.execute, time.monotonic), facts

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from octavo.kernels.gemm import DTYPES
-from octavo.kernels.library import Engine, KernelLibrary, Memory, Pointer, Size
+from octavo.kernels.library import Engine, Kernel, KernelArguments, KernelLibrary, Memory, Pointer, Size
 
 
 class KVPagesStruct(ctypes.Structure):
@@ -25,9 +25,8 @@ class KVPagesStruct(ctypes.Structure):
     )
 
 
-class KVWriteArguments(ctypes.Structure):
-    """`ov_kv_write_args`"""
-
+class KVWriteArguments(KernelArguments):
+    kernel = Kernel.KV_WRITE
     _fields_ = (
         ("pages", KVPagesStruct),
         ("k", Pointer),
@@ -41,9 +40,8 @@ class KVWriteArguments(ctypes.Structure):
     )
 
 
-class AttentionArguments(ctypes.Structure):
-    """`ov_attention_args`"""
-
+class AttentionArguments(KernelArguments):
+    kernel = Kernel.ATTENTION
     _fields_ = (
         ("pages", KVPagesStruct),
         ("q", Pointer),
@@ -176,7 +174,7 @@ def write_kv(
         slots.data_ptr(),
         len(slots),
     )
-    engine.library.check(engine.library.functions.ov_kv_write(engine.handle, ctypes.byref(arguments)))
+    engine.run(arguments, pages, key, value, slots)
 
 
 def attend(
@@ -216,7 +214,7 @@ def attend(
         scale,
         softcap or 0.0,
     )
-    engine.library.check(engine.library.functions.ov_attention(engine.handle, ctypes.byref(arguments)))
+    engine.run(arguments, pages, query, sequences, out)
     return out
 
 

@@ -6,14 +6,13 @@ from typing import Any
 
 import torch
 
-from octavo.kernels.library import Engine, KernelLibrary, Memory, Pointer, Size
+from octavo.kernels.library import Engine, Kernel, KernelArguments, KernelLibrary, Memory, Pointer, Size
 
 DTYPES = {torch.bfloat16: 0, torch.float32: 1}
 
 
-class GemmArguments(ctypes.Structure):
-    """`ov_gemm_args` of octavo_kernels.h, field by field."""
-
+class GemmArguments(KernelArguments):
+    kernel = Kernel.GEMM
     _fields_ = (
         ("dtype", ctypes.c_int),
         ("out_dtype", ctypes.c_int),
@@ -29,10 +28,24 @@ class GemmArguments(ctypes.Structure):
     )
 
 
+class EmbeddingArguments(KernelArguments):
+    kernel = Kernel.EMBEDDING
+    _fields_ = (
+        ("dtype", ctypes.c_int),
+        ("packed", Pointer),
+        ("n", Size),
+        ("k", Size),
+        ("ids", Pointer),
+        ("y", Pointer),
+        ("y_stride", Size),
+        ("num_rows", Size),
+    )
+
+
 PROTOTYPES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "ov_packed_bytes": (ctypes.c_uint64, (ctypes.c_int, Size, Size)),
     "ov_pack_rows": (ctypes.c_int, (ctypes.c_int, Pointer, Size, Size, Size, Size, Size, Pointer)),
-    "ov_unpack_rows": (ctypes.c_int, (ctypes.c_int, Pointer, Size, Size, Pointer, Size, Pointer, Size)),
+    "ov_embedding": (ctypes.c_int, (Pointer, ctypes.POINTER(EmbeddingArguments))),
     "ov_gemm": (ctypes.c_int, (Pointer, ctypes.POINTER(GemmArguments))),
 }
 
@@ -64,23 +77,26 @@ class PackedMatrix:
             )
         )
 
-    def read_rows(self, ids: torch.Tensor) -> torch.Tensor:
-        """[ids, k]: what an embedding looks up."""
-        ids = ids.to("cpu", torch.int64).contiguous()
-        rows = torch.empty(len(ids), self.k, dtype=self.dtype)
-        self._library.check(
-            self._library.functions.ov_unpack_rows(
-                DTYPES[self.dtype],
-                self.address,
-                self.n,
-                self.k,
-                ids.data_ptr(),
-                len(ids),
-                rows.data_ptr(),
-                self.k,
-            )
-        )
-        return rows
+
+def read_rows(engine: Engine, weight: PackedMatrix, ids: torch.Tensor) -> torch.Tensor:
+    """[ids, k]: what an embedding looks up."""
+    if ids.dtype != torch.int64 or ids.dim() != 1 or ids.device.type != "cpu" or not ids.is_contiguous():
+        raise ValueError("ids must be a contiguous int64 vector on the CPU")
+    y = torch.empty(len(ids), weight.k, dtype=weight.dtype)
+    if len(ids) == 0:
+        return y
+    arguments = EmbeddingArguments(
+        DTYPES[weight.dtype],
+        weight.address,
+        weight.n,
+        weight.k,
+        ids.data_ptr(),
+        y.data_ptr(),
+        weight.k,
+        len(ids),
+    )
+    engine.run(arguments, weight, ids, y)
+    return y
 
 
 def multiply(
@@ -113,5 +129,5 @@ def multiply(
         weight.n,
         weight.k,
     )
-    engine.library.check(engine.library.functions.ov_gemm(engine.handle, ctypes.byref(arguments)))
+    engine.run(arguments, x, weight, bias, y)
     return y

@@ -7,9 +7,11 @@ import ctypes
 import enum
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from octavo import kernels
 
@@ -28,6 +30,33 @@ class Isa(enum.IntEnum):
     AVX2 = 1
     AVX512 = 2
     AMX = 3
+
+
+class Kernel(enum.IntEnum):
+    """`ov_kernel` of octavo_kernels.h: the kernels of a forward pass. The function of GEMM is `ov_gemm`."""
+
+    EMBEDDING = 0
+    GEMM = 1
+    RMS_NORM = 2
+    ADD_RMS_NORM = 3
+    ROPE = 4
+    GATED = 5
+    ADD = 6
+    SCALE = 7
+    KV_WRITE = 8
+    ATTENTION = 9
+
+
+class KernelArguments(ctypes.Structure):
+    """The arguments of one kernel: its structure in octavo_kernels.h, field by field."""
+
+    kernel: ClassVar[Kernel]
+
+
+@dataclass(frozen=True)
+class RecordedCall:
+    arguments: KernelArguments
+    memory: tuple[object, ...]  # kept alive, so that no two addresses of a recording are the same
 
 
 PROTOTYPES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
@@ -80,14 +109,33 @@ class KernelLibrary:
 
 
 class Engine:
-    """Threads and scratch memory that kernels run on. One caller at a time."""
+    """Threads and scratch memory that kernels run on. One caller at a time, and one recording."""
 
     def __init__(self, library: KernelLibrary, num_threads: int, isa: Isa) -> None:
         self.library = library
         self.num_threads = num_threads
         self.isa = isa
         self.handle = Pointer()
+        self._recorded: list[RecordedCall] | None = None
         library.check(library.functions.ov_engine_open(num_threads, isa, ctypes.byref(self.handle)))
+
+    def run(self, arguments: KernelArguments, *memory: object) -> None:
+        """One kernel. `memory` is what the arguments point to."""
+        if self._recorded is not None:
+            self._recorded.append(RecordedCall(arguments, memory))
+            return
+        function = getattr(self.library.functions, f"ov_{arguments.kernel.name.lower()}")
+        self.library.check(function(self.handle, ctypes.byref(arguments)))
+
+    @contextmanager
+    def recording(self) -> Iterator[list[RecordedCall]]:
+        """Kernels are written down and not run: what they give is garbage."""
+        recorded: list[RecordedCall] = []
+        self._recorded = recorded
+        try:
+            yield recorded
+        finally:
+            self._recorded = None
 
     def __del__(self) -> None:
         if getattr(self, "handle", None):

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from octavo.kernels.gemm import DTYPES
-from octavo.kernels.library import Engine, Pointer, Size
+from octavo.kernels.library import Engine, Kernel, KernelArguments, Pointer, Size
 
 
 class Activation(enum.IntEnum):
@@ -19,9 +19,8 @@ class Activation(enum.IntEnum):
     GELU = 1  # the tanh form
 
 
-class RmsNormArguments(ctypes.Structure):
-    """`ov_rms_norm_args` of octavo_kernels.h, field by field; so are the structures below."""
-
+class RmsNormArguments(KernelArguments):
+    kernel = Kernel.RMS_NORM
     _fields_ = (
         ("dtype", ctypes.c_int32),
         ("eps", ctypes.c_float),
@@ -38,7 +37,8 @@ class RmsNormArguments(ctypes.Structure):
     )
 
 
-class AddRmsNormArguments(ctypes.Structure):
+class AddRmsNormArguments(KernelArguments):
+    kernel = Kernel.ADD_RMS_NORM
     _fields_ = (
         ("dtype", ctypes.c_int32),
         ("eps", ctypes.c_float),
@@ -56,7 +56,8 @@ class AddRmsNormArguments(ctypes.Structure):
     )
 
 
-class RopeArguments(ctypes.Structure):
+class RopeArguments(KernelArguments):
+    kernel = Kernel.ROPE
     _fields_ = (
         ("dtype", ctypes.c_int32),
         ("x", Pointer),
@@ -75,7 +76,8 @@ class RopeArguments(ctypes.Structure):
     )
 
 
-class GatedArguments(ctypes.Structure):
+class GatedArguments(KernelArguments):
+    kernel = Kernel.GATED
     _fields_ = (
         ("dtype", ctypes.c_int32),
         ("activation", ctypes.c_int32),
@@ -88,7 +90,8 @@ class GatedArguments(ctypes.Structure):
     )
 
 
-class AddArguments(ctypes.Structure):
+class AddArguments(KernelArguments):
+    kernel = Kernel.ADD
     _fields_ = (
         ("dtype", ctypes.c_int32),
         ("a", Pointer),
@@ -102,7 +105,8 @@ class AddArguments(ctypes.Structure):
     )
 
 
-class ScaleArguments(ctypes.Structure):
+class ScaleArguments(KernelArguments):
+    kernel = Kernel.SCALE
     _fields_ = (
         ("dtype", ctypes.c_int32),
         ("factor", ctypes.c_float),
@@ -142,7 +146,7 @@ def rms_norm(engine: Engine, x: torch.Tensor, gain: torch.Tensor, eps: float) ->
         *_head_strides(_as_heads(y)),
         *heads.shape,
     )
-    engine.library.check(engine.library.functions.ov_rms_norm(engine.handle, ctypes.byref(arguments)))
+    engine.run(arguments, x, gain, y)
     return y
 
 
@@ -170,7 +174,7 @@ def add_rms_norm(
         _row_stride(y),
         *stream.shape,
     )
-    engine.library.check(engine.library.functions.ov_add_rms_norm(engine.handle, ctypes.byref(arguments)))
+    engine.run(arguments, stream, update, gain, total, y)
     return total, y
 
 
@@ -211,7 +215,7 @@ def rope(
         *_head_strides(y),
         *x.shape,
     )
-    engine.library.check(engine.library.functions.ov_rope(engine.handle, ctypes.byref(arguments)))
+    engine.run(arguments, x, positions, cosines, sines, y)
     return y
 
 
@@ -234,7 +238,7 @@ def gated(engine: Engine, gate_up: torch.Tensor, activation: Activation) -> torc
         num_rows,
         width,
     )
-    engine.library.check(engine.library.functions.ov_gated(engine.handle, ctypes.byref(arguments)))
+    engine.run(arguments, gate_up, y)
     return y
 
 
@@ -255,7 +259,7 @@ def add(engine: Engine, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         _row_stride(y),
         *a.shape,
     )
-    engine.library.check(engine.library.functions.ov_add(engine.handle, ctypes.byref(arguments)))
+    engine.run(arguments, a, b, y)
     return y
 
 
@@ -268,7 +272,7 @@ def scale(engine: Engine, x: torch.Tensor, factor: float) -> torch.Tensor:
     arguments = ScaleArguments(
         DTYPES[x.dtype], factor, x.data_ptr(), _row_stride(x), y.data_ptr(), _row_stride(y), *x.shape
     )
-    engine.library.check(engine.library.functions.ov_scale(engine.handle, ctypes.byref(arguments)))
+    engine.run(arguments, x, y)
     return y
 
 

@@ -15,6 +15,7 @@ from octavo.ops.kv import KV, LayerKV
 from octavo.ops.native_ops import NativeOps
 from octavo.ops.parameters import Norm
 from octavo.ops.rope import RopeTable
+from octavo.ops.taped_forward import TapedForward
 from octavo.ops.torch_ops import TorchOps
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Norm",
     "Ops",
     "RopeTable",
+    "TapedForward",
     "WeightTarget",
     "select_ops",
 ]

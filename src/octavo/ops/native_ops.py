@@ -67,7 +67,7 @@ class NativeOps:
         )
 
     def embedding(self, table: Linear, token_ids: torch.Tensor, *, scale: float = 1.0) -> torch.Tensor:
-        embedded = cast(NativeLinear, table).matrix.read_rows(token_ids)
+        embedded = gemm.read_rows(self.engine, cast(NativeLinear, table).matrix, token_ids)
         if scale == 1.0:
             return embedded
         return rows.scale(self.engine, embedded, torch.tensor(scale, dtype=self.dtype).item())

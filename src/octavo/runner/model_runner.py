@@ -1,12 +1,11 @@
 """One step on one worker: plan in, tokens out. The work itself is in models, ops and sampling."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable
 
 import torch
 
-from octavo.models.registry import Model
-from octavo.ops import KV, Ops
+from octavo.ops import Batch
 from octavo.plan import SequenceSlice, SliceResult, StepPlan, StepResult
 from octavo.protocol import TokenLogprob
 from octavo.runner.batch_input import build_batch
@@ -18,23 +17,23 @@ LOGITS_ROWS = 64  # so many at a time: a row of a large vocabulary takes a megab
 
 
 class ModelRunner:
-    """Owns the model, the KV pages and the slots."""
+    """Owns the slots. `forward` is the model's, over the KV pages; `logits` takes rows of what it gives."""
 
     def __init__(
         self,
-        model: Model,
-        ops: Ops,
-        kv: Sequence[KV],
+        forward: Callable[[Batch], torch.Tensor],
+        logits: Callable[[torch.Tensor], torch.Tensor],
         sampler: Sampler,
         *,
+        device: torch.device,
         page_size: int,
         max_running: int,
         max_model_len: int,
     ) -> None:
-        self._model = model
-        self._ops = ops
-        self._kv = kv
+        self._forward = forward
+        self._logits = logits
         self._sampler = sampler
+        self._device = device
         self._page_size = page_size
         self._slots = Slots(max_running, -(-max_model_len // page_size))
 
@@ -43,8 +42,8 @@ class ModelRunner:
         self._slots.update(plan)
         if not plan.slices:
             return StepResult(())
-        batch = build_batch(plan, self._slots, self._page_size, self._ops.device)
-        hidden = self._model.forward(batch, self._kv)
+        batch = build_batch(plan, self._slots, self._page_size, self._device)
+        hidden = self._forward(batch)
         ends = list(itertools.accumulate(len(piece.token_ids) for piece in plan.slices))
         errors = self._unusable(hidden, ends)
         scores = self._score_prompts(plan, hidden, ends, errors)
@@ -88,7 +87,7 @@ class ModelRunner:
             outcome
             for start in range(0, len(chosen), LOGITS_ROWS)
             for outcome in self._sampler.sample_rows(
-                self._model.logits(hidden[rows[start : start + LOGITS_ROWS]]),
+                self._logits(hidden[rows[start : start + LOGITS_ROWS]]),
                 wanted[start : start + LOGITS_ROWS],
             )
         ]
@@ -120,6 +119,6 @@ class ModelRunner:
         scores: list[TokenLogprob] = []
         for start in range(0, len(piece.score_ids), LOGITS_ROWS):
             token_ids = piece.score_ids[start : start + LOGITS_ROWS]
-            logits = self._model.logits(rows[start : start + len(token_ids)])
+            logits = self._logits(rows[start : start + len(token_ids)])
             scores += self._sampler.score_rows(logits, token_ids, top)
         return scores

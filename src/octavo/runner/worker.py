@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,8 +14,8 @@ from octavo.config import EngineOptions
 from octavo.devices import free_device_memory, resolve_device
 from octavo.errors import ConfigError
 from octavo.models.config import ModelConfig
-from octavo.models.registry import build_model
-from octavo.ops import NativeOps, Ops, select_ops
+from octavo.models.registry import Model, build_model
+from octavo.ops import KV, Batch, NativeOps, Ops, TapedForward, select_ops
 from octavo.runner.kv_store import allocate_kv
 from octavo.runner.model_runner import ModelRunner
 from octavo.sampling import NativeSampler, TorchSampler
@@ -31,8 +32,8 @@ class Worker:
     runner: ModelRunner
     config: ModelConfig
     kv_plan: KVPlan
-    device: torch.device
-    dtype: torch.dtype
+    ops: Ops
+    kv: Sequence[KV]  # of each layer
 
 
 def start_worker(checkpoint: Checkpoint, options: EngineOptions, *, progress: bool | None) -> Worker:
@@ -53,16 +54,28 @@ def start_worker(checkpoint: Checkpoint, options: EngineOptions, *, progress: bo
     kv_plan = _plan_memory(config, ops, options)
     for line in kv_plan.explanation:
         logger.info("%s", line)
+    kv = allocate_kv(config, kv_plan, ops)
     runner = ModelRunner(
-        model,
-        ops,
-        allocate_kv(config, kv_plan, ops),
+        _forward_pass(model, ops, kv, kv_plan, taped=options.tape),
+        model.logits,
         NativeSampler(ops.engine) if isinstance(ops, NativeOps) else TorchSampler(),
+        device=ops.device,
         page_size=kv_plan.page_size,
         max_running=options.max_running,
         max_model_len=kv_plan.max_model_len,
     )
-    return Worker(runner, config, kv_plan, device, ops.dtype)
+    return Worker(runner, config, kv_plan, ops, kv)
+
+
+def _forward_pass(
+    model: Model, ops: Ops, kv: Sequence[KV], kv_plan: KVPlan, *, taped: bool
+) -> Callable[[Batch], torch.Tensor]:
+    def forward(batch: Batch) -> torch.Tensor:
+        return model.forward(batch, kv)
+
+    if not taped or not isinstance(ops, NativeOps):
+        return forward
+    return TapedForward(ops.engine, forward, page_size=kv_plan.page_size, max_positions=kv_plan.max_model_len)
 
 
 def _kernels_for(config: ModelConfig, options: EngineOptions) -> str:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from octavo.kernels import gemm
-from octavo.kernels.gemm import GemmArguments, PackedMatrix, multiply
+from octavo.kernels.gemm import GemmArguments, PackedMatrix, multiply, read_rows
 from octavo.kernels.library import Engine, Isa, KernelLibrary, Memory
 
 OpenEngine = Callable[..., Engine]
@@ -77,10 +77,12 @@ def test_instruction_sets_with_fma_agree_bit_for_bit(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_packed_rows_come_back(library: KernelLibrary, dtype: torch.dtype) -> None:
+def test_packed_rows_come_back(library: KernelLibrary, open_engine: OpenEngine, dtype: torch.dtype) -> None:
     _, w, _ = matrices(library, 1, 70, 45, dtype)
-    ids = torch.tensor([69, 0, 33, 33, 16])
-    assert torch.equal(packed(library, w).read_rows(ids), w[ids])
+    ids = torch.tensor([69, 0, 33, 33, 16, *range(50)])
+    matrix = packed(library, w)
+    for count in (0, 1, 5, 55):
+        assert torch.equal(read_rows(open_engine(Isa.PORTABLE), matrix, ids[:count]), w[ids[:count]])
 
 
 def test_strided_rows_of_x_are_read_in_place(library: KernelLibrary, open_engine: OpenEngine) -> None:
@@ -107,10 +109,10 @@ def test_wrong_tensors_are_refused(library: KernelLibrary, open_engine: OpenEngi
     for start, rows in [(7, w[:2]), (-1, w[:1]), (0, w[:, :3]), (0, w[0])]:
         with pytest.raises(ValueError, match=r"fit|size"):
             matrix.write_rows(start, rows)
-    for ids in ([8], [-1]):
-        with pytest.raises(ValueError, match="size"):
-            matrix.read_rows(torch.tensor(ids))
-    assert torch.equal(matrix.read_rows(torch.arange(8)), w)
+    for ids in (torch.tensor([8]), torch.tensor([-1]), torch.tensor([1.0]), torch.arange(8)[::2]):
+        with pytest.raises(ValueError, match=r"size|ids"):
+            read_rows(engine, matrix, ids)
+    assert torch.equal(read_rows(engine, matrix, torch.arange(8)), w)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def whole(
 def test_bad_numbers_blame_their_own_sequence(worker: Worker) -> None:
     """KV that is not finite is read by slot 1 only: slot 0 gets the very token it gets alone."""
     alone = worker.runner.execute(StepPlan(1, (), (opening(0, PROMPT),), (whole(0, PROMPT, (0, 1, 2)),)))
-    for layer in worker.runner._kv:
+    for layer in worker.kv:
         layer.keys[9] = torch.nan
     openings = (opening(0, PROMPT), opening(1, PROMPT))
     poisoned = SequenceSlice(1, 8, PROMPT[8:], 0, (9, 4, 5), 1)
@@ -52,7 +52,7 @@ def test_bad_numbers_blame_their_own_sequence(worker: Worker) -> None:
 
 def test_bad_numbers_are_seen_where_nothing_is_sampled(worker: Worker) -> None:
     """In the middle of a prompt too: such pages must not reach the prefix tree."""
-    for layer in worker.runner._kv:
+    for layer in worker.kv:
         layer.values[0] = torch.inf
     middle = SequenceSlice(0, 8, PROMPT[8:16], 0, (0, 1), 0)
     result = worker.runner.execute(StepPlan(1, (), (opening(0, PROMPT),), (middle,)))
@@ -63,7 +63,7 @@ def test_a_table_edit_replaces_the_tail(worker: Worker) -> None:
     """A duplicate page that was swapped for the tree's copy is read in its new place."""
     first = StepPlan(1, (), (opening(0, PROMPT),), (whole(0, PROMPT, (0, 1, 2)),))
     token = worker.runner.execute(first).slices[0].token_ids
-    for layer in worker.runner._kv:
+    for layer in worker.kv:
         layer.keys[5], layer.values[5] = layer.keys[1].clone(), layer.values[1].clone()
         layer.keys[1] = torch.nan
     again = SequenceSlice(0, len(PROMPT) - 1, PROMPT[-1:], 1, (5, 2), 1)
@@ -93,7 +93,7 @@ def test_native_kernels_need_pages_of_a_multiple_of_32(
     checkpoint = open_checkpoint(str(tiny_checkpoint))
     options = EngineOptions(kv_memory="1MiB", page_size=page_size, kernels="auto")
     worker = start_worker(checkpoint, options, progress=False)
-    assert isinstance(worker.runner._ops, NativeOps) is (native and find_library() is not None)
+    assert isinstance(worker.ops, NativeOps) is (native and find_library() is not None)
     assert worker.kv_plan.page_size % (32 if native else 8) == 0
     if not native:
         with pytest.raises(ConfigError, match="not a multiple of 32"):

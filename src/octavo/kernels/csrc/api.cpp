@@ -80,17 +80,23 @@ ov_status ov_pack_rows(ov_dtype dtype, const void* rows, int64_t stride, int64_t
   return OV_OK;
 }
 
-ov_status ov_unpack_rows(ov_dtype dtype, const void* packed, int64_t n, int64_t k, const int64_t* ids,
-                         int64_t num_ids, void* rows, int64_t stride) {
-  if (packed == nullptr || ids == nullptr || rows == nullptr) return OV_NULL_POINTER;
-  if (!is_dtype(dtype) || !is_size(n) || !is_size(k) || !is_size(num_ids)) return OV_BAD_SIZE;
-  if (stride < k || stride > MOST) return OV_BAD_STRIDE;
-  if (!is_aligned(packed)) return OV_MISALIGNED;
-  for (int64_t i = 0; i < num_ids; ++i) {
-    if (ids[i] < 0 || ids[i] >= n) return OV_BAD_SIZE;
+ov_status ov_embedding(ov_engine* engine, const ov_embedding_args* args) {
+  if (engine == nullptr || args == nullptr) return OV_NULL_POINTER;
+  if (args->packed == nullptr || args->ids == nullptr || args->y == nullptr) return OV_NULL_POINTER;
+  if (!is_dtype(args->dtype) || !is_size(args->n) || !is_size(args->k) || !is_size(args->num_rows)) return OV_BAD_SIZE;
+  if (args->y_stride < args->k || args->y_stride > MOST) return OV_BAD_STRIDE;
+  if (!is_aligned(args->packed)) return OV_MISALIGNED;
+  for (int64_t row = 0; row < args->num_rows; ++row) {
+    if (args->ids[row] < 0 || args->ids[row] >= args->n) return OV_BAD_SIZE;
   }
-  const int64_t row_bytes = stride * (dtype == OV_BF16 ? 2 : 4);
-  for (int64_t i = 0; i < num_ids; ++i) unpack_row(dtype, packed, k, ids[i], static_cast<char*>(rows) + i * row_bytes);
+  // A row lies scattered over the packed form, two elements in a cache line: it is worth a thread's while.
+  constexpr int64_t CHUNK_ROWS = 8;
+  const int64_t row_bytes = args->y_stride * (args->dtype == OV_BF16 ? 2 : 4);
+  engine->pool.run((args->num_rows + CHUNK_ROWS - 1) / CHUNK_ROWS, [&](int64_t chunk) {
+    for (int64_t row = chunk * CHUNK_ROWS; row < args->num_rows && row < (chunk + 1) * CHUNK_ROWS; ++row) {
+      unpack_row(args->dtype, args->packed, args->k, args->ids[row], static_cast<char*>(args->y) + row * row_bytes);
+    }
+  });
   return OV_OK;
 }
 

@@ -50,9 +50,6 @@ uint64_t ov_packed_bytes(ov_dtype dtype, int64_t n, int64_t k);
 // Rows first_row ... first_row + num_rows - 1 of w, as they stream in.
 ov_status ov_pack_rows(ov_dtype dtype, const void* rows, int64_t stride, int64_t first_row, int64_t num_rows,
                        int64_t n, int64_t k, void* packed);
-// The rows `ids` of w, back from the packed form.
-ov_status ov_unpack_rows(ov_dtype dtype, const void* packed, int64_t n, int64_t k, const int64_t* ids,
-                         int64_t num_ids, void* rows, int64_t stride);
 typedef struct {
   ov_dtype dtype;       // of x and the weights
   ov_dtype out_dtype;   // of y; OV_BF16 only if dtype is OV_BF16
@@ -65,6 +62,18 @@ typedef struct {
   int64_t m, n, k;
 } ov_gemm_args;
 ov_status ov_gemm(ov_engine* engine, const ov_gemm_args* args);
+
+// y = the rows `ids` of w, back from the packed form.
+typedef struct {
+  ov_dtype dtype;
+  const void* packed;
+  int64_t n, k;
+  const int64_t* ids;  // [num_rows], each below n
+  void* y;
+  int64_t y_stride;
+  int64_t num_rows;
+} ov_embedding_args;
+ov_status ov_embedding(ov_engine* engine, const ov_embedding_args* args);
 
 // -- Row operations: x[row, head, i] with strides in elements; i is contiguous. The result may be the input. ---------
 // They compute in float and round once, at the end. All ISAs agree bit for bit.
@@ -243,6 +252,45 @@ typedef struct {
   float softcap;                 // 0: none
 } ov_attention_args;
 ov_status ov_attention(ov_engine* engine, const ov_attention_args* args);
+
+// -- Tape: the kernel calls of a model's forward pass, written down once and run again as one call -----------------------
+// A call on the tape has the arguments of a function above. Those that differ from step to step (the number of rows,
+// the addresses of activations and of the step's tables) are patched before it runs: the eight bytes at `offset`
+// become values[source] + addend, with the values that the step brings.
+typedef int32_t ov_kernel;
+enum {
+  OV_EMBEDDING = 0,
+  OV_GEMM = 1,
+  OV_RMS_NORM = 2,
+  OV_ADD_RMS_NORM = 3,
+  OV_ROPE = 4,
+  OV_GATED = 5,
+  OV_ADD = 6,
+  OV_SCALE = 7,
+  OV_KV_WRITE = 8,
+  OV_ATTENTION = 9,
+};
+
+typedef struct {
+  int32_t offset;  // in the arguments
+  int32_t source;
+  int64_t addend;
+} ov_patch;
+
+typedef struct {
+  ov_kernel kernel;
+  int32_t num_patches;
+  const ov_patch* patches;
+  const void* args;
+  int64_t args_bytes;
+} ov_tape_call;
+
+typedef struct ov_tape ov_tape;
+// Copies what it is given.
+ov_status ov_tape_open(const ov_tape_call* calls, int64_t num_calls, int64_t num_values, ov_tape** tape);
+void ov_tape_close(ov_tape* tape);
+// Stops at the first call that is refused and returns its status; the calls before it have run.
+ov_status ov_tape_run(ov_engine* engine, const ov_tape* tape, const int64_t* values, int64_t num_values);
 
 // -- Probes: what this machine can do, now. ------------------------------------------------------------------------
 // Bytes per second when all threads read `num_bytes` once.

@@ -1,0 +1,107 @@
+// The tape: kernel calls written down once and run again with the values of each step.
+//
+// Nothing is computed here. Every call goes through its function of the C interface, which checks the patched
+// arguments as it checks those of any other caller.
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "engine.h"
+
+namespace {
+
+constexpr int64_t MOST_ARGS_BYTES = 256;
+
+struct Kernel {
+  int64_t args_bytes;
+  ov_status (*run)(ov_engine* engine, const void* args);
+};
+
+template <class Args, ov_status (*FUNCTION)(ov_engine*, const Args*)>
+constexpr Kernel kernel_of() {
+  static_assert(sizeof(Args) <= MOST_ARGS_BYTES);
+  return {sizeof(Args),
+          [](ov_engine* engine, const void* args) { return FUNCTION(engine, static_cast<const Args*>(args)); }};
+}
+
+// By ov_kernel.
+constexpr Kernel KERNELS[] = {
+    kernel_of<ov_embedding_args, ov_embedding>(),       kernel_of<ov_gemm_args, ov_gemm>(),
+    kernel_of<ov_rms_norm_args, ov_rms_norm>(),         kernel_of<ov_add_rms_norm_args, ov_add_rms_norm>(),
+    kernel_of<ov_rope_args, ov_rope>(),                 kernel_of<ov_gated_args, ov_gated>(),
+    kernel_of<ov_add_args, ov_add>(),                   kernel_of<ov_scale_args, ov_scale>(),
+    kernel_of<ov_kv_write_args, ov_kv_write>(),         kernel_of<ov_attention_args, ov_attention>(),
+};
+constexpr ov_kernel NUM_KERNELS = sizeof(KERNELS) / sizeof(KERNELS[0]);
+
+struct Call {
+  alignas(8) std::byte args[MOST_ARGS_BYTES];
+  ov_kernel kernel;
+  std::vector<ov_patch> patches;
+};
+
+ov_status check_call(const ov_tape_call& call, int64_t num_values) {
+  if (call.args == nullptr || (call.patches == nullptr && call.num_patches != 0)) return OV_NULL_POINTER;
+  if (call.kernel < 0 || call.kernel >= NUM_KERNELS) return OV_BAD_VALUE;
+  if (call.args_bytes != KERNELS[call.kernel].args_bytes || call.num_patches < 0) return OV_BAD_SIZE;
+  for (int32_t i = 0; i < call.num_patches; ++i) {
+    const ov_patch& patch = call.patches[i];
+    if (patch.offset < 0 || patch.offset % 8 != 0 || patch.offset > call.args_bytes - 8) return OV_BAD_VALUE;
+    if (patch.source < 0 || patch.source >= num_values) return OV_BAD_VALUE;
+  }
+  return OV_OK;
+}
+
+}  // namespace
+
+struct ov_tape {
+  std::vector<Call> calls;
+  int64_t num_values;
+};
+
+extern "C" {
+
+ov_status ov_tape_open(const ov_tape_call* calls, int64_t num_calls, int64_t num_values, ov_tape** tape) {
+  if (calls == nullptr || tape == nullptr) return OV_NULL_POINTER;
+  if (!octavo::is_size(num_calls) || !octavo::is_size(num_values)) return OV_BAD_SIZE;
+  for (int64_t i = 0; i < num_calls; ++i) {
+    if (const ov_status status = check_call(calls[i], num_values)) return status;
+  }
+  try {
+    auto opened = std::make_unique<ov_tape>();
+    opened->num_values = num_values;
+    opened->calls.resize(size_t(num_calls));
+    for (int64_t i = 0; i < num_calls; ++i) {
+      Call& call = opened->calls[size_t(i)];
+      call.kernel = calls[i].kernel;
+      std::memcpy(call.args, calls[i].args, size_t(calls[i].args_bytes));
+      call.patches.assign(calls[i].patches, calls[i].patches + calls[i].num_patches);
+    }
+    *tape = opened.release();
+  } catch (const std::bad_alloc&) {
+    return OV_NO_MEMORY;
+  }
+  return OV_OK;
+}
+
+void ov_tape_close(ov_tape* tape) { delete tape; }
+
+ov_status ov_tape_run(ov_engine* engine, const ov_tape* tape, const int64_t* values, int64_t num_values) {
+  if (engine == nullptr || tape == nullptr || values == nullptr) return OV_NULL_POINTER;
+  if (num_values != tape->num_values) return OV_BAD_SIZE;
+  for (const Call& call : tape->calls) {
+    alignas(8) std::byte args[MOST_ARGS_BYTES];
+    const Kernel& kernel = KERNELS[call.kernel];
+    std::memcpy(args, call.args, size_t(kernel.args_bytes));
+    for (const ov_patch& patch : call.patches) {
+      const int64_t value = values[patch.source] + patch.addend;
+      std::memcpy(args + patch.offset, &value, sizeof(value));
+    }
+    if (const ov_status status = kernel.run(engine, args)) return status;
+  }
+  return OV_OK;
+}
+
+}  // extern "C"
