@@ -59,10 +59,9 @@ def start_worker(checkpoint: Checkpoint, options: EngineOptions, *, progress: bo
         _forward_pass(model, ops, kv, kv_plan, taped=options.tape),
         model.logits,
         NativeSampler(ops.engine) if isinstance(ops, NativeOps) else TorchSampler(),
-        device=ops.device,
+        ops=ops,
         page_size=kv_plan.page_size,
         max_running=options.max_running,
-        max_model_len=kv_plan.max_model_len,
     )
     return Worker(runner, config, kv_plan, ops, kv)
 
@@ -70,6 +69,7 @@ def start_worker(checkpoint: Checkpoint, options: EngineOptions, *, progress: bo
 def _forward_pass(
     model: Model, ops: Ops, kv: Sequence[KV], kv_plan: KVPlan, *, taped: bool
 ) -> Callable[[Batch], torch.Tensor]:
+    @torch.inference_mode()
     def forward(batch: Batch) -> torch.Tensor:
         return model.forward(batch, kv)
 

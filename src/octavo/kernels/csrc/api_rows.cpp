@@ -42,6 +42,14 @@ bool are_head_strides(int64_t stride, int64_t head_stride, int64_t num_heads, in
   return head_stride <= MOST / num_heads && stride >= (num_heads - 1) * head_stride + width;
 }
 
+// An exponent of all ones means infinite or not a number.
+template <class Word>
+uint8_t is_finite_row(const Word* x, int64_t width, Word exponent) {
+  bool is_finite = true;
+  for (int64_t i = 0; i < width; ++i) is_finite &= (x[i] & exponent) != exponent;
+  return is_finite;
+}
+
 }  // namespace
 
 extern "C" {
@@ -115,6 +123,20 @@ ov_status ov_scale(ov_engine* engine, const ov_scale_args* args) {
   if (!is_dtype(args->dtype) || !is_size(args->num_rows) || !is_size(args->width)) return OV_BAD_SIZE;
   if (!is_row_stride(args->x_stride, args->width) || !is_row_stride(args->y_stride, args->width)) return OV_BAD_STRIDE;
   run_rows(engine, row_kernel(engine->isa, args->dtype).scale, *args, args->width);
+  return OV_OK;
+}
+
+ov_status ov_finite(ov_dtype dtype, const void* x, int64_t x_stride, int64_t num_rows, int64_t width, uint8_t* finite) {
+  if (any_null(x) || finite == nullptr) return OV_NULL_POINTER;
+  if (!is_dtype(dtype) || !is_size(num_rows) || !is_size(width)) return OV_BAD_SIZE;
+  if (!is_row_stride(x_stride, width)) return OV_BAD_STRIDE;
+  for (int64_t row = 0; row < num_rows; ++row) {
+    if (dtype == OV_BF16) {
+      finite[row] = is_finite_row<uint16_t>(static_cast<const uint16_t*>(x) + row * x_stride, width, 0x7f80);
+    } else {
+      finite[row] = is_finite_row<uint32_t>(static_cast<const uint32_t*>(x) + row * x_stride, width, 0x7f800000);
+    }
+  }
   return OV_OK;
 }
 

@@ -162,6 +162,9 @@ typedef struct {
 } ov_scale_args;
 ov_status ov_scale(ov_engine* engine, const ov_scale_args* args);
 
+// finite[row] = 1 if all numbers of the row are finite, else 0.
+ov_status ov_finite(ov_dtype dtype, const void* x, int64_t x_stride, int64_t num_rows, int64_t width, uint8_t* finite);
+
 // -- Sampling: one token for each row of float32 logits [num_rows, vocab] --------------------------------------------
 // The steps and their order are those of octavo/sampling/transforms.py, the noise is that of octavo/sampling/random.py.
 typedef struct {
@@ -256,7 +259,10 @@ ov_status ov_attention(ov_engine* engine, const ov_attention_args* args);
 // -- Tape: the kernel calls of a model's forward pass, written down once and run again as one call -----------------------
 // A call on the tape has the arguments of a function above. Those that differ from step to step (the number of rows,
 // the addresses of activations and of the step's tables) are patched before it runs: the eight bytes at `offset`
-// become values[source] + addend, with the values that the step brings.
+// become values[source] + addend, with the values that the step brings. values[0] is the number of rows.
+//
+// Sources from num_values on are places in the tape's own memory, for what one call writes and others read: place i
+// has place_row_bytes[i] bytes for each row.
 typedef int32_t ov_kernel;
 enum {
   OV_EMBEDDING = 0,
@@ -287,10 +293,11 @@ typedef struct {
 
 typedef struct ov_tape ov_tape;
 // Copies what it is given.
-ov_status ov_tape_open(const ov_tape_call* calls, int64_t num_calls, int64_t num_values, ov_tape** tape);
+ov_status ov_tape_open(const ov_tape_call* calls, int64_t num_calls, int64_t num_values, const int64_t* place_row_bytes,
+                       int64_t num_places, ov_tape** tape);
 void ov_tape_close(ov_tape* tape);
 // Stops at the first call that is refused and returns its status; the calls before it have run.
-ov_status ov_tape_run(ov_engine* engine, const ov_tape* tape, const int64_t* values, int64_t num_values);
+ov_status ov_tape_run(ov_engine* engine, ov_tape* tape, const int64_t* values, int64_t num_values);
 
 // -- Probes: what this machine can do, now. ------------------------------------------------------------------------
 // Bytes per second when all threads read `num_bytes` once.
