@@ -90,8 +90,19 @@ class TokenOutput(msgspec.Struct, frozen=True, kw_only=True):
     timings: Timings | None = None  # with `finish`
     error: str | None = None
 
+    @classmethod
+    def of_refused(cls, request: GenerateRequest, reason: str) -> "TokenOutput":
+        """The only output of a request that never began."""
+        return cls(
+            request_id=request.request_id,
+            choice=request.choice,
+            finish=FinishReason.ERROR,
+            timings=Timings(0.0, 0.0, 0.0),
+            error=reason,
+        )
 
-class EngineOutputs(msgspec.Struct, frozen=True):
+
+class EngineOutputs(msgspec.Struct, frozen=True, tag="outputs"):
     """One message per step."""
 
     outputs: tuple[TokenOutput, ...]
@@ -124,3 +135,14 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     dtype: str
     explanation: tuple[str, ...]  # how the KV cache got its size
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello"):
+    """A front end has connected."""
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """The answer to `Hello`, once the engine can take requests."""
+
+    facts: EngineFacts
+    stats: EngineStats

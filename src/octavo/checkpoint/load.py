@@ -4,7 +4,7 @@ One chunk of rows is in memory at a time, beside the model itself.
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,24 +19,36 @@ if TYPE_CHECKING:
 
 
 def load_weights(
-    checkpoint: Checkpoint, targets: Mapping[str, "WeightTarget"], *, progress: bool | None
+    checkpoint: Checkpoint,
+    targets: Mapping[str, "WeightTarget"],
+    *,
+    progress: bool | None,
+    on_loaded: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Write every tensor of the checkpoint to the target of its name, or say everything that does not fit."""
+    """Write every tensor of the checkpoint to the target of its name, or say everything that does not fit.
+
+    `progress`: a bar on stderr. `on_loaded` is told how many bytes are read, and how many there are.
+    """
     _check_fit(checkpoint, targets)
     wanted = [tensor for tensor in checkpoint.tensors.values() if tensor.name in targets]
+    total = sum(tensor.nbytes for tensor in wanted)
     with tqdm(
-        total=sum(tensor.nbytes for tensor in wanted),
+        total=total,
         desc=f"Loading {checkpoint.name}",
         unit="B",
         unit_scale=True,
         file=sys.stderr,
         disable=None if progress is None else not progress,
     ) as bar:
+        done = 0
         for tensor in wanted:
             target = targets[tensor.name]
             for chunk in checkpoint.chunks(tensor.name):
                 target.write_rows(chunk.start, _as_torch(chunk))
                 bar.update(chunk.source_nbytes)
+                done += chunk.source_nbytes
+                if on_loaded is not None:
+                    on_loaded(done, total)
 
 
 def _as_torch(chunk: RowChunk) -> torch.Tensor:

@@ -1,6 +1,7 @@
 """Put an engine together from a checkpoint and options."""
 
 import time
+from collections.abc import Callable
 
 from octavo.cache import KVManager
 from octavo.checkpoint import Checkpoint
@@ -12,9 +13,14 @@ from octavo.schedule import UNLIMITED, Admission, Scheduler, SchedulerConfig
 
 
 def build_engine(
-    checkpoint: Checkpoint, options: EngineOptions, *, progress: bool | None
+    checkpoint: Checkpoint,
+    options: EngineOptions,
+    *,
+    progress: bool | None,
+    on_loaded: Callable[[int, int], None] | None = None,
 ) -> tuple[EngineCore, EngineFacts]:
-    worker = start_worker(checkpoint, options, progress=progress)
+    """`progress`: a bar on stderr. `on_loaded` is told the bytes of the weights that are read, and of all."""
+    worker = start_worker(checkpoint, options, progress=progress, on_loaded=on_loaded)
     plan = worker.kv_plan
     kv = KVManager(plan.num_blocks, plan.page_size, prefix_caching=options.prefix_caching)
     scheduler = Scheduler(

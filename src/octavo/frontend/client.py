@@ -12,9 +12,7 @@ from octavo.protocol import (
     EngineFacts,
     EngineOutputs,
     EngineStats,
-    FinishReason,
     GenerateRequest,
-    Timings,
     TokenOutput,
 )
 
@@ -74,7 +72,7 @@ class InProcessClient:
                 self._open_core.handle(message)
             except RequestError as error:
                 assert isinstance(message, GenerateRequest)
-                self._refusals.append(_refusal(message, error))
+                self._refusals.append(TokenOutput.of_refused(message, str(error)))
         outputs = self._open_core.step()
         refusals, self._refusals = self._refusals, []
         return EngineOutputs((*refusals, *outputs.outputs), outputs.stats) if refusals else outputs
@@ -98,13 +96,3 @@ class InProcessClient:
         if self._core is None:
             raise RuntimeError("this engine is closed: make a new LLM")
         return self._core
-
-
-def _refusal(message: GenerateRequest, error: RequestError) -> TokenOutput:
-    return TokenOutput(
-        request_id=message.request_id,
-        choice=message.choice,
-        finish=FinishReason.ERROR,
-        timings=Timings(0.0, 0.0, 0.0),
-        error=str(error),
-    )

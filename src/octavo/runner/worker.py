@@ -36,7 +36,13 @@ class Worker:
     kv: Sequence[KV]  # of each layer
 
 
-def start_worker(checkpoint: Checkpoint, options: EngineOptions, *, progress: bool | None) -> Worker:
+def start_worker(
+    checkpoint: Checkpoint,
+    options: EngineOptions,
+    *,
+    progress: bool | None,
+    on_loaded: Callable[[int, int], None] | None = None,
+) -> Worker:
     started = time.perf_counter()
     if options.threads is not None:
         torch.set_num_threads(options.threads)
@@ -49,7 +55,7 @@ def start_worker(checkpoint: Checkpoint, options: EngineOptions, *, progress: bo
         threads=options.threads,
     )
     model, targets = build_model(config, ops)
-    load_weights(checkpoint, targets, progress=progress)
+    load_weights(checkpoint, targets, progress=progress, on_loaded=on_loaded)
     logger.info("weights of %s loaded in %.1f s", checkpoint.name, time.perf_counter() - started)
     kv_plan = _plan_memory(config, ops, options)
     for line in kv_plan.explanation:

@@ -1,0 +1,46 @@
+"""The folder of one engine process: who starts it writes the settings, and both find the socket there."""
+
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+
+from octavo.link.status_page import StatusPage
+
+EXIT_CANNOT_START = 3  # the settings or the checkpoint are wrong: to try again would not help
+
+
+class EngineSettings(msgspec.Struct, frozen=True):
+    options: dict[str, Any]  # of `EngineOptions`
+    log_level: str = "info"
+
+
+class EngineFolder:
+    """Only the user may look into it: the socket has no other lock."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.address = f"ipc://{path / 'socket'}"
+        self._settings = path / "settings.json"
+        self._failure = path / "failure.txt"
+        self._status = path / "status"
+
+    @classmethod
+    def create(cls, path: Path, settings: EngineSettings) -> Self:
+        path.mkdir(mode=0o700)
+        folder = cls(path)
+        folder._settings.write_bytes(msgspec.json.encode(settings))
+        StatusPage.create(folder._status)
+        return folder
+
+    def open_status(self) -> StatusPage:
+        return StatusPage.open(self._status)
+
+    def read_settings(self) -> EngineSettings:
+        return msgspec.json.decode(self._settings.read_bytes(), type=EngineSettings)
+
+    def write_failure(self, reason: str) -> None:
+        self._failure.write_text(reason)
+
+    def read_failure(self) -> str | None:
+        return self._failure.read_text() if self._failure.exists() else None

@@ -1,0 +1,63 @@
+"""What an engine process shows of itself while it is too busy to answer: a few numbers in shared memory.
+
+The engine stamps the page before every step. A page that grows old means that no step can run, whatever
+the process looks like from outside: stopped, stuck in a kernel, or swapped out.
+
+    bytes   0 ..... 8 ....... 16 ...... 24 ...... 32 .......... 40
+            stamp   phase     done      total     longest step
+"""
+
+import enum
+import mmap
+import struct
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+LAYOUT = struct.Struct("<dqqqd")
+
+
+class Phase(enum.IntEnum):
+    STARTING = 0  # importing torch
+    OPENING = 1  # reading the checkpoint's headers
+    LOADING = 2  # weights; `done` of `total` bytes
+    WARMING_UP = 3  # one tiny step
+    SERVING = 4
+
+
+@dataclass(frozen=True)
+class Status:
+    stamp: float  # of time.monotonic(), which all processes of a machine share
+    phase: Phase
+    done: int
+    total: int
+    longest_step: float  # seconds, since the engine serves
+
+    @property
+    def age(self) -> float:
+        return time.monotonic() - self.stamp
+
+
+class StatusPage:
+    """Written by the engine only. A reader may see the stamp of one moment and the phase of another."""
+
+    def __init__(self, memory: mmap.mmap) -> None:
+        self._memory = memory
+
+    @classmethod
+    def create(cls, path: Path) -> Self:
+        path.write_bytes(LAYOUT.pack(time.monotonic(), Phase.STARTING, 0, 0, 0.0))
+        return cls.open(path)
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        with path.open("r+b") as file:
+            return cls(mmap.mmap(file.fileno(), LAYOUT.size))
+
+    def read(self) -> Status:
+        stamp, phase, done, total, longest_step = LAYOUT.unpack(self._memory[: LAYOUT.size])
+        return Status(stamp, Phase(phase), done, total, longest_step)
+
+    def stamp(self, phase: Phase, done: int = 0, total: int = 0, longest_step: float = 0.0) -> None:
+        self._memory[: LAYOUT.size] = LAYOUT.pack(time.monotonic(), phase, done, total, longest_step)
