@@ -40,6 +40,11 @@ class KVPlan:
     page_size: int
     max_model_len: int
     explanation: tuple[str, ...]
+    bytes_per_token: int
+
+    @property
+    def num_bytes(self) -> int:
+        return self.num_tokens * self.bytes_per_token
 
     @property
     def num_tokens(self) -> int:
@@ -87,7 +92,7 @@ def plan_kv(
         f"{counted(num_blocks * page // context, 'sequence')} of {context:,} tokens fit"
         + (f" (the model could do {model_max_len:,})" if context < model_max_len else "")
     )
-    return KVPlan(num_blocks, page, context, tuple(lines))
+    return KVPlan(num_blocks, page, context, tuple(lines), shape.bytes_per_token)
 
 
 def free_memory() -> int:

@@ -135,6 +135,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     dtype: str
     explanation: tuple[str, ...]  # how the KV cache got its size
+    kv_bytes: int = 0  # of the KV cache
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):

@@ -1,6 +1,5 @@
-"""The engine core and how it is put together."""
+"""The engine: its core, how it is put together (`build`, with torch), and its life as a process."""
 
-from octavo.engine.build import build_engine
 from octavo.engine.core import EngineCore
 
-__all__ = ["EngineCore", "build_engine"]
+__all__ = ["EngineCore"]

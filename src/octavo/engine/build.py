@@ -6,7 +6,7 @@ from collections.abc import Callable
 from octavo.cache import KVManager
 from octavo.checkpoint import Checkpoint
 from octavo.config import EngineOptions
-from octavo.engine.core import EngineCore
+from octavo.engine.core import EngineCore, Execute
 from octavo.protocol import EngineFacts
 from octavo.runner import start_worker
 from octavo.schedule import UNLIMITED, Admission, Scheduler, SchedulerConfig
@@ -18,8 +18,12 @@ def build_engine(
     *,
     progress: bool | None,
     on_loaded: Callable[[int, int], None] | None = None,
+    around_execute: Callable[[Execute], Execute] = lambda execute: execute,
 ) -> tuple[EngineCore, EngineFacts]:
-    """`progress`: a bar on stderr. `on_loaded` is told the bytes of the weights that are read, and of all."""
+    """`progress`: a bar on stderr. `on_loaded` is told the bytes of the weights that are read, and of all.
+
+    `around_execute` wraps what carries a plan out, for whoever wants to watch.
+    """
     worker = start_worker(checkpoint, options, progress=progress, on_loaded=on_loaded)
     plan = worker.kv_plan
     kv = KVManager(plan.num_blocks, plan.page_size, prefix_caching=options.prefix_caching)
@@ -40,5 +44,6 @@ def build_engine(
         device=str(worker.ops.device),
         dtype=str(worker.ops.dtype).removeprefix("torch."),
         explanation=plan.explanation,
+        kv_bytes=plan.num_bytes,
     )
-    return EngineCore(scheduler, worker.runner.execute, time.monotonic), facts
+    return EngineCore(scheduler, around_execute(worker.runner.execute), time.monotonic), facts

@@ -9,15 +9,15 @@ from octavo.schedule import Scheduler
 
 logger = logging.getLogger(__name__)
 
+Execute = Callable[[StepPlan], StepResult]
+
 STEP_FAILED = "the engine failed to compute this request; its log has the reason"
 
 
 class EngineCore:
     """Owned by one thread. `execute` carries a plan out on all ranks; `clock` gives seconds."""
 
-    def __init__(
-        self, scheduler: Scheduler, execute: Callable[[StepPlan], StepResult], clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, scheduler: Scheduler, execute: Execute, clock: Callable[[], float]) -> None:
         self._scheduler = scheduler
         self._execute = execute
         self._clock = clock

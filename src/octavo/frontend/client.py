@@ -58,7 +58,7 @@ class InProcessClient:
         cls, checkpoint: Checkpoint, options: EngineOptions, *, progress: bool | None
     ) -> InProcessClient:
         # The one place where the front end reaches torch, and only when it is called.
-        from octavo.engine import build_engine
+        from octavo.engine.build import build_engine
 
         return cls(*build_engine(checkpoint, options, progress=progress))
 

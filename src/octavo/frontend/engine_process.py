@@ -1,27 +1,34 @@
 """One incarnation of the engine: a process, its folder, and whether it is well."""
 
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from octavo.link.folder import EXIT_CANNOT_START, EngineFolder, EngineSettings
-from octavo.link.status_page import Phase, Status
+from octavo.link.status_page import Status
 
-# Seconds without a stamp. A step may take long on a slow machine: then so may the next, and a bit more.
+ENGINE_MODULE = "octavo.engine.process"
+
+# Seconds without a stamp, beyond those that the engine itself has asked for.
 STALE_AFTER = 3.0
 HUNG_AFTER = 8.0
-HUNG_WHILE_LOADING = 120.0
-STEPS_OF_PATIENCE = 4
+INATTENTIVE = 1.0  # seconds between two looks: we were stopped ourselves, and the engine perhaps with us
 
 
 class EngineProcess:
-    """Owned by the supervisor. `stop` must be called in the end."""
+    """Owned by EngineService, which looks at it all the time. `stop` must be called in the end."""
 
-    def __init__(self, path: Path, settings: EngineSettings) -> None:
+    def __init__(self, path: Path, settings: EngineSettings, module: str = ENGINE_MODULE) -> None:
         self.folder = EngineFolder.create(path, settings)
         self._page = self.folder.open_status()
+        self._last_look = self._watched_since = time.monotonic()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "octavo.engine.process", str(path)], stdin=subprocess.DEVNULL
+            # -P: nothing is imported from the folder we happen to be in.
+            [sys.executable, "-P", "-m", module, str(path), str(os.getpid())],
+            stdin=subprocess.DEVNULL,
+            process_group=0,  # Ctrl-C and Ctrl-Z are for us
         )
 
     @property
@@ -35,30 +42,41 @@ class EngineProcess:
     @property
     def is_stale(self) -> bool:
         """No step has begun for some time: not hung yet, but not well."""
-        return self._is_older_than(STALE_AFTER)
+        return self._overdue(self.status) > STALE_AFTER
 
     def death(self) -> str | None:
-        """Why this engine is no more, or None if it lives."""
+        """Why this engine is no more, or None if it lives. To be called often."""
+        now = time.monotonic()
+        if now - self._last_look > INATTENTIVE:
+            self._watched_since = now
+        self._last_look = now
         code = self._process.poll()
         if code is not None:
-            return f"it ended with {f'signal {-code}' if code < 0 else f'code {code}'}"
-        if self._is_older_than(HUNG_AFTER):
-            return f"it has not begun a step for {self.status.age:.0f} s"
+            failure = self.folder.read_failure()
+            return failure or f"it ended with {f'signal {-code}' if code < 0 else f'code {code}'}"
+        status = self.status
+        if self._overdue(status) > HUNG_AFTER:
+            return f"it has shown no sign of life for {now - status.stamp:.0f} s"
         return None
 
     @property
-    def refusal(self) -> str | None:
-        """Why no engine can be started with these settings."""
-        return self.folder.read_failure() if self._process.poll() == EXIT_CANNOT_START else None
+    def cannot_start(self) -> bool:
+        """No engine can be started with these settings; `death` says why."""
+        return self._process.poll() == EXIT_CANNOT_START
 
-    def stop(self) -> None:
+    def kill(self) -> None:
         """At once. Killing is safe: nothing that matters is in there."""
         if self._process.poll() is None:
             self._process.kill()
+
+    @property
+    def is_gone(self) -> bool:
+        """Its memory is free again."""
+        return self._process.poll() is not None
+
+    def stop(self) -> None:
+        self.kill()
         self._process.wait()
 
-    def _is_older_than(self, seconds: float) -> bool:
-        status = self.status
-        if status.phase is not Phase.SERVING:
-            seconds = HUNG_WHILE_LOADING
-        return status.age > max(seconds, STEPS_OF_PATIENCE * status.longest_step)
+    def _overdue(self, status: Status) -> float:
+        return time.monotonic() - max(status.stamp, self._watched_since) - status.patience

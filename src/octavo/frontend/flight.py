@@ -5,11 +5,15 @@ import msgspec
 from octavo.frontend.intake import PreparedRequest
 from octavo.protocol import FinishReason, GenerateRequest, Timings, TokenOutput
 
-MOST_REPLAYS = 3  # without a new token in between: a request that kills engines must not do so for ever
+# A request that kills engines must not do so for ever.
+MOST_REPLAYS = 3  # without a new token in between
+MOST_REPLAYS_IN_ALL = 50
+
+ENGINE_LOST = "the engine was restarted several times while it computed this request"
 
 
 class Flight:
-    """Mutated by EngineService only.
+    """Mutated by EngineService and its Flights only.
 
     By the law, the tokens after those already emitted are the ones that would have come: a request that is
     asked again with `resume_ids` goes on as if nothing had happened.
@@ -17,62 +21,79 @@ class Flight:
 
     def __init__(self, prepared: PreparedRequest) -> None:
         self.prepared = prepared
+        self.request_id = prepared.request_id
         self._emitted: list[list[int]] = [[] for _ in prepared.messages]
+        self._num_cached = [0] * len(prepared.messages)  # as the first engine said
         self._ended: set[int] = set()  # choices whose last output has come
         self._stopped: set[int] = set()  # choices that the front end has ended, by a stop string or an abort
         self._num_scored = 0  # prompt logprobs that were passed on
-        self._num_repeated = 0  # of them, those that a new engine will tell again
-        self.was_sent = False  # to an engine, which may be dead by now
-        self.num_replays = 0
-        self._replays_without_progress = 0
+        self._num_repeated = 0  # of them, those that the engine of now will tell again
+        self._num_asked = 0
+        self.is_asked = False  # the engine of now knows the request
+        self.is_proven = False  # and has given a token for it, or its end
+        self.blame = 0  # engines in a row that died while they knew it, and had given nothing for it
 
-    def note(self, output: TokenOutput) -> TokenOutput:
-        """Remember an output of the engine; the result is without what was told before a restart."""
-        self._emitted[output.choice] += output.token_ids
-        if output.token_ids:
-            self._replays_without_progress = 0
-        if output.finish is not None:
-            self._ended.add(output.choice)
-        scores = output.prompt_logprobs
-        if not scores:
-            return output
-        repeated = min(self._num_repeated, len(scores))
-        self._num_repeated -= repeated
-        self._num_scored += len(scores) - repeated
-        return msgspec.structs.replace(output, prompt_logprobs=scores[repeated:])
+    @property
+    def num_replays(self) -> int:
+        return max(0, self._num_asked - 1)
 
-    def stop(self, choice: int | None) -> None:
-        """The front end wants no more of a choice, or of any."""
-        self._stopped |= set(range(len(self._emitted))) if choice is None else {choice}
+    @property
+    def is_stopped(self) -> bool:
+        return len(self._stopped) == len(self._emitted)
 
-    def replay(self) -> tuple[list[GenerateRequest], list[TokenOutput]]:
-        """What to ask a new engine, and the outputs that no engine will give any more."""
-        if self.was_sent:
-            self.num_replays += 1
-            self._replays_without_progress += 1
-        self.was_sent = True
+    def ask(self) -> tuple[list[GenerateRequest], list[TokenOutput]]:
+        """What to ask an engine that does not know the request, and the outputs that no engine will give."""
+        if self.blame > MOST_REPLAYS or self.num_replays >= MOST_REPLAYS_IN_ALL:
+            return [], self.end(FinishReason.ERROR, ENGINE_LOST)
+        self._num_asked += 1
+        self.is_asked, self.is_proven = True, False
         self._num_repeated = self._num_scored
-        left = [m for m in self.prepared.messages if m.choice not in self._ended]
-        if self._replays_without_progress > MOST_REPLAYS:
-            return [], [_ended(m, FinishReason.ERROR, ENGINE_LOST) for m in left]
+        left = self._left()
         again = [
             msgspec.structs.replace(message, resume_ids=tuple(self._emitted[message.choice]))
             for message in left
             if message.choice not in self._stopped
         ]
-        stopped = [_ended(m, FinishReason.ABORT) for m in left if m.choice in self._stopped]
-        return again, stopped
+        return again, [_ended(m, FinishReason.ABORT) for m in left if m.choice in self._stopped]
 
-    def give_up(self, reason: str) -> list[TokenOutput]:
-        """There will be no engine any more."""
-        return [
-            _ended(m, FinishReason.ERROR, reason)
-            for m in self.prepared.messages
-            if m.choice not in self._ended
-        ]
+    def note(self, output: TokenOutput) -> TokenOutput:
+        """Remember an output of the engine; the result is without what was told before a restart."""
+        choice, scores = output.choice, output.prompt_logprobs
+        if output.token_ids or output.finish is not None:
+            self._emitted[choice] += output.token_ids
+            self.is_proven, self.blame = True, 0
+        if output.finish is not None:
+            self._ended.add(choice)
+        if self._num_asked <= 1:
+            self._num_scored += len(scores)
+            self._num_cached[choice] = output.num_cached
+            return output
+        repeated = min(self._num_repeated, len(scores))
+        self._num_repeated -= repeated
+        self._num_scored += len(scores) - repeated
+        return msgspec.structs.replace(
+            output, prompt_logprobs=scores[repeated:], num_cached=self._num_cached[choice]
+        )
 
+    def stop(self, choice: int | None) -> None:
+        """The front end wants no more of a choice, or of any."""
+        self._stopped |= set(range(len(self._emitted))) if choice is None else {choice}
 
-ENGINE_LOST = "the engine was restarted several times while it computed this request"
+    def lose_engine(self) -> None:
+        if self.is_asked and not self.is_proven:
+            self.blame += 1
+        self.is_asked = False
+
+    def end(self, reason: FinishReason, error: str | None = None) -> list[TokenOutput]:
+        """No engine will say more: the last outputs of all choices that have none."""
+        return [_ended(message, reason, error) for message in self._left()]
+
+    @property
+    def deadline(self) -> float | None:
+        return self.prepared.messages[0].deadline
+
+    def _left(self) -> list[GenerateRequest]:
+        return [message for message in self.prepared.messages if message.choice not in self._ended]
 
 
 def _ended(message: GenerateRequest, reason: FinishReason, error: str | None = None) -> TokenOutput:

@@ -106,6 +106,10 @@ class OutputProcessor:
         choices = [ChoiceState(self._tokenizer, prepared) for _ in prepared.messages]
         self._requests[prepared.request_id] = RequestState(prepared, choices, [])
 
+    def forget(self, request_id: str) -> None:
+        """Nobody wants the text of a request any more, or it is finished."""
+        self._requests.pop(request_id, None)
+
     def process(self, output: TokenOutput) -> Processed:
         request = self._requests[output.request_id]
         request.prompt_logprobs += output.prompt_logprobs

@@ -4,6 +4,9 @@ submit ---> flight ---> socket ---> engine process
               |                          |
 updates <-- text <------ outputs <-------+        when it dies: the next one is started, and every flight
                                                   asks it for what is left
+
+Nothing between two awaits can be interrupted, and there are few: to take a message, and to watch. So a
+request is sent, replayed or ended as a whole.
 """
 
 import asyncio
@@ -12,32 +15,43 @@ import logging
 import shutil
 import tempfile
 import time
-from collections import deque
-from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+import msgspec
 import zmq
 import zmq.asyncio
 
-from octavo.frontend.engine_process import EngineProcess
+from octavo.frontend.engine_process import ENGINE_MODULE, EngineProcess
 from octavo.frontend.flight import Flight
+from octavo.frontend.flights import Flights
 from octavo.frontend.intake import PreparedRequest
-from octavo.frontend.output import OutputProcessor, RequestOutput, StreamDelta
+from octavo.frontend.output import OutputProcessor
+from octavo.frontend.updates import Update, Updates
 from octavo.link.folder import EngineSettings
 from octavo.link.status_page import Phase, Status
 from octavo.link.wire import ToEngine, decode_from_engine, encode
-from octavo.protocol import Abort, EngineFacts, EngineOutputs, EngineStats, Hello, Ready, TokenOutput
+from octavo.protocol import (
+    Abort,
+    EngineFacts,
+    EngineOutputs,
+    EngineStats,
+    FinishReason,
+    Hello,
+    Ready,
+    TokenOutput,
+)
 from octavo.text.tokenizer import Tokenizer
+
+__all__ = ["EngineService", "ServiceState", "Update", "Updates"]
 
 logger = logging.getLogger(__name__)
 
-WATCH_SECONDS = 0.05
-MOST_FRUITLESS_STARTS = 5  # engines that died before they served, one after the other
-HEALTHY_SECONDS = 60.0  # after so long, a death is the first again
+WATCH_SECONDS = 0.02
+MOST_FRUITLESS_STARTS = 5  # engines that died before they were ready, one after the other
+LONGEST_DELAY = 5.0  # seconds between a death and the next start
 MOST_BUFFERED = 4096  # updates that nobody reads: the request is then ended
-
-Update = StreamDelta | RequestOutput
 
 
 class ServiceState(StrEnum):
@@ -48,42 +62,30 @@ class ServiceState(StrEnum):
     CLOSED = "closed"
 
 
-class Updates:
-    """What becomes of one request, for the one task that reads it. The last is a `RequestOutput`."""
+@dataclass
+class EngineLife:
+    """What one engine has been good for, so that the supervisor knows how to go on."""
 
-    def __init__(self, request_id: str) -> None:
-        self.request_id = request_id
-        self._waiting: deque[Update] = deque()
-        self._arrived = asyncio.Event()
-
-    def put(self, update: Update) -> None:
-        self._waiting.append(update)
-        self._arrived.set()
-
-    @property
-    def num_waiting(self) -> int:
-        return len(self._waiting)
-
-    async def __aiter__(self) -> AsyncIterator[Update]:
-        while True:
-            await self._arrived.wait()
-            self._arrived.clear()
-            while self._waiting:
-                update = self._waiting.popleft()
-                yield update
-                if isinstance(update, RequestOutput):
-                    return
+    engine: EngineProcess
+    was_ready: bool = False
+    was_useful: bool = False  # it gave an output
+    death: str = ""
+    cannot_start: bool = False
 
 
 class EngineService:
-    def __init__(self, settings: EngineSettings, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, settings: EngineSettings, tokenizer: Tokenizer, *, module: str = ENGINE_MODULE
+    ) -> None:
+        """`module` is what the engine process runs."""
         self._settings = settings
+        self._module = module
         self._processor = OutputProcessor(tokenizer)
-        self._flights: dict[str, Flight] = {}
+        self._flights = Flights()
         self._updates: dict[str, Updates] = {}
-        self._folder = Path(tempfile.mkdtemp(prefix="octavo-"))
+        self._folder: Path | None = None
         self._context = zmq.asyncio.Context()
-        self._engine: EngineProcess | None = None
+        self._life: EngineLife | None = None
         self._socket: zmq.asyncio.Socket | None = None  # to an engine that is ready
         self._supervisor: asyncio.Task[None] | None = None
         self._became_ready = asyncio.Event()
@@ -96,7 +98,8 @@ class EngineService:
     # -- life ----------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self._supervisor = asyncio.create_task(self._supervise(), name="octavo-supervisor")
+        self._folder = Path(tempfile.mkdtemp(prefix="octavo-"))
+        self._supervisor = asyncio.create_task(self._supervise(self._folder), name="octavo-supervisor")
 
     async def close(self) -> None:
         """End the engine. What is under way gets an error."""
@@ -105,9 +108,12 @@ class EngineService:
             self._supervisor.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._supervisor
+        if self._life is not None:
+            self._life.engine.stop()
         self._give_up("the server is shutting down")
         self._context.destroy(linger=0)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     async def wait_until_ready(self) -> None:
         """Returns when requests can be taken, or never will be: see `state`."""
@@ -115,157 +121,213 @@ class EngineService:
 
     @property
     def engine_pid(self) -> int | None:
-        return None if self._engine is None else self._engine.pid
+        return None if self._life is None else self._life.engine.pid
 
     @property
     def engine_status(self) -> Status | None:
-        return None if self._engine is None else self._engine.status
+        return None if self._life is None else self._life.engine.status
 
     @property
     def is_live(self) -> bool:
         """A step can run, or an engine is being started."""
         if self.state in (ServiceState.FAILED, ServiceState.CLOSED):
             return False
-        return self._engine is None or not self._engine.is_stale
+        return self._life is None or not self._life.engine.is_stale
 
     @property
     def num_in_flight(self) -> int:
         return len(self._flights)
+
+    def num_replays(self, request_id: str) -> int:
+        """How many engines have died under a request that is under way."""
+        flight = self._flights.get(request_id)
+        return 0 if flight is None else flight.num_replays
 
     # -- requests ------------------------------------------------------------------------------------
 
     async def submit(self, prepared: PreparedRequest) -> Updates:
         """Also while the engine is restarting: the request then waits for the next one."""
         updates, flight = Updates(prepared.request_id), Flight(prepared)
-        flight.was_sent = self._socket is not None
-        self._flights[prepared.request_id] = flight
         self._updates[prepared.request_id] = updates
         self._processor.open(prepared)
-        for message in prepared.messages:
-            await self._send(message)
+        self._flights.add(flight)
+        if self.state in (ServiceState.FAILED, ServiceState.CLOSED):
+            self._end(flight, FinishReason.ERROR, self.failure or "the server is shutting down")
+        self._ask_for_due()
         return updates
 
     async def abort(self, request_id: str) -> None:
         """Nobody waits for the request any more. Its pages are free one step later."""
         flight = self._flights.get(request_id)
         if flight is not None:
-            flight.stop(None)
-            await self._send(Abort(request_id))
+            self._abort(flight)
 
-    async def _send(self, message: ToEngine) -> None:
+    def _abort(self, flight: Flight) -> None:
+        flight.stop(None)
+        if flight.is_asked:
+            self._send(Abort(flight.request_id))
+        else:
+            self._end(flight, FinishReason.ABORT)
+
+    def _ask_for_due(self) -> None:
+        for flight in self._flights.due():
+            messages, ended = flight.ask()
+            for message in messages:
+                self._send(message)
+            for output in ended:
+                self._deliver(flight, output)
+
+    def _send(self, message: ToEngine) -> None:
+        # Without a limit on its queue, ZeroMQ takes a message at once: there is nothing to wait for.
         if self._socket is not None:
-            await self._socket.send(encode(message))
+            self._socket.send(encode(message))
 
     # -- outputs -------------------------------------------------------------------------------------
 
-    async def _take(self, message: EngineOutputs) -> None:
+    def _take(self, message: EngineOutputs) -> None:
         self.stats = message.stats
         for output in message.outputs:
             flight = self._flights.get(output.request_id)
             if flight is not None:
-                await self._deliver(flight.note(output))
+                self._deliver(flight, output)
+        self._ask_for_due()
 
-    async def _deliver(self, output: TokenOutput) -> None:
-        processed = self._processor.process(output)
-        updates = self._updates[output.request_id]
+    def _deliver(self, flight: Flight, output: TokenOutput) -> None:
+        updates = self._updates[flight.request_id]
+        try:
+            processed = self._processor.process(flight.note(output))
+        except Exception as error:  # whatever it is, it is this request's alone
+            logger.exception("the text of request %s cannot be made", flight.request_id)
+            self._send(Abort(flight.request_id))
+            self._forget(flight)
+            updates.put(error)
+            return
         if processed.abort is not None:
-            self._flights[output.request_id].stop(processed.abort.choice)
-            await self._send(processed.abort)
+            flight.stop(processed.abort.choice)
+            self._send(processed.abort)
         if processed.delta is not None:
             updates.put(processed.delta)
         if processed.finished is not None:
+            self._forget(flight)
             updates.put(processed.finished)
-            del self._flights[output.request_id], self._updates[output.request_id]
-        elif updates.num_waiting > MOST_BUFFERED:
-            logger.warning("request %s is not being read: it is ended", output.request_id)
-            await self.abort(output.request_id)
+        elif updates.num_waiting > MOST_BUFFERED and not flight.is_stopped:
+            logger.warning("request %s is not being read: it is ended", flight.request_id)
+            self._abort(flight)
+
+    def _end(self, flight: Flight, reason: FinishReason, error: str | None = None) -> None:
+        for output in flight.end(reason, error):
+            self._deliver(flight, output)
+
+    def _forget(self, flight: Flight) -> None:
+        self._flights.remove(flight)
+        self._processor.forget(flight.request_id)
+        del self._updates[flight.request_id]
+
+    def _give_up(self, reason: str) -> None:
+        for flight in self._flights:
+            self._end(flight, FinishReason.ERROR, reason)
+        self._became_ready.set()
+
+    def _end_the_late(self) -> None:
+        """With no engine to do it: deadlines go on."""
+        now = time.monotonic()
+        for flight in self._flights:
+            if not flight.is_asked and flight.deadline is not None and flight.deadline <= now:
+                self._end(flight, FinishReason.DEADLINE)
 
     # -- the supervisor --------------------------------------------------------------------------------
 
-    async def _supervise(self) -> None:
-        """Start an engine, watch it, and start the next, until that makes no sense any more."""
-        deaths = 0
-        for number in range(1 << 31):
-            started = time.monotonic()
-            reason, refusal = await self._live_through_one(number)
-            if refusal is not None:
-                return self._fail(refusal)
-            self._became_ready.clear()
+    async def _supervise(self, folder: Path) -> None:
+        try:
+            self._fail(await self._keep_alive(folder))
+        except Exception as error:
+            logger.exception("the supervisor failed")
+            self._fail(f"the engine could not be started: {error}")
+
+    async def _keep_alive(self, folder: Path) -> str:
+        """Start an engine, watch it, and start the next, until that makes no sense any more: why."""
+        fruitless_starts = useless_lives = 0
+        while True:
+            life = await self._live_once(folder / f"engine-{self.num_restarts}")
+            fruitless_starts = 0 if life.was_ready else fruitless_starts + 1
+            useless_lives = 0 if life.was_useful else useless_lives + 1
+            if life.cannot_start and self.facts is None:
+                return life.death
+            if fruitless_starts >= MOST_FRUITLESS_STARTS:
+                return f"the engine could not be started: {life.death}"
             self.state = ServiceState.RESTARTING
-            deaths = 1 if time.monotonic() - started > HEALTHY_SECONDS else deaths + 1
-            if self.facts is None and deaths >= MOST_FRUITLESS_STARTS:
-                return self._fail(f"the engine could not be started: {reason}")
+            self._became_ready.clear()
             self.num_restarts += 1
-            delay = 0.0 if deaths == 1 else min(0.1 * 2**deaths, 5.0)
-            logger.warning("the engine died (%s); a new one is started in %.1f s", reason, delay)
+            delay = 0.0 if not useless_lives else min(0.1 * 2**useless_lives, LONGEST_DELAY)
+            logger.warning("the engine died (%s); a new one is started in %.1f s", life.death, delay)
             await asyncio.sleep(delay)
 
-    async def _live_through_one(self, number: int) -> tuple[str, str | None]:
-        """An engine from start to death: how it died, and whether its settings are at fault."""
-        engine = EngineProcess(self._folder / f"engine-{number}", self._settings)
-        self._engine = engine
-        reader = asyncio.create_task(self._read(engine), name="octavo-engine-reader")
+    async def _live_once(self, path: Path) -> EngineLife:
+        """An engine from start to death."""
+        life = EngineLife(EngineProcess(path, self._settings, self._module))
+        self._life = life
+        reader = asyncio.create_task(self._read(life), name="octavo-engine-reader")
         try:
-            while (death := engine.death()) is None:
+            while not life.death:
                 await asyncio.sleep(WATCH_SECONDS)
+                life.death = life.engine.death() or ""
                 if reader.done():
-                    return f"its messages could not be read: {reader.exception()}", None
-            return death, engine.refusal
+                    life.death = life.death or f"its messages could not be read: {reader.exception()}"
+                if self._socket is None:
+                    self._end_the_late()
+            life.cannot_start = life.engine.cannot_start
+            return life
         finally:
             self._socket = None
+            self._flights.lose_engine()
+            life.engine.kill()
             reader.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await reader
-            engine.stop()
-            shutil.rmtree(engine.folder.path, ignore_errors=True)
+            while not life.engine.is_gone:  # the next one needs its memory
+                await asyncio.sleep(WATCH_SECONDS)
+            shutil.rmtree(path, ignore_errors=True)
 
-    async def _read(self, engine: EngineProcess) -> None:
-        while engine.status.phase is not Phase.SERVING:
+    async def _read(self, life: EngineLife) -> None:
+        while life.engine.status.phase is not Phase.SERVING:
             await asyncio.sleep(WATCH_SECONDS)
         socket = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.SNDHWM, 0)
         socket.setsockopt(zmq.RCVHWM, 0)
         try:
-            socket.connect(engine.folder.address)
-            await socket.send(encode(Hello()))
+            socket.connect(life.engine.folder.address)
+            socket.send(encode(Hello()))
             while True:
                 message = decode_from_engine(await socket.recv())
                 if isinstance(message, Ready):
-                    await self._resume(message, socket)
+                    life.was_ready = True
+                    self._resume(message, socket)
                 else:
-                    await self._take(message)
+                    life.was_useful = life.was_useful or bool(message.outputs)
+                    self._take(message)
+                    await asyncio.sleep(0)  # those who wait for this step's text go before the next step's
         finally:
             socket.close()
 
-    async def _resume(self, ready: Ready, socket: zmq.asyncio.Socket) -> None:
+    def _resume(self, ready: Ready, socket: zmq.asyncio.Socket) -> None:
         """A new engine is there: ask it for what the last one did not finish."""
-        is_first = self.facts is None
+        if self.facts is None:
+            self._pin(ready.facts)
         self.facts, self.stats, self._socket = ready.facts, ready.stats, socket
-        for flight in list(self._flights.values()):
-            again, ended = flight.replay()
-            for message in again:
-                await self._send(message)
-            for output in ended:
-                await self._deliver(flight.note(output))
+        again = f" again; {len(self._flights)} requests go on" if self.num_restarts else ""
+        logger.info("the engine is ready%s", again)
+        self._flights.meet_engine()
+        self._ask_for_due()
         self.state = ServiceState.READY
         self._became_ready.set()
-        logger.info(
-            "the engine is ready%s", "" if is_first else f" again; {len(self._flights)} requests go on"
-        )
+
+    def _pin(self, facts: EngineFacts) -> None:
+        """However much memory is free then, the next engine must take every request that this one took."""
+        sizes = {"max_model_len": facts.max_model_len, "kv_memory": facts.kv_bytes}
+        self._settings = msgspec.structs.replace(self._settings, options={**self._settings.options, **sizes})
 
     def _fail(self, reason: str) -> None:
         self.state, self.failure = ServiceState.FAILED, reason
         logger.error("%s", reason)
         self._give_up(reason)
-        self._became_ready.set()
-
-    def _give_up(self, reason: str) -> None:
-        for flight in list(self._flights.values()):
-            for output in flight.give_up(reason):
-                processed = self._processor.process(flight.note(output))
-                for update in (processed.delta, processed.finished):
-                    if update is not None:
-                        self._updates[output.request_id].put(update)
-        self._flights.clear()
-        self._updates.clear()

@@ -5,9 +5,11 @@ from typing import Any, Self
 
 import msgspec
 
+from octavo.errors import ConfigError
 from octavo.link.status_page import StatusPage
 
 EXIT_CANNOT_START = 3  # the settings or the checkpoint are wrong: to try again would not help
+LONGEST_SOCKET_PATH = 100  # bytes; the kernel's limit is 103 to 107
 
 
 class EngineSettings(msgspec.Struct, frozen=True):
@@ -20,15 +22,21 @@ class EngineFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.address = f"ipc://{path / 'socket'}"
+        self.socket = path / "socket"
+        self.address = f"ipc://{self.socket}"
         self._settings = path / "settings.json"
         self._failure = path / "failure.txt"
         self._status = path / "status"
 
     @classmethod
     def create(cls, path: Path, settings: EngineSettings) -> Self:
-        path.mkdir(mode=0o700)
         folder = cls(path)
+        if len(bytes(folder.socket)) > LONGEST_SOCKET_PATH:
+            raise ConfigError(
+                f"the path of a socket may have {LONGEST_SOCKET_PATH} bytes; {folder.socket} has more:"
+                " let TMPDIR name a shorter folder"
+            )
+        path.mkdir(mode=0o700)
         folder._settings.write_bytes(msgspec.json.encode(settings))
         StatusPage.create(folder._status)
         return folder

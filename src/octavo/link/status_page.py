@@ -1,10 +1,11 @@
 """What an engine process shows of itself while it is too busy to answer: a few numbers in shared memory.
 
-The engine stamps the page before every step. A page that grows old means that no step can run, whatever
-the process looks like from outside: stopped, stuck in a kernel, or swapped out.
+The engine stamps the page before every step, and says how long it may be until the next stamp. A page that
+is older than that means that no step can run, whatever the process looks like from outside: stopped, stuck
+in a kernel, or swapped out.
 
-    bytes   0 ..... 8 ....... 16 ...... 24 ...... 32 .......... 40
-            stamp   phase     done      total     longest step
+    bytes   0 ..... 8 ....... 16 ...... 24 ...... 32 ........ 40
+            stamp   phase     done      total     patience
 """
 
 import enum
@@ -17,10 +18,14 @@ from typing import Self
 
 LAYOUT = struct.Struct("<dqqqd")
 
+# Seconds. While it starts, an engine cannot know how long the next thing takes.
+PATIENCE_STARTING = 120.0
+PATIENCE_DOWNLOADING = 24 * 3600.0
+
 
 class Phase(enum.IntEnum):
     STARTING = 0  # importing torch
-    OPENING = 1  # reading the checkpoint's headers
+    OPENING = 1  # reading the checkpoint's headers; fetching it first, if nobody has
     LOADING = 2  # weights; `done` of `total` bytes
     WARMING_UP = 3  # one tiny step
     SERVING = 4
@@ -32,11 +37,7 @@ class Status:
     phase: Phase
     done: int
     total: int
-    longest_step: float  # seconds, since the engine serves
-
-    @property
-    def age(self) -> float:
-        return time.monotonic() - self.stamp
+    patience: float  # seconds from the stamp to the next, if all is well
 
 
 class StatusPage:
@@ -46,9 +47,8 @@ class StatusPage:
         self._memory = memory
 
     @classmethod
-    def create(cls, path: Path) -> Self:
-        path.write_bytes(LAYOUT.pack(time.monotonic(), Phase.STARTING, 0, 0, 0.0))
-        return cls.open(path)
+    def create(cls, path: Path) -> None:
+        path.write_bytes(LAYOUT.pack(time.monotonic(), Phase.STARTING, 0, 0, PATIENCE_STARTING))
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -56,8 +56,10 @@ class StatusPage:
             return cls(mmap.mmap(file.fileno(), LAYOUT.size))
 
     def read(self) -> Status:
-        stamp, phase, done, total, longest_step = LAYOUT.unpack(self._memory[: LAYOUT.size])
-        return Status(stamp, Phase(phase), done, total, longest_step)
+        stamp, phase, done, total, patience = LAYOUT.unpack(self._memory[: LAYOUT.size])
+        return Status(stamp, Phase(phase), done, total, patience)
 
-    def stamp(self, phase: Phase, done: int = 0, total: int = 0, longest_step: float = 0.0) -> None:
-        self._memory[: LAYOUT.size] = LAYOUT.pack(time.monotonic(), phase, done, total, longest_step)
+    def stamp(
+        self, phase: Phase, done: int = 0, total: int = 0, *, patience: float = PATIENCE_STARTING
+    ) -> None:
+        self._memory[: LAYOUT.size] = LAYOUT.pack(time.monotonic(), phase, done, total, patience)

@@ -1,0 +1,169 @@
+"""The life of an engine process around its engine: messages in, a step, messages out. No torch, no asyncio.
+
+The folder belongs to this one process and its parent. The parent has put the settings there; the socket and
+the status page are beside them.
+"""
+
+import ctypes
+import logging
+import os
+import signal
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import zmq
+
+from octavo.engine.core import EngineCore
+from octavo.engine.pulse import Pulse
+from octavo.errors import OctavoError, RequestError
+from octavo.link.folder import EXIT_CANNOT_START, EngineFolder, EngineSettings
+from octavo.link.status_page import Phase, StatusPage
+from octavo.link.wire import FromEngine, ToEngine, decode_to_engine, encode
+from octavo.protocol import (
+    EngineFacts,
+    EngineOutputs,
+    GenerateRequest,
+    Hello,
+    Ready,
+    SamplingParams,
+    TokenOutput,
+)
+
+logger = logging.getLogger(__name__)
+
+# Builds an engine; the pulse must go around what executes its plans.
+StartEngine = Callable[[EngineSettings, StatusPage, Pulse], tuple[EngineCore, EngineFacts]]
+
+IDLE_SECONDS = 0.5  # how long an engine with nothing to do waits for a message before it stamps again
+PR_SET_PDEATHSIG = 1
+
+
+def run_engine(arguments: list[str], start: StartEngine) -> int:
+    """What an engine process does from beginning to end; the result is its exit code."""
+    folder, parent = EngineFolder(Path(arguments[0])), int(arguments[1])
+    _live_and_die_with(parent)
+    page, settings = folder.open_status(), folder.read_settings()
+    logging.basicConfig(format="octavo engine: %(message)s", level=settings.log_level.upper())
+    pulse = Pulse(page)
+    try:
+        core, facts = start(settings, page, pulse)
+        page.stamp(Phase.WARMING_UP)
+        _warm_up(core)
+    except OctavoError as error:
+        folder.write_failure(str(error))
+        return EXIT_CANNOT_START
+    except Exception as error:
+        logger.exception("the engine cannot start")
+        folder.write_failure(f"{type(error).__name__}: {error}")
+        return 1
+    context = zmq.Context()
+    socket = context.socket(zmq.ROUTER)
+    socket.setsockopt(zmq.LINGER, 0)
+    # Nothing is dropped: a front end that does not read is dead, and so are we.
+    socket.setsockopt(zmq.SNDHWM, 0)
+    socket.setsockopt(zmq.RCVHWM, 0)
+    socket.bind(folder.address)
+    EngineLoop(core, facts, socket, page, pulse).run(while_parent_is=parent)
+    context.destroy(linger=0)
+    return 0
+
+
+def _warm_up(core: EngineCore) -> None:
+    """One tiny step: what is done once only should not wait for the first request."""
+    params = SamplingParams(temperature=0, max_tokens=1, seed=0)
+    core.handle(GenerateRequest(request_id="warm-up", prompt_ids=(0,), params=params))
+    while core.has_unfinished:
+        core.step()
+
+
+class EngineLoop:
+    """Owned by the process's one thread. Front ends are told apart by their sockets' identities."""
+
+    def __init__(
+        self,
+        core: EngineCore,
+        facts: EngineFacts,
+        socket: zmq.Socket[bytes],
+        page: StatusPage,
+        pulse: Pulse,
+    ) -> None:
+        self._core = core
+        self._facts = facts
+        self._socket = socket
+        self._page = page
+        self._pulse = pulse
+        self._owners: dict[tuple[str, int], bytes] = {}  # of choices under way
+        self._front_ends: set[bytes] = set()
+
+    def run(self, while_parent_is: int) -> None:
+        self._pulse.phase = Phase.SERVING
+        while os.getppid() == while_parent_is:
+            self.turn()
+
+    def turn(self) -> None:
+        self._page.stamp(Phase.SERVING, patience=IDLE_SECONDS)
+        self._receive()
+        if self._core.has_unfinished:
+            self._step()
+
+    def _receive(self) -> None:
+        """All that has come; with nothing to do, wait for it."""
+        wait = 0 if self._core.has_unfinished else int(IDLE_SECONDS * 1000)
+        while self._socket.poll(wait):
+            owner, *frames = self._socket.recv_multipart()
+            try:
+                self._handle(owner, decode_to_engine(b"".join(frames)))
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                logger.error("a message that is none was dropped: %s", error)
+            wait = 0
+
+    def _handle(self, owner: bytes, message: ToEngine) -> None:
+        if isinstance(message, Hello):
+            self._front_ends.add(owner)
+            self._send(owner, Ready(self._facts, self._core.stats()))
+            return
+        try:
+            if isinstance(message, GenerateRequest):
+                self._check(message)
+            self._core.handle(message)
+        except RequestError as error:
+            assert isinstance(message, GenerateRequest)
+            refused = TokenOutput.of_refused(message, str(error))
+            self._send(owner, EngineOutputs((refused,), self._core.stats()))
+            return
+        if isinstance(message, GenerateRequest):
+            self._owners[message.request_id, message.choice] = owner
+
+    def _check(self, message: GenerateRequest) -> None:
+        """Intake lets nothing else through. But no kernel may ever see an id that it has no row for."""
+        ids = (*message.prompt_ids, *message.resume_ids, *message.params.logit_bias)
+        if min(ids, default=0) < 0 or max(ids, default=0) >= self._facts.vocab_size:
+            raise RequestError("a token id is not in the vocabulary", "prompt")
+        if message.params.seed is None or (message.params.max_tokens or 0) < 1:
+            raise RequestError("the request has no seed or no max_tokens", "max_tokens")
+
+    def _step(self) -> None:
+        result = self._core.step()
+        outputs: defaultdict[bytes, list[TokenOutput]] = defaultdict(list)
+        for output in result.outputs:
+            choice = output.request_id, output.choice
+            owner = self._owners[choice] if output.finish is None else self._owners.pop(choice)
+            outputs[owner].append(output)
+        for owner in self._front_ends | outputs.keys():
+            self._send(owner, EngineOutputs(tuple(outputs[owner]), result.stats))
+
+    def _send(self, owner: bytes, message: FromEngine) -> None:
+        self._socket.send_multipart([owner, encode(message)])
+
+
+def _live_and_die_with(parent: int) -> None:
+    """Only the parent ends an engine, and no engine outlives it, not even after kill -9."""
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before we asked
+        sys.exit(0)
