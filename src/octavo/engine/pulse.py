@@ -14,7 +14,7 @@ class Pulse:
     """Learns how long steps take, and stamps the page with a multiple of it.
 
     A step of more tokens takes longer, but not more than in proportion, because it reads the weights once. So
-    every size that was measured bounds all others: a smaller step by its own time, a larger one in proportion.
+    each size that was measured bounds the others: a smaller one by its own time, a larger one in proportion.
     """
 
     def __init__(self, page: StatusPage) -> None:

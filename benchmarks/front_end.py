@@ -1,0 +1,84 @@
+"""Tokens per second through the front end alone: wire, bookkeeping and detokenising, without HTTP.
+
+The engine is `octavo.simulate.null_engine`, whose model computes nothing. It runs on a core of its own; what
+is printed is also given per second of processor time of this process, which is what one core can carry.
+
+python benchmarks/front_end.py MODEL [--streams 64 256] [--tokens 500] [--profile]
+
+MODEL gives the tokenizer only.
+"""
+
+import argparse
+import asyncio
+import cProfile
+import pstats
+import time
+
+from octavo.checkpoint import open_checkpoint
+from octavo.frontend.intake import Intake, Limits
+from octavo.frontend.output import RequestOutput
+from octavo.frontend.service import EngineService
+from octavo.link.folder import EngineSettings
+from octavo.protocol import SamplingParams
+from octavo.text.tokenizer import Tokenizer
+
+
+async def measure(tokenizer: Tokenizer, streams: int, tokens: int, profile: cProfile.Profile | None) -> None:
+    service = EngineService(
+        EngineSettings({"max_running": streams}, log_level="error"),
+        tokenizer,
+        module="octavo.simulate.null_engine",
+    )
+    service.start()
+    try:
+        await service.wait_until_ready()
+        assert service.facts is not None
+        intake = Intake(tokenizer, Limits(service.facts.vocab_size, service.facts.max_model_len))
+        params = SamplingParams(max_tokens=tokens, ignore_eos=True, seed=1)
+        prompts = [
+            intake.prepare(f"r{number}", f"Story {number}: once", params, now=0.0)
+            for number in range(streams)
+        ]
+
+        async def read(number: int) -> int:
+            async for update in await service.submit(prompts[number]):
+                if isinstance(update, RequestOutput):
+                    return len(update.token_ids)
+            raise AssertionError("a stream without an end")
+
+        started, cpu_started = time.perf_counter(), time.process_time()
+        if profile is not None:
+            profile.enable()
+        counts = await asyncio.gather(*(read(number) for number in range(streams)))
+        if profile is not None:
+            profile.disable()
+        wall, cpu = time.perf_counter() - started, time.process_time() - cpu_started
+        assert counts == [tokens] * streams
+        total = streams * tokens
+        print(
+            f"{streams:>7} {total:>9,} {total / wall:>12,.0f} {total / cpu:>18,.0f} {1e6 * cpu / total:>11.1f}"
+        )
+    finally:
+        await service.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", help="whose tokenizer makes the text")
+    parser.add_argument("--streams", type=int, nargs="+", default=[64, 256])
+    parser.add_argument("--tokens", type=int, default=500, help="of each stream")
+    parser.add_argument("--profile", action="store_true", help="print where the time goes")
+    options = parser.parse_args()
+    tokenizer = Tokenizer(open_checkpoint(options.model).text)
+    print(f"{'streams':>7} {'tokens':>9} {'tokens/s':>12} {'tokens/s of a core':>18} {'us a token':>11}")
+    for streams in options.streams:
+        profile = cProfile.Profile() if options.profile else None
+        asyncio.run(measure(tokenizer, streams, options.tokens, profile))
+        if profile is not None:
+            pstats.Stats(profile).sort_stats("tottime").print_stats(25)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""An engine process whose model computes nothing: `python -m octavo.simulate.null_engine FOLDER PARENT`.
+
+Loop, scheduler, cache and wire are the real ones, so what remains is what everything but the model costs.
+The token at position p of any sequence is FIRST_TOKEN + p % NUM_TOKENS: an answer can be checked.
+"""
+
+import sys
+import time
+from typing import Any
+
+from octavo.cache import KVManager
+from octavo.engine.core import EngineCore
+from octavo.engine.loop import run_engine
+from octavo.engine.pulse import Pulse
+from octavo.link.folder import EngineSettings
+from octavo.link.status_page import StatusPage
+from octavo.plan import SliceResult, StepPlan, StepResult
+from octavo.protocol import EngineFacts
+from octavo.schedule import Scheduler, SchedulerConfig
+
+PAGE_SIZE = 32
+NUM_PAGES = 100_000
+FIRST_TOKEN = 64
+NUM_TOKENS = 128
+DEFAULTS: dict[str, Any] = {
+    "vocab_size": 49152,
+    "max_running": 256,
+    "max_model_len": 8192,
+    "step_seconds": 0.0,
+}
+
+DRAWN = tuple([SliceResult((FIRST_TOKEN + number,)) for number in range(NUM_TOKENS)])
+NOTHING = SliceResult()
+
+
+def start_null_engine(
+    settings: EngineSettings, page: StatusPage, pulse: Pulse
+) -> tuple[EngineCore, EngineFacts]:
+    """`settings.options` may hold the keys of `DEFAULTS`; others are ignored."""
+    options = DEFAULTS | settings.options
+    step_seconds = options["step_seconds"]
+
+    def execute(plan: StepPlan) -> StepResult:
+        if step_seconds:
+            time.sleep(step_seconds)
+        return StepResult(
+            tuple(
+                [
+                    DRAWN[(piece.start + len(piece.token_ids)) % NUM_TOKENS] if piece.num_sampled else NOTHING
+                    for piece in plan.slices
+                ]
+            )
+        )
+
+    config = SchedulerConfig(options["max_running"], options["max_model_len"], max_step_tokens=2048)
+    scheduler = Scheduler(config, KVManager(NUM_PAGES, PAGE_SIZE))
+    facts = EngineFacts(
+        vocab_size=options["vocab_size"],
+        max_model_len=options["max_model_len"],
+        page_size=PAGE_SIZE,
+        num_pages=NUM_PAGES,
+        device="none",
+        dtype="none",
+        explanation=(),
+    )
+    return EngineCore(scheduler, pulse.around(execute), time.monotonic), facts
+
+
+if __name__ == "__main__":
+    sys.exit(run_engine(sys.argv[1:], start_null_engine))
