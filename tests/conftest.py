@@ -82,11 +82,16 @@ def tiny_llm(tiny_checkpoint: Path) -> Iterator["LLM"]:  # noqa: F821
 
 # Here and not beside the simulation: only this file is known to the process that prints the summary.
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """The figures of the simulation, captured output or not."""
+    """The figures of simulation and chaos, captured output or not."""
     figures = list(_recorded(terminalreporter, "simulated"))
     if figures:
         terminalreporter.section("simulation")
         for line in sorted(figures):
+            terminalreporter.write_line(line)
+    recoveries = sorted(_recorded(terminalreporter, "chaos"))
+    if recoveries:
+        terminalreporter.section("engines that died")
+        for line in recoveries:
             terminalreporter.write_line(line)
     found = sorted(_recorded(terminalreporter, "planted bug"))
     if found:

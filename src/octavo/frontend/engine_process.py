@@ -13,7 +13,7 @@ ENGINE_MODULE = "octavo.engine.process"
 
 # Seconds without a stamp, beyond those that the engine itself has asked for.
 STALE_AFTER = 3.0
-HUNG_AFTER = 8.0
+HUNG_AFTER = 6.0
 INATTENTIVE = 1.0  # seconds between two looks: we were stopped ourselves, and the engine perhaps with us
 
 

@@ -1,0 +1,37 @@
+"""Engine processes that die, for the tests beside this file: `python -m engines FOLDER PARENT`.
+
+The real engine (of the options in the settings), but the first chunk of a poisoned prompt kills the process.
+"""
+
+import os
+import sys
+
+from octavo.engine.core import EngineCore
+from octavo.engine.loop import run_engine
+from octavo.engine.process import start_engine
+from octavo.engine.pulse import Pulse
+from octavo.link.folder import EngineSettings
+from octavo.link.status_page import StatusPage
+from octavo.plan import StepPlan, StepResult
+from octavo.protocol import EngineFacts
+
+POISON = (255, 255)  # how no other prompt of the tests begins
+
+
+def start_mortal(settings: EngineSettings, page: StatusPage, pulse: Pulse) -> tuple[EngineCore, EngineFacts]:
+    around = pulse.around
+
+    def mortal(execute):  # type: ignore[no-untyped-def]
+        def run(plan: StepPlan) -> StepResult:
+            if any(not piece.start and piece.token_ids[:2] == POISON for piece in plan.slices):
+                os.kill(os.getpid(), 9)
+            return execute(plan)
+
+        return around(run)
+
+    pulse.around = mortal  # type: ignore[method-assign]
+    return start_engine(settings, page, pulse)
+
+
+if __name__ == "__main__":
+    sys.exit(run_engine(sys.argv[1:], start_mortal))

@@ -1,0 +1,353 @@
+"""Engines that are killed, stopped, poisoned or cannot start: streams go on, and nothing is left behind."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from octavo.checkpoint import open_checkpoint
+from octavo.frontend.flight import ENGINE_LOST, MOST_REPLAYS
+from octavo.frontend.intake import Intake, Limits
+from octavo.frontend.output import RequestOutput
+from octavo.frontend.service import EngineService, ServiceState
+from octavo.link.folder import EngineSettings
+from octavo.link.status_page import Phase
+from octavo.protocol import SamplingParams
+from octavo.text.tokenizer import Tokenizer
+
+NUM_TOKENS = 300
+POISON = [255, 255]  # as in engines.py
+
+
+class Harness:
+    """One service, and a way to ask it."""
+
+    def __init__(self, service: EngineService, tokenizer: Tokenizer) -> None:
+        self.service = service
+        self.num_deltas = 0
+        self._tokenizer = tokenizer
+        self._count = 0
+
+    async def ask(
+        self, prompt: str | list[int], params: SamplingParams, timeout: float | None = None
+    ) -> RequestOutput:
+        """The result; it must agree with what was streamed."""
+        facts = self.service.facts
+        assert facts is not None
+        intake = Intake(self._tokenizer, Limits(facts.vocab_size, facts.max_model_len))
+        self._count += 1
+        now = time.monotonic()
+        prepared = intake.prepare(f"r{self._count}", prompt, params, now=now, name="r", timeout=timeout)
+        texts = [""] * params.n
+        async for update in await self.service.submit(prepared):
+            if isinstance(update, RequestOutput):
+                assert [choice.text for choice in update.choices] == texts
+                return update
+            texts[update.choice] += update.text
+            self.num_deltas += 1
+        raise AssertionError("a stream without an end")
+
+    async def ask_all(self, requests: list[tuple[str, SamplingParams]]) -> list[object]:
+        results = await asyncio.gather(*(self.ask(prompt, params) for prompt, params in requests))
+        return [outcome(result) for result in results]
+
+    async def kill(self, number: int = signal.SIGKILL) -> None:
+        assert self.service.engine_pid is not None
+        os.kill(self.service.engine_pid, number)
+
+    async def recover(self) -> float:
+        """Seconds from now until a new engine has given a token."""
+        lost = await self.until(lambda: self.service.state is ServiceState.RESTARTING)
+        seen = self.num_deltas
+        return lost + await self.until(lambda: self.num_deltas > seen)
+
+    async def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> float:
+        """How long it took."""
+        started = time.monotonic()
+        while not condition():
+            assert time.monotonic() - started < seconds, "it never happened"
+            await asyncio.sleep(0.002)
+        return time.monotonic() - started
+
+
+def requests(count: int) -> list[tuple[str, SamplingParams]]:
+    """Greedy and sampled, with logprobs, with two choices, with stop strings."""
+    kinds = [
+        SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True, logprobs=2),
+        SamplingParams(temperature=1.3, max_tokens=NUM_TOKENS, ignore_eos=True, logprobs=0, seed=1),
+        SamplingParams(temperature=0.8, max_tokens=NUM_TOKENS, ignore_eos=True, n=2, seed=2, top_p=0.9),
+        SamplingParams(
+            temperature=2.0,
+            max_tokens=NUM_TOKENS,
+            ignore_eos=True,
+            stop=("ab", "Zx"),
+            seed=3,
+            prompt_logprobs=1,
+        ),
+    ]
+    return [(f"Number {number} is a story", kinds[number % len(kinds)]) for number in range(count)]
+
+
+def outcome(result: RequestOutput) -> object:
+    """All that the law speaks of."""
+    return result.prompt_logprobs, [
+        (c.text, c.token_ids, c.logprobs, c.finish_reason, c.stop_reason, c.error) for c in result.choices
+    ]
+
+
+def is_running(pid: int | None) -> bool:
+    assert pid is not None
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except OSError:
+        return False
+
+
+Serve = Callable[..., AbstractAsyncContextManager[Harness]]
+
+
+@pytest.fixture
+def serve(tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> Serve:
+    """`async with serve() as harness`; the engine's module and options may be given."""
+    paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+    tokenizer = Tokenizer(open_checkpoint(str(tiny_checkpoint)).text)
+
+    @asynccontextmanager
+    async def serve(
+        *, wait: bool = True, module: str = "octavo.engine.process", **options: object
+    ) -> AsyncIterator[Harness]:
+        engine = {"model": str(tiny_checkpoint), "kv_memory": 1 << 23, "max_running": 32, **options}
+        service = EngineService(EngineSettings(engine, log_level="warning"), tokenizer, module=module)
+        service.start()
+        try:
+            if wait:
+                await service.wait_until_ready()
+                assert service.state is ServiceState.READY, service.failure
+            yield Harness(service, tokenizer)
+        finally:
+            await service.close()
+
+    return serve
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        await asyncio.wait_for(test(), 240)
+
+    asyncio.run(bounded())
+
+
+def test_sixteen_streams_outlive_five_engines(
+    serve: Serve, record_property: Callable[[str, object], None]
+) -> None:
+    async def test() -> None:
+        async with serve() as harness:
+            plain = await harness.ask_all(requests(16))
+            per_round = harness.num_deltas
+            recoveries = []
+            for number in range(5):
+                harness.num_deltas = 0
+                streams = asyncio.create_task(harness.ask_all(requests(16)))
+                # At another moment each time: in prefill, early, late.
+                await harness.until(lambda n=number: harness.num_deltas >= n * per_round // 6)  # type: ignore[misc]
+                await harness.kill()
+                recoveries.append(await harness.recover())
+                assert await streams == plain
+                assert harness.service.num_restarts == number + 1
+                assert harness.service.num_in_flight == 0
+            shown = ", ".join(f"{seconds:.2f}" for seconds in recoveries)
+            record_property("chaos", f"seconds from kill -9 to the next tokens, 16 streams: {shown}")
+
+    run(test)
+
+
+def test_one_stream_outlives_three_engines(serve: Serve) -> None:
+    async def test() -> None:
+        async with serve() as harness:
+            (plain,) = await harness.ask_all(requests(1))
+            stream = asyncio.create_task(harness.ask_all(requests(1)))
+            for number in range(3):
+                harness.num_deltas = 0
+                await harness.until(lambda: harness.num_deltas > 20)
+                await harness.kill()
+                await harness.until(lambda n=number: harness.service.num_restarts == n + 1)  # type: ignore[misc]
+            assert await stream == [plain]
+
+    run(test)
+
+
+def test_a_stopped_engine_is_seen_and_replaced(
+    serve: Serve, record_property: Callable[[str, object], None]
+) -> None:
+    async def test() -> None:
+        async with serve() as harness:
+            plain = await harness.ask_all(requests(4))
+            harness.num_deltas = 0
+            streams = asyncio.create_task(harness.ask_all(requests(4)))
+            await harness.until(lambda: harness.num_deltas > 50)
+            old = harness.service.engine_pid
+            await harness.kill(signal.SIGSTOP)
+            seen = await harness.until(lambda: not harness.service.is_live)
+            replaced = seen + await harness.until(
+                lambda: harness.service.state is ServiceState.READY and harness.service.engine_pid != old
+            )
+            assert seen < 5, "is_live turns"
+            assert replaced < 15, "the engine is restarted"
+            assert await streams == plain
+            assert not is_running(old)
+            record_property(
+                "chaos", f"SIGSTOP: not live after {seen:.1f} s, a new engine after {replaced:.1f} s"
+            )
+
+    run(test)
+
+
+def test_a_poisoned_request_ends_alone(serve: Serve) -> None:
+    async def test() -> None:
+        async with serve(module="engines") as harness:
+            plain = await harness.ask_all(requests(8))
+            poison = asyncio.create_task(harness.ask([*POISON, 70], SamplingParams(max_tokens=5)))
+            streams = asyncio.create_task(harness.ask_all(requests(8)))  # they never get a step before it
+            ended = await poison
+            assert ended.choices[0].finish_reason == "error"
+            assert ended.choices[0].error == ENGINE_LOST
+            assert await streams == plain
+            assert harness.service.num_restarts == MOST_REPLAYS + 1
+
+    run(test)
+
+
+def test_death_while_idle_while_loading_and_a_request_in_between(serve: Serve) -> None:
+    async def test() -> None:
+        async with serve() as harness:
+            plain = await harness.ask_all(requests(2))
+            await harness.kill()  # idle
+            await harness.until(lambda: harness.service.state is ServiceState.RESTARTING)
+            streams = asyncio.create_task(harness.ask_all(requests(2)))
+            late = asyncio.create_task(harness.ask("late", SamplingParams(max_tokens=3), timeout=0.1))
+            await harness.until(
+                lambda: (s := harness.service.engine_status) is not None and s.phase is Phase.STARTING
+            )
+            await harness.kill()  # before it is ready
+            assert (await late).choices[0].finish_reason == "deadline"
+            assert harness.service.state is ServiceState.RESTARTING, "the deadline did not wait for an engine"
+            assert await streams == plain
+            assert harness.service.num_restarts == 2
+
+    run(test)
+
+
+def test_an_abort_while_there_is_no_engine_is_at_once(serve: Serve) -> None:
+    async def test() -> None:
+        async with serve() as harness:
+            await harness.kill()
+            await harness.until(lambda: harness.service.state is ServiceState.RESTARTING)
+            stream = asyncio.create_task(harness.ask("to be ended", SamplingParams(max_tokens=3)))
+            await harness.until(lambda: harness.service.num_in_flight == 1)
+            await harness.service.abort("r1")
+            assert (await stream).choices[0].finish_reason == "abort"
+            assert harness.service.state is ServiceState.RESTARTING
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [({"model": "/no/such/folder"}, "no/such/folder"), ({"kv_memory": 1}, "kv_memory")],
+)
+def test_an_engine_that_cannot_start_is_not_tried_again(
+    serve: Serve, options: dict[str, object], reason: str
+) -> None:
+    async def test() -> None:
+        async with serve(wait=False, **options) as harness:
+            await harness.service.wait_until_ready()
+            assert harness.service.state is ServiceState.FAILED
+            assert harness.service.failure is not None
+            assert reason in harness.service.failure
+            assert harness.service.num_restarts == 0
+            assert not harness.service.is_live
+
+    run(test)
+
+
+def test_an_engine_that_always_dies_is_given_up_with_what_is_known(serve: Serve) -> None:
+    async def test() -> None:
+        async with serve(wait=False, module="no_such_module") as harness:
+            await harness.service.wait_until_ready()
+            assert harness.service.state is ServiceState.FAILED
+            assert "it ended with code 1" in (harness.service.failure or "")
+
+    run(test)
+
+
+def test_close_leaves_nothing_and_ends_what_is_under_way(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = tempfile.mkdtemp(dir="/tmp")  # a path that fits a socket
+    monkeypatch.setattr(tempfile, "tempdir", short)
+
+    async def test() -> None:
+        async with serve() as harness:
+            assert os.listdir(short)
+            stream = asyncio.create_task(harness.ask_all(requests(1)))
+            await harness.until(lambda: harness.num_deltas > 3)
+            pid = harness.service.engine_pid
+        ((_, ((*_, finish, _, error),)),) = await stream  # type: ignore[misc, has-type]
+        assert (finish, error) == ("error", "the server is shutting down")
+        assert not is_running(pid)
+        refused = await harness.ask("after the end", SamplingParams(max_tokens=3))
+        assert refused.choices[0].finish_reason == "error"
+
+    run(test)
+    assert os.listdir(short) == []
+    os.rmdir(short)
+
+
+def test_a_killed_parent_leaves_no_engine(tiny_checkpoint: Path) -> None:
+    code = """
+import asyncio, sys, time
+from octavo.checkpoint import open_checkpoint
+from octavo.frontend.service import EngineService
+from octavo.link.folder import EngineSettings
+from octavo.text.tokenizer import Tokenizer
+
+async def main():
+    model = sys.argv[1]
+    service = EngineService(
+        EngineSettings({"model": model, "kv_memory": 1 << 22}, "error"), Tokenizer(open_checkpoint(model).text)
+    )
+    service.start()
+    if sys.argv[2] == "ready":
+        await service.wait_until_ready()
+    else:
+        await asyncio.sleep(0.3)
+    assert "torch" not in sys.modules
+    print(service.engine_pid, flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+    for moment in ("ready", "starting"):
+        parent = subprocess.Popen(
+            [sys.executable, "-c", code, str(tiny_checkpoint), moment], stdout=subprocess.PIPE, text=True
+        )
+        try:
+            assert parent.stdout is not None
+            engine = int(parent.stdout.readline())
+            assert is_running(engine)
+        finally:
+            parent.kill()
+            parent.wait()
+        deadline = time.monotonic() + 5
+        while is_running(engine):
+            assert time.monotonic() < deadline, f"an engine outlived its parent ({moment})"
+            time.sleep(0.02)

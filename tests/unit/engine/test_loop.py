@@ -1,0 +1,143 @@
+"""The engine's loop over a socket: garbage is dropped, what cannot work is refused, the rest is served."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import zmq
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from octavo.engine.loop import EngineLoop
+from octavo.engine.pulse import Pulse
+from octavo.link.folder import EngineFolder, EngineSettings
+from octavo.link.wire import FromEngine, decode_from_engine, encode
+from octavo.protocol import Abort, EngineOutputs, FinishReason, GenerateRequest, Hello, Ready, SamplingParams
+from octavo.simulate.null_engine import FIRST_TOKEN, start_null_engine
+
+PARAMS = SamplingParams(max_tokens=3, seed=0)
+
+
+class Wired:
+    """A loop that is turned by hand, and a front end at the other end of its socket."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        folder = EngineFolder.create(tmp_path / "e", EngineSettings({}))
+        self.page = folder.open_status()
+        pulse = Pulse(self.page)
+        core, facts = start_null_engine(EngineSettings({"vocab_size": 300}), self.page, pulse)
+        self.context = zmq.Context()
+        router = self.context.socket(zmq.ROUTER)
+        router.bind("inproc://engine")
+        self.loop = EngineLoop(core, facts, router, self.page, pulse)
+        self.core = core
+        self.front = self.connect()
+
+    def connect(self) -> zmq.Socket[bytes]:
+        front = self.context.socket(zmq.DEALER)
+        front.connect("inproc://engine")
+        return front
+
+    def ask(self, *data: bytes) -> None:
+        self.front.send_multipart(list(data))
+        self.loop.turn()
+
+    def answers(self) -> list[FromEngine]:
+        answers = []
+        while self.front.poll(0):
+            answers.append(decode_from_engine(self.front.recv()))
+        return answers
+
+    def serves(self) -> bool:
+        """A whole request, from beginning to end."""
+        self.answers()
+        self.front.send(encode(GenerateRequest(request_id="probe", prompt_ids=(1, 2), params=PARAMS)))
+        self.loop.turn()
+        while self.core.has_unfinished:
+            self.loop.turn()
+        outputs = [o for a in self.answers() if isinstance(a, EngineOutputs) for o in a.outputs]
+        tokens = [t for o in outputs if o.request_id == "probe" for t in o.token_ids]
+        return tokens == [FIRST_TOKEN + 2, FIRST_TOKEN + 3, FIRST_TOKEN + 4]
+
+
+@pytest.fixture
+def wired(tmp_path: Path) -> Iterator[Wired]:
+    wired = Wired(tmp_path)
+    yield wired
+    wired.context.destroy(linger=0)
+
+
+def test_hello_is_answered_with_what_the_engine_is(wired: Wired) -> None:
+    wired.ask(encode(Hello()))
+    (answer,) = wired.answers()
+    assert isinstance(answer, Ready)
+    assert answer.facts.vocab_size == 300
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(frames=st.lists(st.binary(max_size=60), min_size=1, max_size=3))
+def test_random_bytes_are_dropped(wired: Wired, frames: list[bytes]) -> None:
+    wired.ask(*frames)
+    assert wired.answers() == []
+    assert not wired.core.has_unfinished
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(place=st.integers(0, 200), byte=st.integers(0, 255), cut=st.integers(0, 200))
+def test_a_damaged_message_is_dropped_refused_or_served(
+    wired: Wired, place: int, byte: int, cut: int
+) -> None:
+    data = bytearray(encode(GenerateRequest(request_id="r", prompt_ids=(1, 2), params=PARAMS)))
+    data[place % len(data)] = byte
+    wired.ask(bytes(data[: 1 + (cut % len(data))]))
+    wired.ask(bytes(data))
+    for _ in range(10):
+        if wired.core.has_unfinished:
+            wired.loop.turn()
+    wired.ask(encode(Abort("r")))  # it may have become a long one
+    assert wired.serves()
+
+
+def test_deep_nesting_is_dropped(wired: Wired) -> None:
+    wired.ask(b"\x91" * 100_000)
+    assert wired.serves()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"prompt_ids": ()},
+        {"prompt_ids": (300,)},
+        {"prompt_ids": (-1,)},
+        {"prompt_ids": (1 << 63,)},
+        {"resume_ids": (1 << 40,)},
+        {"params": SamplingParams(seed=0)},
+        {"params": SamplingParams(max_tokens=3)},
+        {"params": SamplingParams(max_tokens=3, seed=0, logit_bias={999: 1.0})},
+        {"prompt_ids": (1,) * 9000},
+    ],
+)
+def test_a_message_that_intake_would_never_send_is_refused(wired: Wired, changes: dict[str, object]) -> None:
+    good = GenerateRequest(request_id="r", prompt_ids=(1,), params=PARAMS)
+    wired.ask(encode(msgspec.structs.replace(good, **changes)))
+    (answer,) = wired.answers()
+    assert isinstance(answer, EngineOutputs)
+    assert [output.finish for output in answer.outputs] == [FinishReason.ERROR]
+    assert wired.serves()
+
+
+def test_an_id_in_use_is_refused_and_its_owner_keeps_it(wired: Wired) -> None:
+    request = encode(GenerateRequest(request_id="r", prompt_ids=(1, 2), params=PARAMS))
+    first, wired.front = wired.front, wired.connect()
+    first.send(request)
+    wired.loop.turn()
+    wired.ask(request)
+    (answer,) = wired.answers()
+    assert isinstance(answer, EngineOutputs)
+    assert answer.outputs[0].finish is FinishReason.ERROR
+    while wired.core.has_unfinished:
+        wired.loop.turn()
+    wired.front = first
+    outputs = [o for a in wired.answers() if isinstance(a, EngineOutputs) for o in a.outputs]
+    assert [len(output.token_ids) for output in outputs] == [1, 1, 1]
