@@ -56,7 +56,7 @@ async def measure(tokenizer: Tokenizer, streams: int, tokens: int, profile: cPro
         assert counts == [tokens] * streams
         total = streams * tokens
         print(
-            f"{streams:>7} {total:>9,} {total / wall:>12,.0f} {total / cpu:>18,.0f} {1e6 * cpu / total:>11.1f}"
+            f"{streams:>7} {total:>9,} {total / wall:>12,.0f} {total / cpu:>18,.0f} {1e6 * cpu / total:>10.1f}"
         )
     finally:
         await service.close()
@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="print where the time goes")
     options = parser.parse_args()
     tokenizer = Tokenizer(open_checkpoint(options.model).text)
-    print(f"{'streams':>7} {'tokens':>9} {'tokens/s':>12} {'tokens/s of a core':>18} {'us a token':>11}")
+    print(f"{'streams':>7} {'tokens':>9} {'tokens/s':>12} {'tokens/s of a core':>18} {'us a token':>10}")
     for streams in options.streams:
         profile = cProfile.Profile() if options.profile else None
         asyncio.run(measure(tokenizer, streams, options.tokens, profile))

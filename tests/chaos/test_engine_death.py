@@ -322,9 +322,8 @@ from octavo.text.tokenizer import Tokenizer
 
 async def main():
     model = sys.argv[1]
-    service = EngineService(
-        EngineSettings({"model": model, "kv_memory": 1 << 22}, "error"), Tokenizer(open_checkpoint(model).text)
-    )
+    settings = EngineSettings({"model": model, "kv_memory": 1 << 22}, "error")
+    service = EngineService(settings, Tokenizer(open_checkpoint(model).text))
     service.start()
     if sys.argv[2] == "ready":
         await service.wait_until_ready()

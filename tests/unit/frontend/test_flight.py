@@ -129,29 +129,21 @@ def run(front: FrontEnd, draw: Callable[[int], int], deaths: int) -> RequestOutp
 
 @settings(max_examples=300, deadline=None)
 @given(
-    n=st.integers(1, 3),
-    max_tokens=st.integers(1, 9),
-    seed=st.integers(0, 50),
-    stop=st.sampled_from([(), ("bc",), ("c", "ab")]),
-    logprobs=st.sampled_from([None, 1]),
-    prompt_logprobs=st.sampled_from([None, 1]),
+    params=st.builds(
+        SamplingParams,
+        n=st.integers(1, 3),
+        max_tokens=st.integers(1, 9),
+        seed=st.integers(0, 50),
+        stop=st.sampled_from([(), ("bc",), ("c", "ab")]),
+        logprobs=st.sampled_from([None, 1]),
+        prompt_logprobs=st.sampled_from([None, 1]),
+    ),
     deaths=st.integers(1, MOST_REPLAYS),
     dice=st.lists(st.integers(0, 1 << 16), min_size=200, max_size=200),
 )
-def test_deaths_change_nothing(  # every dimension of a request at once
-    tokenizer: Tokenizer,
-    n: int,
-    max_tokens: int,
-    seed: int,
-    stop: tuple[str, ...],
-    logprobs: int | None,
-    prompt_logprobs: int | None,
-    deaths: int,
-    dice: list[int],
+def test_deaths_change_nothing(
+    tokenizer: Tokenizer, params: SamplingParams, deaths: int, dice: list[int]
 ) -> None:
-    params = SamplingParams(
-        n=n, max_tokens=max_tokens, seed=seed, stop=stop, logprobs=logprobs, prompt_logprobs=prompt_logprobs
-    )
     prepared = Intake(tokenizer, Limits(256, 64)).prepare("r", PROMPT, params, now=0.0)
     rolls = iter(dice * 20)
     plain, disturbed = FrontEnd(tokenizer, Flight(prepared)), FrontEnd(tokenizer, Flight(prepared))
