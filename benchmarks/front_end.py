@@ -54,9 +54,9 @@ async def measure(tokenizer: Tokenizer, streams: int, tokens: int, profile: cPro
             profile.disable()
         wall, cpu = time.perf_counter() - started, time.process_time() - cpu_started
         assert counts == [tokens] * streams
-        total = streams * tokens
+        count = streams * tokens
         print(
-            f"{streams:>7} {total:>9,} {total / wall:>12,.0f} {total / cpu:>18,.0f} {1e6 * cpu / total:>10.1f}"
+            f"{streams:>7} {count:>9,} {count / wall:>12,.0f} {count / cpu:>18,.0f} {1e6 * cpu / count:>10.1f}"
         )
     finally:
         await service.close()
