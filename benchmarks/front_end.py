@@ -55,9 +55,8 @@ async def measure(tokenizer: Tokenizer, streams: int, tokens: int, profile: cPro
         wall, cpu = time.perf_counter() - started, time.process_time() - cpu_started
         assert counts == [tokens] * streams
         count = streams * tokens
-        print(
-            f"{streams:>7} {count:>9,} {count / wall:>12,.0f} {count / cpu:>18,.0f} {1e6 * cpu / count:>10.1f}"
-        )
+        rates = f"{count / wall:>12,.0f} {count / cpu:>18,.0f} {1e6 * cpu / count:>10.1f}"
+        print(f"{streams:>7} {count:>9,} {rates}")
     finally:
         await service.close()
 
