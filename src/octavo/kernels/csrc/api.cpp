@@ -1,4 +1,5 @@
 // The border: every argument is checked here, and nowhere behind it.
+#include <atomic>
 #include <chrono>
 #include <new>
 
@@ -124,18 +125,21 @@ ov_status ov_gemm(ov_engine* engine, const ov_gemm_args* args) {
 }
 
 double ov_probe_read(ov_engine* engine, const void* memory, uint64_t num_bytes) {
-  if (engine == nullptr || memory == nullptr || num_bytes == 0) return 0.0;
+  if (engine == nullptr || memory == nullptr || !is_aligned(memory) || num_bytes < READ_UNIT) return 0.0;
+  ReadAll read_all = read_all_portable;
+#if defined(__x86_64__)
+  if (engine->isa >= OV_AVX512) read_all = read_all_avx512;
+#endif
   constexpr uint64_t CHUNK = uint64_t(4) << 20;
-  const int64_t num_chunks = int64_t((num_bytes + CHUNK - 1) / CHUNK);
-  volatile uint64_t sink = 0;
+  const uint64_t end = num_bytes / READ_UNIT * READ_UNIT;
+  std::atomic<uint64_t> sum{0};
   const double seconds = seconds_of([&] {
-    engine->pool.run(num_chunks, [&](int64_t chunk) {
+    engine->pool.run(int64_t((end + CHUNK - 1) / CHUNK), [&](int64_t chunk) {
       const uint64_t start = uint64_t(chunk) * CHUNK;
-      const uint64_t end = start + CHUNK < num_bytes ? start + CHUNK : num_bytes;
-      sink = read_all(static_cast<const char*>(memory) + start, end - start);
+      sum += read_all(static_cast<const char*>(memory) + start, end - start < CHUNK ? end - start : CHUNK);
     });
   });
-  return double(num_bytes) / seconds;
+  return double(end) / seconds;
 }
 
 double ov_probe_amx(ov_engine* engine, int32_t num_steps) {

@@ -245,7 +245,8 @@ typedef struct {
 ov_status ov_attention(ov_engine* engine, const ov_attention_args* args);
 
 // -- Probes: what this machine can do, now. ------------------------------------------------------------------------
-// Bytes per second when all threads read `num_bytes` once.
+// Bytes per second when all threads read `num_bytes` (8 KiB at least) of memory aligned to 64 bytes once; 0 if the
+// arguments are wrong. A roofline of DRAM asks for far more than the caches hold, written before.
 double ov_probe_read(ov_engine* engine, const void* memory, uint64_t num_bytes);
 // Floating-point operations per second of all threads multiplying tiles from the L1 cache; 0 without AMX.
 double ov_probe_amx(ov_engine* engine, int32_t num_steps);
