@@ -15,6 +15,7 @@ from octavo.errors import ConfigError
 from octavo.models.config import ModelConfig
 from octavo.models.registry import build_model
 from octavo.ops import NativeOps, Ops, select_ops
+from octavo.protocol import KernelTimes
 from octavo.runner.kv_store import allocate_kv
 from octavo.runner.model_runner import ModelRunner
 from octavo.sampling import NativeSampler, TorchSampler
@@ -33,6 +34,11 @@ class Worker:
     kv_plan: KVPlan
     device: torch.device
     dtype: torch.dtype
+    ops: Ops
+
+    def kernel_times(self) -> KernelTimes | None:
+        """None on the torch path, which keeps no account."""
+        return self.ops.engine.times() if isinstance(self.ops, NativeOps) else None
 
 
 def start_worker(checkpoint: Checkpoint, options: EngineOptions, *, progress: bool | None) -> Worker:
@@ -62,7 +68,7 @@ def start_worker(checkpoint: Checkpoint, options: EngineOptions, *, progress: bo
         max_running=options.max_running,
         max_model_len=kv_plan.max_model_len,
     )
-    return Worker(runner, config, kv_plan, device, ops.dtype)
+    return Worker(runner, config, kv_plan, device, ops.dtype, ops)
 
 
 def _kernels_for(config: ModelConfig, options: EngineOptions) -> str:

@@ -63,6 +63,12 @@ ov_status ov_engine_open(int32_t num_threads, ov_isa isa, ov_engine** engine) {
 
 void ov_engine_close(ov_engine* engine) { delete engine; }
 
+ov_status ov_engine_times(const ov_engine* engine, ov_times* times) {
+  if (engine == nullptr || times == nullptr) return OV_NULL_POINTER;
+  *times = engine->times;
+  return OV_OK;
+}
+
 void* ov_alloc(uint64_t num_bytes) { return allocate(num_bytes); }
 void ov_free(void* memory, uint64_t num_bytes) { release(memory, num_bytes); }
 
@@ -97,6 +103,7 @@ ov_status ov_unpack_rows(ov_dtype dtype, const void* packed, int64_t n, int64_t 
 
 ov_status ov_gemm(ov_engine* engine, const ov_gemm_args* args) {
   if (engine == nullptr || args == nullptr) return OV_NULL_POINTER;
+  const Timer timer(engine->times.gemm);
   if (args->x == nullptr || args->packed == nullptr || args->y == nullptr) return OV_NULL_POINTER;
   if (!is_dtype(args->dtype) || !is_dtype(args->out_dtype)) return OV_BAD_SIZE;
   if (args->dtype == OV_F32 && args->out_dtype != OV_F32) return OV_BAD_SIZE;

@@ -41,6 +41,19 @@ typedef struct ov_engine ov_engine;
 ov_status ov_engine_open(int32_t num_threads, ov_isa isa, ov_engine** engine);
 void ov_engine_close(ov_engine* engine);
 
+// Where an engine's time went since it was opened: the calls of each kind and how long their callers waited for them.
+// The rest of a step's time is the caller's own.
+typedef struct {
+  uint64_t nanoseconds, calls;
+} ov_time;
+typedef struct {
+  ov_time gemm;       // ov_gemm
+  ov_time attention;  // ov_kv_write, ov_attention
+  ov_time rows;       // the row operations
+  ov_time sampling;   // ov_sample
+} ov_times;
+ov_status ov_engine_times(const ov_engine* engine, ov_times* times);
+
 // -- Memory: zeroed, on huge pages where the system has them. -----------------------------------------------------
 void* ov_alloc(uint64_t num_bytes);
 void ov_free(void* memory, uint64_t num_bytes);
