@@ -70,6 +70,13 @@ def find_library() -> Path | None:
     return None
 
 
+def usable_cores() -> int:
+    """What this process may use, which in a container is less than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 class KernelLibrary:
     """The functions of the C interface, with their types. Immutable; any number of engines may share it."""
 
