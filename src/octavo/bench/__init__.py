@@ -1,1 +1,1 @@
-"""What the engine reaches of what the machine can do: kernels, whole steps, and the roofline they stand under."""
+"""What the engine reaches of what the machine can do: kernels, whole steps, and their roofline."""

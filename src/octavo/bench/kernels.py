@@ -1,7 +1,7 @@
 """Each kernel alone, on the shapes of real models, beside the machine's limits and torch's own kernel.
 
-A family prepares operands once and yields its cases. Operands are rotated, so that weights and keys come from memory as
-they do in a step, where everything else of the model was read since.
+A family prepares operands once and yields its cases. Operands are rotated, so that weights and keys come from
+memory as they do in a step, where everything else of the model was read since.
 """
 
 import time
@@ -37,19 +37,24 @@ class Scale:
     run_seconds: float = 0.003  # a run repeats its call for so long
 
 
-QUICK = Scale(row_counts=(1, 16, 512), rotated_bytes=64 * MEBIBYTE, num_turns=3, patience=0.2, run_seconds=0.001)
+QUICK = Scale(row_counts=(1, 16, 512), rotated_bytes=320 * MEBIBYTE, num_turns=3, patience=0.2)
 
 
 @dataclass(frozen=True)
 class Case:
-    """`ours` and `torchs` do the work once, on the operands with that number (which they take modulo something)."""
+    """`ours` and `torchs` do the work once, on the operands with that number (or with its remainder)."""
 
+    kind: str  # of kernel, as in `KernelTimes`
     name: str
     num_rows: int
     work: Work
     ours: Callable[[int], object]
     torchs: Callable[[int], object]
-    needs_amx: bool = True
+
+    @property
+    def multiplies(self) -> bool:
+        """Matrices, that is: with AMX where there is AMX."""
+        return self.kind in ("gemm", "attention")
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,7 @@ class Family:
 class KernelResult:
     """One line of the table. Seconds are medians; `fraction` and `speedup` are medians of paired ratios."""
 
+    kind: str
     name: str
     num_rows: int
     seconds: float  # in the kernel
@@ -112,12 +118,14 @@ def measure_case(case: Case, engine: Engine, machine: Machine, scale: Scale) -> 
         contestants,
         num_turns=scale.num_turns,
         patience=scale.patience,
-        needs_amx=case.needs_amx,
+        needs_amx=case.multiplies,
     )
     return _result(case, measured)
 
 
-def _repeated(call: Callable[[int], object], work: Work, engine: Engine, run_seconds: float) -> Callable[[], Run]:
+def _repeated(
+    call: Callable[[int], object], work: Work, engine: Engine, run_seconds: float
+) -> Callable[[], Run]:
     """A contestant that calls often enough to be timed, going through the operands."""
     call(0)
     began = time.perf_counter()
@@ -141,6 +149,7 @@ def _repeated(call: Callable[[int], object], work: Work, engine: Engine, run_sec
 def _result(case: Case, measured: Measurement) -> KernelResult:
     seconds, limits = measured.kernel_seconds(0), measured.limits
     return KernelResult(
+        kind=case.kind,
         name=case.name,
         num_rows=case.num_rows,
         seconds=seconds,
@@ -192,6 +201,7 @@ def gemm_family(model: str, layer: str, n: int, k: int) -> Family:
             x = torch.randn(m, k, dtype=torch.bfloat16)
             num_bytes = n * k * BF16 + m * k * BF16 + m * n * out_dtype.itemsize
             yield Case(
+                "gemm",
                 name,
                 m,
                 Work(num_bytes, 2.0 * m * n * k),
@@ -223,8 +233,10 @@ def decode_family(model: str, batch: int, context: int) -> Family:
         pages = _filled_pages(engine, count * batch * pages_each, kv_heads, head_dim)
         # The pages of a sequence lie scattered, as they do after some hours of serving.
         tables = [
-            SequenceTable.from_lists(range(batch), [1] * batch, [context] * batch, ids.split(pages_each))
-            for ids in torch.randperm(count * batch * pages_each).split(batch * pages_each)
+            SequenceTable.from_lists(
+                range(batch), [1] * batch, [context] * batch, torch.split(ids, pages_each)
+            )
+            for ids in torch.split(torch.randperm(count * batch * pages_each), batch * pages_each)
         ]
         query = torch.randn(batch, heads, head_dim, dtype=torch.bfloat16)
         key, value = (
@@ -233,6 +245,7 @@ def decode_family(model: str, batch: int, context: int) -> Family:
         )
         activations = 2 * batch * heads * head_dim * BF16
         yield Case(
+            "attention",
             name,
             batch,
             Work(kv_bytes + activations, 4.0 * batch * context * heads * head_dim),
@@ -258,6 +271,7 @@ def prefill_family(model: str, num_rows: int) -> Family:
         visible = num_rows * (num_rows + 1) / 2
         num_bytes = 2 * num_rows * (heads + kv_heads) * head_dim * BF16
         yield Case(
+            "attention",
             name,
             num_rows,
             Work(num_bytes, 4.0 * visible * heads * head_dim),
@@ -281,7 +295,7 @@ def _filled_pages(engine: Engine, num_pages: int, kv_heads: int, head_dim: int) 
     )
     rows_at_once = 4096
     values = torch.randn(rows_at_once, kv_heads, head_dim, dtype=torch.bfloat16)
-    for slots in torch.arange(num_pages * PAGE).split(rows_at_once):
+    for slots in torch.split(torch.arange(num_pages * PAGE), rows_at_once):
         attention.write_kv(engine, pages, values[: len(slots)], values[: len(slots)], slots)
     return pages
 
@@ -290,7 +304,7 @@ def _filled_pages(engine: Engine, num_pages: int, kv_heads: int, head_dim: int) 
 
 
 def row_family(model: str) -> Family:
-    """Their rows were just written, so that they lie in the cache: the memory's bandwidth is no limit here."""
+    """Their rows were just written and lie in the cache: the memory's bandwidth is no limit here."""
     hidden, inner = SHAPES[model]["hidden_size"], SHAPES[model]["intermediate_size"]
     heads, _, head_dim = _heads(model)
     gain = torch.ones(hidden)
@@ -303,28 +317,28 @@ def row_family(model: str) -> Family:
             angles = torch.rand(m, head_dim // 2)
             cosines, sines, positions = angles.cos(), angles.sin(), torch.arange(m)
             yield Case(
+                "rows",
                 f"add + norm {model}",
                 m,
                 Work(4.0 * m * hidden * BF16, 5.0 * m * hidden),
                 lambda i, x=x: rows.add_rms_norm(engine, x, x, gain, 1e-5),  # type: ignore[misc]
                 lambda i, x=x: _torch_add_norm(x, x, gain),  # type: ignore[misc]
-                needs_amx=False,
             )
             yield Case(
+                "rows",
                 f"swiglu {model}",
                 m,
                 Work(3.0 * m * inner * BF16, 5.0 * m * inner),
                 lambda i, x=gate_up: rows.gated(engine, x, rows.Activation.SILU),  # type: ignore[misc]
                 lambda i, x=gate_up: F.silu(x[:, :inner]) * x[:, inner:],  # type: ignore[misc]
-                needs_amx=False,
             )
             yield Case(
+                "rows",
                 f"rope {model}",
                 m,
                 Work(2.0 * m * heads * head_dim * BF16, 3.0 * m * heads * head_dim),
                 lambda i, q=query, p=positions, c=cosines, s=sines: rows.rope(engine, q, p, c, s),  # type: ignore[misc]
                 lambda i, q=query, c=cosines, s=sines: _torch_rope(q, c, s),  # type: ignore[misc]
-                needs_amx=False,
             )
 
     return Family(f"rows {model}", cases)
@@ -353,20 +367,20 @@ def sampling_family(vocab: int) -> Family:
         greedy = [sampling.Row(temperature=0.0)] * batch
         top_p = [sampling.Row(temperature=0.8, top_p=0.95, noise_key=key) for key in range(batch)]
         yield Case(
+            "sampling",
             f"greedy of {vocab}",
             batch,
             work,
             lambda i: sampling.sample(engine, logits, greedy),
             lambda i: logits.argmax(dim=-1).tolist(),
-            needs_amx=False,
         )
         yield Case(
+            "sampling",
             f"top_p of {vocab}",
             batch,
             work,
             lambda i: sampling.sample(engine, logits, top_p),
             lambda i: _torch_top_p(logits, 0.8, 0.95).tolist(),
-            needs_amx=False,
         )
 
     return Family(f"sampling {vocab}", cases)

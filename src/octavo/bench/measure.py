@@ -1,10 +1,11 @@
 """Measuring on a machine that is never at rest.
 
-Contestants run by turns in one process, each between two probes of what the machine can do at that moment. What is
-reported are medians of paired figures: a run over its own probes, a run over its rival's run of the same turn.
+Contestants run by turns in one process, each between two probes of what the machine can do at that moment.
+What is reported are medians of paired figures: a run over its own probes, a run over its rival's run of the
+same turn.
 
-In some virtual machines AMX falls to a quarter of its speed for seconds at a time, with nothing of ours running. A turn
-that saw this is dropped, and taken again while there is patience.
+In some virtual machines AMX falls to a quarter of its speed for seconds at a time, with nothing of ours
+running. A turn that saw this is dropped, and taken again while there is patience.
 """
 
 import ctypes
@@ -20,6 +21,7 @@ MEBIBYTE = 1 << 20
 THROTTLED_BELOW = 0.6  # of the best speed that AMX showed in this run
 PROBE_STEPS = 9000  # of the tile probe: 0.2 ms at full speed
 PROBE_BYTES = 48 * MEBIBYTE  # read by one probe: 1.6 ms
+MOST_TURNS = 3  # taken for each that is wanted
 PAUSE = 0.005  # seconds, between looks at a machine that is throttled
 
 
@@ -167,15 +169,18 @@ def measure(
     patience: float,
     needs_amx: bool = True,
 ) -> Measurement:
-    """`num_turns` turns, each contestant first by rotation. For at most `patience` seconds a machine that is throttled is
-    waited for, and turns that it spoiled are taken again; no contestant runs more than 3 * num_turns times."""
+    """`num_turns` turns, each contestant first by rotation.
+
+    For at most `patience` seconds a throttled machine is waited for, and turns that it spoiled are taken
+    again. No contestant runs more than MOST_TURNS * num_turns times.
+    """
     turns: list[Turn] = []
     end = time.perf_counter() + patience
 
     def is_good(turn: Turn) -> bool:
         return not needs_amx or turn.lowest_peak >= THROTTLED_BELOW * machine.best_peak
 
-    while sum(map(is_good, turns)) < num_turns and len(turns) < 3 * num_turns:
+    while sum(map(is_good, turns)) < num_turns and len(turns) < MOST_TURNS * num_turns:
         has_time = time.perf_counter() < end
         if len(turns) >= num_turns and not has_time:
             break

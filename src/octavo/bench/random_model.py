@@ -59,7 +59,9 @@ def write_random_model(name: str, folder: Path) -> None:
     """config.json, model.safetensors and tokenizer.json of `random:SHAPE`, in bfloat16."""
     shape = SHAPES.get(name.removeprefix(PREFIX))
     if shape is None:
-        raise ConfigError(f"there is no {name}: the shapes are {', '.join(PREFIX + known for known in SHAPES)}")
+        raise ConfigError(
+            f"there is no {name}: the shapes are {', '.join(PREFIX + known for known in SHAPES)}"
+        )
     config = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",

@@ -1,8 +1,8 @@
 """Whole steps of the engine, from scheduling to the sampled token, under the step's own roofline.
 
-    bytes = every weight once + keys and values read and written + logits written and read
-    operations = 2 x rows x weights + 4 x query heads x head size x keys seen
-    least seconds = max(bytes / bandwidth, operations / peak)
+bytes = every weight once + keys and values read and written + logits written and read
+operations = 2 x rows x weights + 4 x query heads x head size x keys seen
+least seconds = max(bytes / bandwidth, operations / peak)
 """
 
 import random
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 import torch
 
-from octavo.bench.measure import Contestant, Machine, Measurement, Run, Work, measure
+from octavo.bench.measure import MOST_TURNS, Contestant, Machine, Measurement, Run, Work, measure
 from octavo.llm import LLM
 from octavo.models.config import ModelConfig
 from octavo.protocol import KernelTimes, SamplingParams
@@ -48,7 +48,7 @@ QUICK = StepScale(num_turns=3, patience=0.2)
 
 @dataclass(frozen=True)
 class StepResult:
-    """One line of the table. Milliseconds are medians; `fraction` and `speedup` are medians of paired ratios."""
+    """One line of the table. Times are medians; `fraction` and `speedup` are medians of paired ratios."""
 
     name: str
     milliseconds: float
@@ -100,8 +100,8 @@ class Stepper:
         self._draw = random.Random(0)
 
     def decoding(self, case: StepCase, most_runs: int) -> Contestant:
-        """The sequences run at once; each step makes them one token longer. Their context is `case.context` in the
-        middle of the runs."""
+        """The sequences run at once; each step makes them one token longer. In the middle of the runs their
+        context is `case.context`."""
         self._end()
         length = max(1, case.context - WARM_UP - most_runs // 2)
         before = self._llm.stats()
@@ -115,7 +115,7 @@ class Stepper:
             computed = now.tokens_computed + now.prompt_tokens_cached
             return computed - before.tokens_computed - before.prompt_tokens_cached
 
-        # A prompt of n tokens has drawn its first when n are computed, and from then on the two go on together.
+        # A prompt of n tokens draws its first when n are computed; from then on the two grow together.
         while num_computed() - num_drawn() < case.batch * (length - 1):
             self._llm.step()
         for _ in range(WARM_UP):
@@ -169,7 +169,7 @@ def measure_steps(
     """Result by result. The first stepper is measured, a second one is its rival."""
     for case in cases:
         if case.num_rows == 1:
-            contestants = [stepper.decoding(case, 3 * scale.num_turns) for stepper in steppers]
+            contestants = [stepper.decoding(case, MOST_TURNS * scale.num_turns) for stepper in steppers]
         else:
             contestants = [stepper.prefilling(case) for stepper in steppers]
         measured = measure(machine, contestants, num_turns=scale.num_turns, patience=scale.patience)
@@ -200,6 +200,6 @@ def _result(case: StepCase, measured: Measurement, *, has_rival: bool) -> StepRe
 
 
 def use_torch_threads(llm: LLM, num_threads: int) -> None:
-    """For the thread on which this engine steps. Torch keeps the number for each thread from its first use on."""
+    """On the thread on which this engine steps: torch keeps a number for each, from its first use on."""
     torch.set_num_threads(num_threads)
     llm.generate([0], SamplingParams(max_tokens=1, temperature=0))

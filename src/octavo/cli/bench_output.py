@@ -1,6 +1,6 @@
 """What both benchmarks share in the terminal: a table that grows while they run, and a JSON file."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from octavo.kernels.library import Engine
 
 THROTTLED = "*"
+PROBED_BYTES = 768 << 20  # far more than any cache holds
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Column:
 
 
 class GrowingTable:
-    """Rows as they come, in columns of a width known before. On a terminal, a note says what is being measured."""
+    """Rows as they come, in columns of a width known before."""
 
     def __init__(self, terminal: Terminal, columns: Sequence[Column]) -> None:
         self._terminal = terminal
@@ -49,21 +50,25 @@ def add_output_flags(parser: "argparse.ArgumentParser") -> None:
     parser.add_argument("--quick", action="store_true", help="a short form: less of everything, less exact")
     parser.add_argument("--json", metavar="FILE", type=Path, default=None, help="write all figures to FILE")
     parser.add_argument(
-        "--plot", metavar="FILE", type=Path, default=None, help="draw the roofline: FILE ends with .svg or .png"
+        "--plot",
+        metavar="FILE",
+        type=Path,
+        default=None,
+        help="draw the roofline: FILE ends with .svg or .png",
     )
 
 
 def open_machine(threads: int | None, isa: str, *, quick: bool) -> "tuple[Engine, NativeMachine]":
     """An engine for the kernels and the probes, and the machine seen through it."""
-    from octavo.bench.measure import MEBIBYTE, NativeMachine
+    from octavo.bench.measure import NativeMachine
     from octavo.kernels.library import Isa, find_library, usable_cores
     from octavo.kernels.loading import load_kernels
 
     path = find_library()
     if path is None:
         raise ConfigError(
-            "no native library was built when Octavo was installed, and without it the machine's limits cannot be"
-            " measured: install a C++ compiler and install Octavo again"
+            "no native library was built when Octavo was installed, and the machine is measured with it:"
+            " install a C++ compiler and install Octavo again"
         )
     from octavo.kernels.library import Engine
 
@@ -72,19 +77,18 @@ def open_machine(threads: int | None, isa: str, *, quick: bool) -> "tuple[Engine
     if wanted > library.best_isa:
         raise ConfigError(f"this processor has no {isa}; its best is {library.best_isa.name.lower()}")
     engine = Engine(library, threads or usable_cores(), wanted)
-    memory_bytes = (64 if quick else 768) * MEBIBYTE
-    return engine, NativeMachine(engine, memory_bytes=memory_bytes, look_around=0.1 if quick else 2.0)
+    return engine, NativeMachine(engine, memory_bytes=PROBED_BYTES, look_around=0.2 if quick else 2.0)
 
 
-def write_json(path: Path, engine: "Engine", machine: "NativeMachine", results: Sequence[Any]) -> None:
-    content = {
+def write_json(path: Path, engine: "Engine", machine: "NativeMachine", content: Mapping[str, Any]) -> None:
+    whole = {
         "octavo": octavo.__version__,
         "isa": engine.isa.name.lower(),
         "threads": engine.num_threads,
         "best_peak_gigaflops": machine.best_peak / 1e9,
-        "results": results,
+        **content,
     }
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n")
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(whole), indent=2) + b"\n")
 
 
 def of_limit(fraction: float, *, is_throttled: bool) -> str:
@@ -99,4 +103,6 @@ def say_what_was_dropped(results: Sequence[Any], terminal: Terminal) -> None:
     total = sum(result.num_turns for result in results)
     terminal.note(f"{total:,} samples; {dropped:,} more were dropped because AMX was throttled beside them")
     if throttled:
-        terminal.note(f"{THROTTLED} AMX never ran at full speed beside these: their samples are what there was")
+        terminal.note(
+            f"{THROTTLED} AMX never ran at full speed beside these: their samples are what there was"
+        )

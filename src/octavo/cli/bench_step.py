@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 USAGE = "bench step MODEL"
 DESCRIPTION = """\
-Time whole steps of the engine, from scheduling to the sampled token, and compare them with the least time that the
-memory and the processor allow. MODEL may be random:llama-3.2-1b or random:smollm2-135m: that shape with random
-weights. docs/benchmarks.md tells how to read the table."""
+Time whole steps of the engine, from scheduling to the sampled token, and compare them with the least time
+that the memory and the processor allow. MODEL may be random:llama-3.2-1b or random:smollm2-135m: that shape
+with random weights. docs/benchmarks.md tells how to read the table."""
 
 SHARES = ("gemm", "attention", "rows", "sampling", "python")
 COLUMNS = (
@@ -41,13 +41,20 @@ COLUMNS = (
     *(Column(share, max(5, len(share))) for share in SHARES),
 )
 RIVAL_COLUMNS = (Column("torch ms", 9), Column("x torch", 7))
-STEP_FLAGS = tuple(flag for flag in SAMPLING_FLAGS if flag.field in ("temperature", "top_p", "top_k", "min_p"))
+STEP_FLAGS = tuple(
+    flag for flag in SAMPLING_FLAGS if flag.field in ("temperature", "top_p", "top_k", "min_p")
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model_argument", metavar="MODEL", nargs="?", help="the same as --model")
     parser.add_argument(
-        "--batch", metavar="N", type=int, nargs="+", default=[1, 8, 16, 32], help="sequences that decode together"
+        "--batch",
+        metavar="N",
+        type=int,
+        nargs="+",
+        default=[1, 8, 16, 32],
+        help="sequences that decode together",
     )
     parser.add_argument("--context", metavar="N", type=int, default=256, help="tokens that each of them has")
     parser.add_argument(
@@ -90,14 +97,19 @@ def _bench(call: Invocation, options: EngineOptions) -> None:
 
     args, terminal = call.args, call.terminal
     checkpoint = open_checkpoint(
-        options.model, checkpoint_path=options.checkpoint_path, revision=options.revision, tokenizer=options.tokenizer
+        options.model,
+        checkpoint_path=options.checkpoint_path,
+        revision=options.revision,
+        tokenizer=options.tokenizer,
     )
     config = ModelConfig.from_huggingface(checkpoint.config)
     item_bytes = DTYPE_BYTES[options.dtype_for(checkpoint.config)]
     decodes = [StepCase(batch, 1, args.context) for batch in args.batch]
     cases = [*decodes, *(StepCase(1, length, length) for length in args.prefill)]
     engine, machine = open_machine(options.threads, options.kernels, quick=args.quick)
-    steppers = _open_steppers(call, _fitted(options, config, item_bytes, cases), config, item_bytes, engine.num_threads)
+    steppers = _open_steppers(
+        call, _fitted(options, config, item_bytes, cases), config, item_bytes, engine.num_threads
+    )
     table = GrowingTable(terminal, COLUMNS + (RIVAL_COLUMNS if len(steppers) > 1 else ()))
     results = []
     try:
@@ -108,10 +120,18 @@ def _bench(call: Invocation, options: EngineOptions) -> None:
         for stepper in steppers:
             stepper.close()
     say_what_was_dropped(results, terminal)
+    name = _name(call.options, checkpoint.name)
     if args.json is not None:
-        write_json(args.json, engine, machine, results)
+        facts = {"model": name, "dtype": options.dtype_for(checkpoint.config), "results": results}
+        write_json(args.json, engine, machine, facts)
     if args.plot is not None:
-        _plot(results, args.plot, machine.best_peak, f"Steps of {call.options.model or checkpoint.name}")
+        _plot(results, args.plot, machine.best_peak, f"Steps of {name}")
+
+
+def _name(options: EngineOptions, checkpoint_name: str) -> str:
+    from octavo.bench.random_model import is_random_model
+
+    return str(options.model) if is_random_model(options.model) else checkpoint_name
 
 
 def _fitted(
@@ -141,7 +161,9 @@ def _open_steppers(
     from octavo.protocol import SamplingParams
 
     params = SamplingParams(**{"temperature": 0.0, **sampling_from(call.args)})
-    wanted = [options] + [options.model_copy(update={"kernels": call.args.against})] * (call.args.against is not None)
+    wanted = [options] + [options.model_copy(update={"kernels": call.args.against})] * (
+        call.args.against is not None
+    )
     steppers = []
     for each in wanted:
         llm = LLM(**each.model_dump(), progress=call.terminal.stderr.isatty())

@@ -25,9 +25,7 @@ def call_gemm(engine: Engine) -> int:
 
 
 def call_attention(engine: Engine) -> int:
-    pages = KVPages(
-        engine.library, num_blocks=1, page_size=32, kv_heads=1, head_dim=64, dtype=torch.bfloat16
-    )
+    pages = KVPages(engine.library, num_blocks=1, page_size=32, kv_heads=1, head_dim=64, dtype=torch.bfloat16)
     heads = X.unsqueeze(1)
     attention.write_kv(engine, pages, heads, heads, torch.arange(3))
     attention.attend(
