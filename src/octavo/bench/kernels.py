@@ -59,6 +59,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Family:
+    kind: str  # of kernel, as in `KernelTimes`
     name: str
     cases: Callable[[Engine, Scale], Iterator[Case]]
 
@@ -209,7 +210,7 @@ def gemm_family(model: str, layer: str, n: int, k: int) -> Family:
                 lambda i, x=x: F.linear(x, plain[i % count]),  # type: ignore[misc]
             )
 
-    return Family(name, cases)
+    return Family("gemm", name, cases)
 
 
 # -- attention ----------------------------------------------------------------------------------------------
@@ -255,7 +256,7 @@ def decode_family(model: str, batch: int, context: int) -> Family:
             ),
         )
 
-    return Family(name, cases)
+    return Family("attention", name, cases)
 
 
 def prefill_family(model: str, num_rows: int) -> Family:
@@ -281,7 +282,7 @@ def prefill_family(model: str, num_rows: int) -> Family:
             ),
         )
 
-    return Family(name, cases)
+    return Family("attention", name, cases)
 
 
 def _filled_pages(engine: Engine, num_pages: int, kv_heads: int, head_dim: int) -> KVPages:
@@ -341,7 +342,7 @@ def row_family(model: str) -> Family:
                 lambda i, q=query, c=cosines, s=sines: _torch_rope(q, c, s),  # type: ignore[misc]
             )
 
-    return Family(f"rows {model}", cases)
+    return Family("rows", f"rows {model}", cases)
 
 
 def _torch_add_norm(
@@ -383,7 +384,7 @@ def sampling_family(vocab: int) -> Family:
             lambda i: _torch_top_p(logits, 0.8, 0.95).tolist(),
         )
 
-    return Family(f"sampling {vocab}", cases)
+    return Family("sampling", f"sampling {vocab}", cases)
 
 
 def _torch_top_p(logits: torch.Tensor, temperature: float, top_p: float) -> torch.Tensor:

@@ -61,6 +61,8 @@ def run(call: Invocation) -> int:
     if not chosen:
         names = "\n  ".join(family.name for family in families())
         raise ConfigError(f"--filter {args.filter!r} leaves no kernel; there are\n  {names}")
+    if args.plot is not None and not any(family.kind in DRAWN for family in chosen):
+        raise ConfigError("--plot: products and attention can be drawn, and --filter left none of them")
     engine, machine = open_machine(options.threads, options.kernels, quick=args.quick)
     terminal.note(f"{engine.isa.name.lower()}, {engine.num_threads} threads; us is the time in the kernel")
     table = GrowingTable(terminal, COLUMNS)
@@ -104,8 +106,6 @@ def _plot(results: "list[KernelResult]", args: argparse.Namespace, best_peak: fl
         for result in results
         if result.kind in DRAWN
     ]
-    if not points:
-        raise ConfigError("--plot: products and attention can be drawn, and --filter left none of them")
     bandwidth = statistics.median(result.limit_gigabytes_per_second for result in results) * 1e9
     plot_roofline(
         points, Limits(bandwidth, best_peak), args.plot, "Kernels under the roofline (labels: rows)"

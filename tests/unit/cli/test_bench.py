@@ -68,6 +68,7 @@ def test_kernels_can_be_chosen_and_drawn(
     [
         (["kernels", "--filter", "warp drive"], "error: --filter 'warp drive' leaves no kernel; there are"),
         (["kernels", "--plot", "a.jpeg"], "error: --plot a.jpeg: the name must end with .svg or .png"),
+        (["kernels", "--filter", "rows", "--plot", "a.svg"], "error: --plot"),
         (["step"], "error: no model: name one, as in 'octavo bench step MODEL'"),
         (["step", "random:gpt"], "writing random:gpt\nerror: there is no random:gpt: the shapes are"),
         (["step", "random:tiny", "--batch", "0"], "error: --batch, --context and --prefill count things"),
