@@ -35,4 +35,4 @@ def build_engine(
         dtype=str(worker.ops.dtype).removeprefix("torch."),
         explanation=plan.explanation,
     )
-    return EngineCore(scheduler, worker.runner.execute, time.monotonic), facts
+    return EngineCore(scheduler, worker.runner.execute, time.monotonic, worker.kernel_times), facts

@@ -1,4 +1,5 @@
 // The border: every argument is checked here, and nowhere behind it.
+#include <atomic>
 #include <chrono>
 #include <new>
 
@@ -62,6 +63,12 @@ ov_status ov_engine_open(int32_t num_threads, ov_isa isa, ov_engine** engine) {
 
 void ov_engine_close(ov_engine* engine) { delete engine; }
 
+ov_status ov_engine_times(const ov_engine* engine, ov_times* times) {
+  if (engine == nullptr || times == nullptr) return OV_NULL_POINTER;
+  *times = engine->times;
+  return OV_OK;
+}
+
 void* ov_alloc(uint64_t num_bytes) { return allocate(num_bytes); }
 void ov_free(void* memory, uint64_t num_bytes) { release(memory, num_bytes); }
 
@@ -89,6 +96,7 @@ ov_status ov_embedding(ov_engine* engine, const ov_embedding_args* args) {
   for (int64_t row = 0; row < args->num_rows; ++row) {
     if (args->ids[row] < 0 || args->ids[row] >= args->n) return OV_BAD_SIZE;
   }
+  const Timer timer(engine->times.rows);
   // A row lies scattered over the packed form, two elements in a cache line: it is worth a thread's while.
   constexpr int64_t CHUNK_ROWS = 8;
   const int64_t row_bytes = args->y_stride * (args->dtype == OV_BF16 ? 2 : 4);
@@ -102,6 +110,7 @@ ov_status ov_embedding(ov_engine* engine, const ov_embedding_args* args) {
 
 ov_status ov_gemm(ov_engine* engine, const ov_gemm_args* args) {
   if (engine == nullptr || args == nullptr) return OV_NULL_POINTER;
+  const Timer timer(engine->times.gemm);
   if (args->x == nullptr || args->packed == nullptr || args->y == nullptr) return OV_NULL_POINTER;
   if (!is_dtype(args->dtype) || !is_dtype(args->out_dtype)) return OV_BAD_SIZE;
   if (args->dtype == OV_F32 && args->out_dtype != OV_F32) return OV_BAD_SIZE;
@@ -130,18 +139,21 @@ ov_status ov_gemm(ov_engine* engine, const ov_gemm_args* args) {
 }
 
 double ov_probe_read(ov_engine* engine, const void* memory, uint64_t num_bytes) {
-  if (engine == nullptr || memory == nullptr || num_bytes == 0) return 0.0;
+  if (engine == nullptr || memory == nullptr || !is_aligned(memory) || num_bytes < READ_UNIT) return 0.0;
+  ReadAll read_all = read_all_portable;
+#if defined(__x86_64__)
+  if (engine->isa >= OV_AVX512) read_all = read_all_avx512;
+#endif
   constexpr uint64_t CHUNK = uint64_t(4) << 20;
-  const int64_t num_chunks = int64_t((num_bytes + CHUNK - 1) / CHUNK);
-  volatile uint64_t sink = 0;
+  const uint64_t end = num_bytes / READ_UNIT * READ_UNIT;
+  std::atomic<uint64_t> sum{0};
   const double seconds = seconds_of([&] {
-    engine->pool.run(num_chunks, [&](int64_t chunk) {
+    engine->pool.run(int64_t((end + CHUNK - 1) / CHUNK), [&](int64_t chunk) {
       const uint64_t start = uint64_t(chunk) * CHUNK;
-      const uint64_t end = start + CHUNK < num_bytes ? start + CHUNK : num_bytes;
-      sink = read_all(static_cast<const char*>(memory) + start, end - start);
+      sum += read_all(static_cast<const char*>(memory) + start, end - start < CHUNK ? end - start : CHUNK);
     });
   });
-  return double(num_bytes) / seconds;
+  return double(end) / seconds;
 }
 
 double ov_probe_amx(ov_engine* engine, int32_t num_steps) {
