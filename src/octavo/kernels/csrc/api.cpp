@@ -13,6 +13,9 @@ using namespace octavo;
 
 namespace {
 
+// Waking the other threads takes about as long as copying this many bytes.
+constexpr size_t TOO_SMALL_TO_SHARE = 64 << 10;
+
 double seconds_of(const auto& work) {
   const auto start = std::chrono::steady_clock::now();
   work();
@@ -31,6 +34,11 @@ GemmKernel gemm_kernel(ov_isa isa, ov_dtype dtype) {
   if (isa == OV_AVX2) return is_bf16 ? gemm_bf16_avx2 : gemm_f32_avx2;
 #endif
   return is_bf16 ? gemm_bf16_portable : gemm_f32_portable;
+}
+
+int64_t Parts::claim() {
+  const int64_t part = __atomic_fetch_add(&next_, 1, __ATOMIC_RELAXED);
+  return part < count_ ? part : -1;
 }
 
 }  // namespace octavo
@@ -122,19 +130,27 @@ ov_status ov_gemm(ov_engine* engine, const ov_gemm_args* args) {
   const GemmKernel kernel = gemm_kernel(engine->isa, args->dtype);
   Gemm gemm = {args->x,         args->x_stride, args->packed, args->bias, args->y, args->y_stride,
                args->out_dtype == OV_BF16, args->m, args->n, args->k};
-  if (const size_t num_bytes = kernel.prepared_bytes(gemm.m, gemm.k)) {
-    void* prepared = engine->scratch.get(num_bytes);
-    if (prepared == nullptr) return OV_NO_MEMORY;
-    engine->pool.run((gemm.m + 15) / 16, [&](int64_t tile) { kernel.prepare(gemm, tile, prepared); });
+  const size_t prepared_bytes = kernel.prepared_bytes(gemm.m, gemm.k);
+  const size_t worker_bytes = kernel.worker_bytes(gemm);
+  const int num_workers = engine->pool.num_threads();
+  char* memory = nullptr;
+  if (prepared_bytes + worker_bytes > 0) {
+    memory = static_cast<char*>(engine->scratch.get(worker_bytes * num_workers + prepared_bytes));
+    if (memory == nullptr) return OV_NO_MEMORY;
+  }
+  if (prepared_bytes > 0) {
+    char* prepared = memory + worker_bytes * num_workers;
+    const auto prepare = [&](int64_t piece) { kernel.prepare(gemm, piece, prepared); };
+    const int64_t num_pieces = kernel.num_pieces(gemm.m, gemm.k);
+    if (prepared_bytes < TOO_SMALL_TO_SHARE) {
+      for (int64_t piece = 0; piece < num_pieces; ++piece) prepare(piece);
+    } else {
+      engine->pool.run(num_pieces, prepare);
+    }
     gemm.x = prepared;
   }
-  // Some chunks per thread, so that one that is held up costs little; a chunk is a run of blocks, read in order.
-  const int64_t num_blocks = blocks_of(gemm.n);
-  const int64_t wanted = engine->pool.num_threads() * int64_t(4);
-  const int64_t num_chunks = num_blocks < wanted ? num_blocks : wanted;
-  engine->pool.run(num_chunks, [&](int64_t chunk) {
-    kernel.multiply(gemm, num_blocks * chunk / num_chunks, num_blocks * (chunk + 1) / num_chunks);
-  });
+  Parts parts(kernel.num_parts(gemm));
+  engine->pool.run(num_workers, [&](int64_t worker) { kernel.multiply(gemm, parts, memory + worker_bytes * worker); });
   return OV_OK;
 }
 

@@ -70,34 +70,39 @@ inline void panel_bf16(const Gemm& gemm, int64_t row, int64_t block) {
 constexpr int ROWS_AT_ONCE = Vector::WIDTH == 16 ? 8 : Vector::WIDTH == 8 ? 2 : 1;
 
 size_t nothing(int64_t, int64_t) { return 0; }
+int64_t no_pieces(int64_t, int64_t) { return 0; }
 void prepare_nothing(const Gemm&, int64_t, void*) {}
+size_t no_worker_bytes(const Gemm&) { return 0; }
 
 size_t widened_bytes(int64_t m, int64_t k) { return size_t(m) * size_t(blocks_of(k) * BLOCK) * sizeof(float); }
+int64_t each_row(int64_t m, int64_t) { return m; }
 
-// bf16 rows to float rows, padded with zeros to a multiple of 32.
-void widen(const Gemm& gemm, int64_t tile, void* prepared) {
+// A bf16 row to floats, padded with zeros to a multiple of 32.
+void widen(const Gemm& gemm, int64_t row, void* prepared) {
   const int64_t stride = blocks_of(gemm.k) * BLOCK;
-  for (int64_t row = tile * 16; row < gemm.m && row < tile * 16 + 16; ++row) {
-    const bf16* from = static_cast<const bf16*>(gemm.x) + row * gemm.x_stride;
-    float* to = static_cast<float*>(prepared) + row * stride;
-    for (int64_t k = 0; k < gemm.k; ++k) to[k] = to_float(from[k]);
-    for (int64_t k = gemm.k; k < stride; ++k) to[k] = 0.0f;
-  }
+  const bf16* from = static_cast<const bf16*>(gemm.x) + row * gemm.x_stride;
+  float* to = static_cast<float*>(prepared) + row * stride;
+  for (int64_t k = 0; k < gemm.k; ++k) to[k] = to_float(from[k]);
+  for (int64_t k = gemm.k; k < stride; ++k) to[k] = 0.0f;
 }
 
 using Panel = void (*)(const Gemm&, int64_t row, int64_t block);
 
+int64_t each_block(const Gemm& gemm) { return blocks_of(gemm.n); }
+
 template <Panel SEVERAL, Panel ONE>
-void multiply(const Gemm& gemm, int64_t first_block, int64_t end_block) {
-  for (int64_t block = first_block; block < end_block; ++block) {
+void multiply(const Gemm& gemm, Parts& parts, void*) {
+  for (int64_t block = parts.claim(); block >= 0; block = parts.claim()) {
     int64_t row = 0;
     for (; row + ROWS_AT_ONCE <= gemm.m; row += ROWS_AT_ONCE) SEVERAL(gemm, row, block);
     for (; row < gemm.m; ++row) ONE(gemm, row, block);
   }
 }
 
-constexpr GemmKernel FMA_F32 = {nothing, prepare_nothing, multiply<panel_f32<ROWS_AT_ONCE>, panel_f32<1>>};
-constexpr GemmKernel FMA_BF16 = {widened_bytes, widen, multiply<panel_bf16<ROWS_AT_ONCE>, panel_bf16<1>>};
+constexpr GemmKernel FMA_F32 = {nothing,         no_pieces,  prepare_nothing,
+                                no_worker_bytes, each_block, multiply<panel_f32<ROWS_AT_ONCE>, panel_f32<1>>};
+constexpr GemmKernel FMA_BF16 = {widened_bytes,   each_row,   widen,
+                                 no_worker_bytes, each_block, multiply<panel_bf16<ROWS_AT_ONCE>, panel_bf16<1>>};
 
 }  // namespace
 }  // namespace octavo
