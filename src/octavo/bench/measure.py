@@ -190,7 +190,9 @@ def measure(
             continue
         turns.append(_take_turn(machine, contestants, first=len(turns) % len(contestants), before=limits))
     good = tuple(turn for turn in turns if is_good(turn))
-    return Measurement(good or tuple(turns), len(turns) - len(good), is_throttled=not good)
+    if not good:
+        return Measurement(tuple(turns), 0, is_throttled=True)
+    return Measurement(good, len(turns) - len(good), is_throttled=False)
 
 
 def _take_turn(machine: Machine, contestants: Sequence[Contestant], *, first: int, before: Limits) -> Turn:
