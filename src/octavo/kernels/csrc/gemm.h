@@ -35,8 +35,8 @@ struct Gemm {
   int64_t m, n, k;
 };
 
-// The parts of a product, 0 to count - 1. Each is claimed once, by whichever thread asks first; a thread claims the next
-// one before it works on this one, so that it knows what to fetch ahead.
+// The parts of a product, 0 to count - 1. Each is claimed once, by whichever thread asks first. A thread may claim the
+// next one before it works on this one, so that it knows what to fetch ahead.
 class Parts {
  public:
   explicit Parts(int64_t count) : count_(count) {}

@@ -1,22 +1,24 @@
 // bf16 on AMX.
 //
-// The inner loop multiplies a group of 32 rows by a block of 32 columns, 32 k at a time (one step): 2 x 2 tiles of sums.
+// The inner loop multiplies a group of 16 rows by a block of 32 columns, 32 k at a time (one step):
 //
-//                     weights: one block         step t of the packed form is two tiles, 2 KB, one after the other
+//                     weights: one step of a block is two tiles, 2 KB, one after the other in the packed form
 //                     +--------+--------+
-//                     | tile 2 | tile 3 |  32 k
+//                     |  left  | right  |  32 k         both pass through tile 2
 //            32 k     +--------+--------+
 //          +--------+ +--------+--------+
-//     x    | tile 0 | | tile 4 | tile 5 |  16 rows      four multiplications need four tile loads: 64 cycles of the
-//          +--------+ +--------+--------+               tile unit, for 4 KB. The L1 cache gives that, the L2 cache
-//          | tile 1 | | tile 6 | tile 7 |  16 rows      about half of it, memory a tenth.
+//     x    | tile 0 | | tile 4 | tile 5 |  16 rows      the sums
 //          +--------+ +--------+--------+
 //
-// Up to 32 rows (decoding) every weight is used once, and memory sets the pace: `multiply_thin` goes through the weights
-// from end to end and fetches ahead. With more rows the tile unit sets the pace: `multiply_wide` cuts k into panels, so
-// that a panel of one block (32 KB) stays in the L1 cache while the row groups pass by it. The sums of a group then go
-// to memory at the end of a panel and come back at the start of the next. They are floats in both places, so an element
-// is summed over k in the same order, by the same instructions, as if they had never left.
+// Two multiplications (32 cycles of the tile unit) need three tile loads (24 cycles, from the L1 cache). More sums
+// would need fewer loads, but also more tiles, and amx.h says why few tiles are better: four are in use.
+//
+// Up to 16 rows (decoding) every weight is used once, and memory sets the pace: `multiply_thin` goes through the
+// weights from end to end and fetches ahead. With more rows the tile unit sets the pace: `multiply_wide` cuts k into
+// panels, so that a panel of one block (24 KB) stays in the L1 cache while the groups pass by it, and only x comes
+// from the L2 cache. The sums of a group go to memory at the end of a panel and come back at the start of the next.
+// They are floats in both places, so an element is summed over k in the same order, by the same instructions, as if
+// they had never left.
 #include "amx.h"
 #include "gemm_store.h"
 
@@ -34,7 +36,7 @@ inline int64_t divided_up(int64_t value, int64_t divisor) { return (value + divi
 // The size of equal pieces, none above `most`, that `total` falls into.
 inline int64_t even_piece(int64_t total, int64_t most) { return divided_up(total, divided_up(total, most)); }
 
-// -- x in the order in which the tile unit reads it: [m / 32][k / 32][rows of the group, up to 32][32 k] ---------------
+// -- x in the order in which the tile unit reads it: [m / 16][k / 32][rows of the group, up to 16][32 k] -------------
 // In a row-major x the rows of a tile lie a power of two apart, and would all fall into the same few cache lines.
 
 size_t grouped_bytes(int64_t m, int64_t k) { return size_t(m * blocks_of(k) * LINE); }
@@ -47,7 +49,9 @@ inline const bf16* group_of_x(const Gemm& gemm, int64_t group) {
 
 constexpr int64_t PREPARE_STEPS = 32;  // of one call
 
-int64_t num_group_pieces(int64_t m, int64_t k) { return divided_up(m, GROUP) * divided_up(blocks_of(k), PREPARE_STEPS); }
+int64_t num_group_pieces(int64_t m, int64_t k) {
+  return divided_up(m, GROUP) * divided_up(blocks_of(k), PREPARE_STEPS);
+}
 
 void to_groups(const Gemm& gemm, int64_t piece, void* prepared) {
   const int64_t num_steps = blocks_of(gemm.k), num_pieces = divided_up(num_steps, PREPARE_STEPS);
@@ -86,7 +90,7 @@ inline Ahead ahead(const bf16* from, int64_t lines_per_step) {
   return {reinterpret_cast<const char*>(from), from == nullptr ? 0 : lines_per_step};
 }
 
-// One of `num_shares` shares of what `num_steps` steps will read, which begins at `from`.
+// One of `num_shares` shares of what a loop of `num_steps` steps will read later, from `from` on.
 inline Ahead share_of(const bf16* from, int64_t num_steps, int64_t lines_of_step, int64_t share, int64_t num_shares) {
   const int64_t lines = divided_up(lines_of_step, num_shares);
   return ahead(from == nullptr ? nullptr : from + share * num_steps * lines * (LINE / 2), lines);
@@ -141,7 +145,7 @@ inline const bf16* weights_at(const Gemm& gemm, int64_t block, int64_t step) {
   return static_cast<const bf16*>(gemm.packed) + (block * blocks_of(gemm.k) + step) * STEP;
 }
 
-// -- Up to 32 rows: a part is a block ---------------------------------------------------------------------------------
+// -- Up to 16 rows: a part is a block ---------------------------------------------------------------------------------
 
 constexpr int64_t STEPS_AHEAD = 8;  // 16 KB: memory needs that many lines under way
 
@@ -179,8 +183,8 @@ void multiply_thin(const Gemm& gemm, Parts& parts) {
 
 constexpr int64_t MOST_PANEL_STEPS = 12;             // 24 KB of weights: half of an L1 cache of 48
 constexpr int64_t MOST_X_BYTES = int64_t(3) << 19;   // 1.5 MB of x in an L2 cache of 2
-constexpr int64_t FEWEST_GROUPS = 16;                 // with fewer rows a pass over the weights is bound by memory
-constexpr int64_t RECTANGLE = 384;                    // rows and columns of a part that is as wide as high
+constexpr int64_t FEWEST_GROUPS = 16;                // with fewer rows a pass over the weights is bound by memory
+constexpr int64_t RECTANGLE = 384;                   // rows and columns of a part that is as wide as high
 
 struct Plan {
   int64_t num_steps, panel_steps;  // of all k and of a panel

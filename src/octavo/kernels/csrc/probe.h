@@ -15,7 +15,7 @@ uint64_t read_all_portable(const void* memory, size_t num_bytes);
 #if defined(__x86_64__)
 uint64_t read_all_avx512(const void* memory, size_t num_bytes);
 
-// Multiplies tiles from the L1 cache; one step is the 2 x 2 tiles of the matrix product.
+// Multiplies tiles from the L1 cache; one step is 32 rows by 32 columns by 32 k of the matrix product.
 constexpr double AMX_STEP_FLOPS = 4.0 * 2 * 16 * 16 * 32;
 void multiply_tiles_in_cache(int32_t num_steps);
 #endif

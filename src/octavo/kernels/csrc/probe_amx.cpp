@@ -9,14 +9,13 @@ void multiply_tiles_in_cache(int32_t num_steps) {
   alignas(64) static thread_local char tiles[4][1024];
   configure_tiles(16, 16);
   for (int32_t i = 0; i < num_steps; ++i) {
-    _tile_loadd(0, tiles[0], 64);
-    _tile_loadd(2, tiles[1], 64);
-    _tile_dpbf16ps(4, 0, 2);
-    _tile_loadd(3, tiles[2], 64);
-    _tile_dpbf16ps(5, 0, 3);
-    _tile_loadd(1, tiles[3], 64);
-    _tile_dpbf16ps(6, 1, 2);
-    _tile_dpbf16ps(7, 1, 3);
+    for (int row = 0; row < 2; ++row) {
+      _tile_loadd(0, tiles[row], 64);
+      _tile_loadd(2, tiles[2], 64);
+      _tile_dpbf16ps(4, 0, 2);
+      _tile_loadd(2, tiles[3], 64);
+      _tile_dpbf16ps(5, 0, 2);
+    }
   }
   _tile_release();
 }
