@@ -286,10 +286,11 @@ class RowSampler {
     }
     const float least = of_key(low), bound = of_key(high);
     int64_t num_left = 0;
-    for (int64_t i = 0; i < count; ++i) {
-      if (!(space_.logits[i] >= least && !(space_.logits[i] >= bound))) continue;
-      space_.logits[num_left] = space_.logits[i];
-      space_.weights[num_left++] = space_.weights[i];
+    for (int64_t i = 0; i < count; ++i) {  // without a branch, which nobody could predict
+      const float logit = space_.logits[i];
+      space_.logits[num_left] = logit;
+      space_.weights[num_left] = space_.weights[i];
+      num_left += int64_t(logit >= least) & int64_t(!(logit >= bound));
     }
     return cut_of_collected(num_left, needed - at_high);
   }
