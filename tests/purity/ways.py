@@ -152,7 +152,7 @@ WAYS = (
 # On instruction sets that are slow, with the engine that the ways use: loading a real model takes seconds.
 HASTY_PLAIN = Way(one_by_one, chunk=0, caching=False)
 FEW_WAYS = (Way(together, chunk=16), Way(resumed, chunk=33))
-ONE_WAY = (Way(together, chunk=3, caching=False),)
+ONE_WAY = (Way(together, chunk=2, caching=False),)
 # On tiny models, where an engine more costs little.
 MORE_WAYS = (
     Way(together, chunk=33, threads=1),
@@ -221,7 +221,8 @@ class Model:
             answers = way.manner(llm, requests, expected or [])
             if way.caching:
                 again = way.manner(llm, requests, expected or [])
-                assert llm.stats().prompt_tokens_cached > 0
+                has_pages = any(len(request.prompt) > llm.facts.page_size for request in requests)
+                assert not has_pages or llm.stats().prompt_tokens_cached > 0
                 answers += again
         finally:
             core._execute = recorder._execute
