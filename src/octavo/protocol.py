@@ -124,6 +124,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     dtype: str
     explanation: tuple[str, ...]  # how the KV cache got its size
+    system_fingerprint: str  # of everything numeric: equal ones answer a request alike, bit for bit
 
 
 class KernelTime(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ from octavo.cache import KVManager
 from octavo.checkpoint import Checkpoint
 from octavo.config import EngineOptions
 from octavo.engine.core import EngineCore
+from octavo.engine.fingerprint import system_fingerprint
 from octavo.protocol import EngineFacts
 from octavo.runner import start_worker
 from octavo.schedule import UNLIMITED, Admission, Scheduler, SchedulerConfig
@@ -34,5 +35,6 @@ def build_engine(
         device=str(worker.ops.device),
         dtype=str(worker.ops.dtype).removeprefix("torch."),
         explanation=plan.explanation,
+        system_fingerprint=system_fingerprint(checkpoint, worker.ops),
     )
     return EngineCore(scheduler, worker.runner.execute, time.monotonic, worker.kernel_times), facts

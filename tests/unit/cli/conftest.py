@@ -87,6 +87,7 @@ class ScriptedLLM:
             device="cpu",
             dtype="float32",
             explanation=(),
+            system_fingerprint="fp_0123456789ab",
         )
 
     def close(self) -> None:
