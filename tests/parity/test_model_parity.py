@@ -124,7 +124,7 @@ class _Run:
             )
             self.computed[name] = context
         tensors = (torch.tensor(column) for column in (token_ids, positions, slots))
-        hidden = self.model.forward(Batch(*tensors, tuple(sequences), self.page_size), self.kv)
+        hidden = self.model.forward(Batch.of(*tensors, tuple(sequences), self.page_size), self.kv)
         logits = self.model.logits(hidden).split([len(tokens) for tokens in slices.values()])
         return dict(zip(slices, logits, strict=True))
 

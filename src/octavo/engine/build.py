@@ -37,4 +37,4 @@ def build_engine(
         explanation=plan.explanation,
         system_fingerprint=system_fingerprint(checkpoint, worker.ops),
     )
-    return EngineCore(scheduler, worker.runner.execute, time.monotonic), facts
+    return EngineCore(scheduler, worker.runner.execute, time.monotonic, worker.kernel_times), facts

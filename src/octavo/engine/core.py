@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 
 from octavo.plan import SliceResult, StepPlan, StepResult
-from octavo.protocol import Abort, EngineOutputs, EngineStats, GenerateRequest
+from octavo.protocol import Abort, EngineOutputs, EngineStats, GenerateRequest, KernelTimes
 from octavo.schedule import Scheduler
 
 logger = logging.getLogger(__name__)
@@ -16,11 +16,16 @@ class EngineCore:
     """Owned by one thread. `execute` carries a plan out on all ranks; `clock` gives seconds."""
 
     def __init__(
-        self, scheduler: Scheduler, execute: Callable[[StepPlan], StepResult], clock: Callable[[], float]
+        self,
+        scheduler: Scheduler,
+        execute: Callable[[StepPlan], StepResult],
+        clock: Callable[[], float],
+        kernel_times: Callable[[], KernelTimes | None] = lambda: None,
     ) -> None:
         self._scheduler = scheduler
         self._execute = execute
         self._clock = clock
+        self._kernel_times = kernel_times
 
     def handle(self, message: GenerateRequest | Abort) -> None:
         """Between steps. Raises RequestError if a request is refused."""
@@ -68,6 +73,9 @@ class EngineCore:
 
     def stats(self) -> EngineStats:
         return self._scheduler.stats()
+
+    def kernel_times(self) -> KernelTimes | None:
+        return self._kernel_times()
 
     def check(self) -> None:
         """Every invariant of scheduler and cache, asserted."""

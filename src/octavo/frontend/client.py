@@ -14,6 +14,7 @@ from octavo.protocol import (
     EngineStats,
     FinishReason,
     GenerateRequest,
+    KernelTimes,
     Timings,
     TokenOutput,
 )
@@ -40,6 +41,9 @@ class EngineClient(Protocol):
     def has_unfinished(self) -> bool: ...
 
     def stats(self) -> EngineStats: ...
+
+    def kernel_times(self) -> KernelTimes | None:
+        """Where the time went since the start; None if the engine keeps no account."""
 
     def check(self) -> None: ...
 
@@ -85,6 +89,9 @@ class InProcessClient:
 
     def stats(self) -> EngineStats:
         return self._open_core.stats()
+
+    def kernel_times(self) -> KernelTimes | None:
+        return self._open_core.kernel_times()
 
     def check(self) -> None:
         self._open_core.check()

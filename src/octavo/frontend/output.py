@@ -89,8 +89,7 @@ class RequestState:
     num_cached: int = 0
 
 
-@dataclass(frozen=True)
-class Processed:
+class Processed(msgspec.Struct, frozen=True):
     delta: StreamDelta | None = None
     finished: RequestOutput | None = None
     abort: Abort | None = None  # to be sent to the engine: a stop string ended the choice

@@ -125,6 +125,7 @@ PROTOTYPES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "ov_rope": (ctypes.c_int, (Pointer, ctypes.POINTER(RopeArguments))),
     "ov_gated": (ctypes.c_int, (Pointer, ctypes.POINTER(GatedArguments))),
     "ov_add": (ctypes.c_int, (Pointer, ctypes.POINTER(AddArguments))),
+    "ov_finite": (ctypes.c_int, (ctypes.c_int32, Pointer, Size, Size, Size, ctypes.c_char_p)),
     "ov_scale": (ctypes.c_int, (Pointer, ctypes.POINTER(ScaleArguments))),
 }
 
@@ -274,6 +275,18 @@ def scale(engine: Engine, x: torch.Tensor, factor: float) -> torch.Tensor:
     )
     engine.run(arguments, x, y)
     return y
+
+
+def are_finite(engine: Engine, x: torch.Tensor) -> list[bool]:
+    """For each row of [T, width], whether all its numbers are finite."""
+    _check_rows(x)
+    finite = bytes(len(x))
+    if not x.numel():
+        return [True] * len(x)
+    engine.library.check(
+        engine.library.functions.ov_finite(DTYPES[x.dtype], x.data_ptr(), _row_stride(x), *x.shape, finite)
+    )
+    return [bool(one) for one in finite]
 
 
 def _check_rows(x: torch.Tensor) -> None:

@@ -3,9 +3,9 @@
 import ctypes
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import torch
 
 from octavo.kernels.library import Engine, Pointer, Size
@@ -70,8 +70,7 @@ PROTOTYPES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
+class Row(msgspec.Struct, frozen=True, kw_only=True):
     """What one row asks for. Ids are int64, values and counts float32, each with its list of distinct ids."""
 
     temperature: float
@@ -91,8 +90,7 @@ class Row:
     given: int | None = None  # a token to score instead of drawing one
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     token_id: int
     logprob: float | None
     top: tuple[tuple[int, float], ...]  # best first
@@ -114,8 +112,8 @@ def sample(engine: Engine, logits: torch.Tensor, rows: Sequence[Row]) -> list[Ou
         logits = logits.contiguous()
     num_top = [-1 if row.logprobs is None else min(row.logprobs, vocab) for row in rows]
     most = max(0, *num_top)
-    top_ids = torch.empty(len(rows), most, dtype=torch.int64)
-    top_logprobs = torch.empty(len(rows), most, dtype=torch.float32)
+    top_ids = torch.empty(len(rows), most, dtype=torch.int64) if most else None
+    top_logprobs = torch.empty(len(rows), most, dtype=torch.float32) if most else None
     arguments = (SampleRowArguments * len(rows))(*map(_arguments, rows, num_top))
     sampled = (Sampled * len(rows))()
     engine.library.check(
@@ -127,23 +125,23 @@ def sample(engine: Engine, logits: torch.Tensor, rows: Sequence[Row]) -> list[Ou
             vocab,
             arguments,
             sampled,
-            top_ids.data_ptr() if most else None,
-            top_logprobs.data_ptr() if most else None,
+            None if top_ids is None else top_ids.data_ptr(),
+            None if top_logprobs is None else top_logprobs.data_ptr(),
             most,
         )
     )
-    best_ids, best_logprobs = (top_ids.tolist(), top_logprobs.tolist()) if most else ([], [])
-    return [
-        Outcome(
-            one.token_id,
-            one.logprob if count >= 0 and one.error == RowStatus.OK else None,
-            tuple(zip(best_ids[i][:count], best_logprobs[i][:count], strict=True))
-            if count > 0 and one.error == RowStatus.OK
-            else (),
-            RowStatus(one.error),
-        )
-        for i, (one, count) in enumerate(zip(sampled, num_top, strict=True))
-    ]
+    if top_ids is None or top_logprobs is None:
+        return [_outcome(one, count, [], []) for one, count in zip(sampled, num_top, strict=True)]
+    return list(map(_outcome, sampled, num_top, top_ids.tolist(), top_logprobs.tolist()))
+
+
+def _outcome(one: Sampled, num_top: int, top_ids: list[int], top_logprobs: list[float]) -> Outcome:
+    if one.error != RowStatus.OK:
+        return Outcome(one.token_id, None, (), RowStatus(one.error))
+    if num_top < 0:
+        return Outcome(one.token_id, None, (), RowStatus.OK)
+    top = tuple(zip(top_ids[:num_top], top_logprobs[:num_top], strict=True))
+    return Outcome(one.token_id, one.logprob, top, RowStatus.OK)
 
 
 def _arguments(row: Row, num_top: int) -> SampleRowArguments:

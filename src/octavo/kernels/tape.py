@@ -23,14 +23,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 
-from octavo.kernels.library import Engine, KernelArguments, Memory, Pointer, RecordedCall, Size
+from octavo.kernels.library import Engine, KernelArguments, Pointer, RecordedCall, Size
 
 
 class StepValue(enum.IntEnum):
-    """What a step brings: numbers, and addresses of int64 vectors. `OUTPUT` is where the result goes."""
+    """What a step brings: numbers, addresses of int64 vectors, and where the result goes."""
 
     NUM_ROWS = 0
     NUM_SEQUENCES = 1
@@ -45,6 +44,8 @@ class StepValue(enum.IntEnum):
     OUTPUT = 10
 
 
+STEP_VECTORS = tuple(StepValue)[StepValue.TOKEN_IDS : StepValue.OUTPUT]
+
 # Arguments by their names, which mean the same in every kernel.
 COUNTS = {
     "m": StepValue.NUM_ROWS,
@@ -53,7 +54,6 @@ COUNTS = {
 }
 CONSTANTS = {"packed", "bias", "gain", "keys", "values", "cosines", "sines"}
 RESULTS = {"y", "sum", "out"}
-ALIGNMENT = 64
 
 
 class PatchStruct(ctypes.Structure):
@@ -74,10 +74,22 @@ class TapeCallStruct(ctypes.Structure):
     )
 
 
+StepValues = Size * len(StepValue)
+
 PROTOTYPES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
-    "ov_tape_open": (ctypes.c_int, (ctypes.POINTER(TapeCallStruct), Size, Size, ctypes.POINTER(Pointer))),
+    "ov_tape_open": (
+        ctypes.c_int,
+        (
+            ctypes.POINTER(TapeCallStruct),
+            Size,
+            Size,
+            ctypes.POINTER(Size),
+            Size,
+            ctypes.POINTER(Pointer),
+        ),
+    ),
     "ov_tape_close": (None, (Pointer,)),
-    "ov_tape_run": (ctypes.c_int, (Pointer, Pointer, Pointer, Size)),
+    "ov_tape_run": (ctypes.c_int, (Pointer, Pointer, ctypes.POINTER(Size), Size)),
 }
 
 
@@ -145,7 +157,7 @@ class Resolver:
 
 
 class Tape:
-    """Owns the memory of the registers. One caller at a time."""
+    """A recorded pass, with the memory of its registers. One caller at a time."""
 
     def __init__(
         self,
@@ -166,46 +178,25 @@ class Tape:
         sources = {
             id(register): len(StepValue) + place for register, place in zip(registers, places, strict=True)
         }
-        self._place_bytes = np.zeros(1 + max(places, default=-1), dtype=np.int64)  # of a row
+        row_bytes = (Size * len(set(places)))()
         for register, place in zip(registers, places, strict=True):
-            self._place_bytes[place] = register.row_bytes
+            row_bytes[place] = register.row_bytes
         self._output_width, self._output_dtype = output.shape[1], output.dtype
-        self._memory: Memory | None = None
-        self._values = np.zeros(len(StepValue) + len(self._place_bytes), dtype=np.int64)
         self._handle = Pointer()
         structs, _alive = _call_structs(calls, patches, sources)
         engine.library.check(
             engine.library.functions.ov_tape_open(
-                structs, len(calls), len(self._values), ctypes.byref(self._handle)
+                structs, len(calls), len(StepValue), row_bytes, len(row_bytes), ctypes.byref(self._handle)
             )
         )
 
-    def run(
-        self, num_rows: int, num_sequences: int, inputs: Mapping[StepValue, torch.Tensor]
-    ) -> torch.Tensor:
-        """The result of the pass, [num_rows, width]. `inputs`: contiguous int64 vectors, by what they are."""
+    def run(self, num_rows: int, num_sequences: int, addresses: Sequence[int]) -> torch.Tensor:
+        """The result of the pass, [num_rows, width]. `addresses` are those of the `STEP_VECTORS`."""
         output = torch.empty(num_rows, self._output_width, dtype=self._output_dtype)
-        values = self._values
-        values[StepValue.NUM_ROWS] = num_rows
-        values[StepValue.NUM_SEQUENCES] = num_sequences
-        values[StepValue.OUTPUT] = output.data_ptr()
-        for name, vector in inputs.items():
-            values[name] = vector.data_ptr()
-        ends = np.cumsum((self._place_bytes * num_rows + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT)
-        values[len(StepValue)] = self._address(int(ends[-1]))
-        values[len(StepValue) + 1 :] = ends[:-1] + values[len(StepValue)]
-        functions = self._engine.library.functions
-        self._engine.library.check(
-            functions.ov_tape_run(self._engine.handle, self._handle, values.ctypes.data, len(values))
-        )
+        values = StepValues(num_rows, num_sequences, *addresses, output.data_ptr())
+        library = self._engine.library
+        library.check(library.functions.ov_tape_run(self._engine.handle, self._handle, values, len(values)))
         return output
-
-    def _address(self, num_bytes: int) -> int:
-        if self._memory is None or self._memory.num_bytes < num_bytes:
-            self._memory = None  # given back first
-            self._memory = Memory(self._engine.library, num_bytes)
-        assert self._memory.address is not None
-        return self._memory.address
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None):

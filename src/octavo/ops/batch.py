@@ -1,11 +1,16 @@
-"""The tokens of one step, as tensors."""
+"""The tokens of one step."""
 
 import functools
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 
 from octavo.kernels.attention import SequenceTable
+
+INTEGER = "q"  # int64, as an array has it
 
 
 @dataclass(frozen=True)
@@ -24,25 +29,96 @@ class BatchSequence:
 
 @dataclass(frozen=True)
 class Batch:
-    """T tokens of some sequences. The sequences' rows are disjoint and cover the batch."""
+    """T tokens of S sequences. The sequences' rows are disjoint and cover the batch.
 
-    token_ids: torch.Tensor  # int64 [T]
-    positions: torch.Tensor  # int64 [T]
-    kv_slots: torch.Tensor  # int64 [T]: page * page_size + offset, where the row's key and value go
-    sequences: tuple[BatchSequence, ...]
+    All that kernels read of a step lies in one array, because many small ones cost more than they hold:
+
+        token_ids | positions | kv_slots | first_rows | row_counts | contexts | block_offsets | blocks
+        T           T           T          S            S            S          S + 1
+    """
+
+    vectors: "array[int]"
+    num_rows: int
+    num_sequences: int
     page_size: int
+    device: torch.device
+
+    @classmethod
+    def of(
+        cls,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        kv_slots: torch.Tensor,
+        sequences: Sequence[BatchSequence],
+        page_size: int,
+    ) -> "Batch":
+        """From its parts, for those who make one by hand."""
+        table = SequenceTable.from_lists(
+            [sequence.first_row for sequence in sequences],
+            [sequence.num_rows for sequence in sequences],
+            [sequence.context for sequence in sequences],
+            [sequence.blocks for sequence in sequences],
+        )
+        parts = [token_ids, positions, kv_slots, table.first_rows, table.row_counts, table.contexts]
+        vectors = torch.cat([part.cpu() for part in (*parts, table.block_offsets, table.blocks)])
+        return cls(
+            array(INTEGER, vectors.tolist()), len(token_ids), len(sequences), page_size, token_ids.device
+        )
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """Where each vector begins."""
+        rows, sequences = self.num_rows, self.num_sequences
+        tables = 3 * rows
+        return (
+            0,
+            rows,
+            2 * rows,
+            tables,
+            tables + sequences,
+            tables + 2 * sequences,
+            tables + 3 * sequences,
+            tables + 4 * sequences + 1,
+        )
 
     @functools.cached_property
-    def sequence_table(self) -> SequenceTable:
-        """The sequences as the native attention reads them, made once for all layers."""
-        return SequenceTable.from_lists(
-            [sequence.first_row for sequence in self.sequences],
-            [sequence.num_rows for sequence in self.sequences],
-            [sequence.context for sequence in self.sequences],
-            [sequence.blocks for sequence in self.sequences],
+    def token_ids(self) -> torch.Tensor:
+        """int64 [T]"""
+        return self._parts[0].to(self.device)
+
+    @functools.cached_property
+    def positions(self) -> torch.Tensor:
+        """int64 [T]"""
+        return self._parts[1].to(self.device)
+
+    @functools.cached_property
+    def kv_slots(self) -> torch.Tensor:
+        """int64 [T]: page * page_size + offset, where the row's key and value go."""
+        return self._parts[2].to(self.device)
+
+    @functools.cached_property
+    def table(self) -> SequenceTable:
+        """The sequences as the native attention reads them."""
+        return SequenceTable(*self._parts[3:])
+
+    @functools.cached_property
+    def sequences(self) -> tuple[BatchSequence, ...]:
+        """The sequences one by one, their blocks on the device."""
+        first_rows, row_counts, contexts, offsets = (part.tolist() for part in self._parts[3:7])
+        blocks = self._parts[7].to(self.device)
+        return tuple(
+            BatchSequence(first_row, num_rows, context, blocks[start:end])
+            for first_row, num_rows, context, (start, end) in zip(
+                first_rows, row_counts, contexts, pairwise(offsets), strict=True
+            )
         )
 
     @property
     def num_positions(self) -> int:
         """One more than the largest position, known without asking the device."""
-        return max((sequence.context for sequence in self.sequences), default=0)
+        return int(self._parts[5].max())
+
+    @functools.cached_property
+    def _parts(self) -> list[torch.Tensor]:
+        joined = torch.frombuffer(self.vectors, dtype=torch.int64)
+        return [joined[start:end] for start, end in pairwise((*self.starts, len(self.vectors)))]

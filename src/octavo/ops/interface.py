@@ -126,6 +126,10 @@ class Ops(Protocol):
         """
         ...
 
+    def are_finite(self, x: torch.Tensor) -> list[bool]:
+        """For each row, whether all its numbers are finite."""
+        ...
+
     def swiglu(self, gate_up: torch.Tensor) -> torch.Tensor:
         """silu(gate) * up, of [T, 2 * n] with the gate first."""
         ...

@@ -121,12 +121,15 @@ class NativeOps:
             self.engine,
             pages,
             query,
-            batch.sequence_table,
+            batch.table,
             scale=spec.scale,
             window=spec.window,
             softcap=spec.softcap,
         )
         return attended.flatten(1)
+
+    def are_finite(self, x: torch.Tensor) -> list[bool]:
+        return rows.are_finite(self.engine, x)
 
     def swiglu(self, gate_up: torch.Tensor) -> torch.Tensor:
         return rows.gated(self.engine, gate_up, Activation.SILU)

@@ -111,6 +111,9 @@ class TorchOps:
         pages.values[rows] = value.to(pages.values.dtype)
         return attend_pages(query, batch, pages, spec).flatten(1)
 
+    def are_finite(self, x: torch.Tensor) -> list[bool]:
+        return torch.isfinite(x).all(dim=-1).tolist()
+
     def swiglu(self, gate_up: torch.Tensor) -> torch.Tensor:
         gate, up = gate_up.float().chunk(2, dim=-1)
         return (F.silu(gate) * up).to(gate_up.dtype)

@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 import torch
 
-from octavo.ops import Batch
+from octavo.ops import Batch, Ops
 from octavo.plan import SequenceSlice, SliceResult, StepPlan, StepResult
 from octavo.protocol import TokenLogprob
 from octavo.runner.batch_input import build_batch
 from octavo.runner.slots import Slots
-from octavo.sampling import RowError, Sampler, SampleRow
+from octavo.sampling import RowError, RowOutcome, Sampler, SampleRow
 
 NOT_FINITE = "the model produced numbers that are not finite for this request"
 LOGITS_ROWS = 64  # so many at a time: a row of a large vocabulary takes a megabyte
@@ -25,27 +25,25 @@ class ModelRunner:
         logits: Callable[[torch.Tensor], torch.Tensor],
         sampler: Sampler,
         *,
-        device: torch.device,
+        ops: Ops,
         page_size: int,
         max_running: int,
-        max_model_len: int,
     ) -> None:
         self._forward = forward
         self._logits = logits
         self._sampler = sampler
-        self._device = device
+        self._ops = ops
         self._page_size = page_size
-        self._slots = Slots(max_running, -(-max_model_len // page_size))
+        self._slots = Slots(max_running)
 
-    @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:
         self._slots.update(plan)
         if not plan.slices:
             return StepResult(())
-        batch = build_batch(plan, self._slots, self._page_size, self._device)
+        batch = build_batch(plan, self._slots, self._page_size, self._ops.device)
         hidden = self._forward(batch)
         ends = list(itertools.accumulate(len(piece.token_ids) for piece in plan.slices))
-        errors = self._unusable(hidden, ends)
+        errors = self._unusable(hidden, ends, sum(piece.num_sampled for piece in plan.slices))
         scores = self._score_prompts(plan, hidden, ends, errors)
         sampled = self._sample(plan, hidden, ends, errors)
         return StepResult(
@@ -57,12 +55,15 @@ class ModelRunner:
             )
         )
 
-    def _unusable(self, hidden: torch.Tensor, ends: list[int]) -> dict[int, str]:
+    def _unusable(self, hidden: torch.Tensor, ends: list[int], num_sampled: int) -> dict[int, str]:
         """Slices with a row that is not finite.
 
-        Also where nothing is sampled: bad KV must not reach the prefix tree.
+        Also where nothing is sampled: bad KV must not reach the prefix tree. Where every row draws a token,
+        the logits will tell: they are not finite either.
         """
-        finite = torch.isfinite(hidden).all(dim=-1).tolist()
+        finite = [True] if len(hidden) == num_sampled else self._ops.are_finite(hidden)
+        if all(finite):
+            return {}
         starts = [0, *ends[:-1]]
         return {
             i: NOT_FINITE
@@ -77,20 +78,18 @@ class ModelRunner:
         chosen = [i for i, piece in enumerate(plan.slices) if piece.num_sampled and i not in errors]
         if not chosen:
             return {}
-        rows = torch.tensor([ends[i] - 1 for i in chosen], device=hidden.device)
+        if len(chosen) < len(hidden):
+            hidden = hidden[torch.tensor([ends[i] - 1 for i in chosen], device=hidden.device)]
         states = [self._slots.state(plan.slices[i].slot) for i in chosen]
         wanted = [
             SampleRow(state, plan.slices[i].start + len(plan.slices[i].token_ids))
             for i, state in zip(chosen, states, strict=True)
         ]
-        outcomes = [
-            outcome
-            for start in range(0, len(chosen), LOGITS_ROWS)
-            for outcome in self._sampler.sample_rows(
-                self._logits(hidden[rows[start : start + LOGITS_ROWS]]),
-                wanted[start : start + LOGITS_ROWS],
-            )
-        ]
+        outcomes: list[RowOutcome] = []
+        for start in range(0, len(chosen), LOGITS_ROWS):
+            end = start + LOGITS_ROWS
+            rows = hidden if len(hidden) <= LOGITS_ROWS else hidden[start:end]
+            outcomes += self._sampler.sample_rows(self._logits(rows), wanted[start:end])
         sampled: dict[int, tuple[tuple[int, ...], tuple[TokenLogprob, ...]]] = {}
         for i, state, outcome in zip(chosen, states, outcomes, strict=True):
             if outcome.token_id is None:

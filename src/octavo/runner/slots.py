@@ -1,8 +1,8 @@
 """What a worker remembers between steps, per slot: the page table and the state of sampling."""
 
-import numpy as np
-import numpy.typing as npt
+from array import array
 
+from octavo.ops.batch import INTEGER
 from octavo.plan import StepPlan
 from octavo.sampling import RowState
 
@@ -10,8 +10,8 @@ from octavo.sampling import RowState
 class Slots:
     """Mutated by ModelRunner only. Nothing of an owner survives in a slot that was closed."""
 
-    def __init__(self, num_slots: int, pages_per_slot: int) -> None:
-        self.tables: npt.NDArray[np.int64] = np.zeros((num_slots, pages_per_slot), dtype=np.int64)
+    def __init__(self, num_slots: int) -> None:
+        self.tables = [array(INTEGER) for _ in range(num_slots)]
         self.states: list[RowState | None] = [None] * num_slots
 
     def update(self, plan: StepPlan) -> None:
@@ -22,8 +22,7 @@ class Slots:
             self.states[opening.slot] = RowState(opening)
         for piece in plan.slices:
             if piece.block_ids:
-                end = piece.table_from + len(piece.block_ids)
-                self.tables[piece.slot, piece.table_from : end] = piece.block_ids
+                self.tables[piece.slot][piece.table_from :] = array(INTEGER, piece.block_ids)
 
     def state(self, slot: int) -> RowState:
         state = self.states[slot]

@@ -16,6 +16,7 @@ from octavo.errors import ConfigError
 from octavo.models.config import ModelConfig
 from octavo.models.registry import Model, build_model
 from octavo.ops import KV, Batch, NativeOps, Ops, TapedForward, select_ops
+from octavo.protocol import KernelTimes
 from octavo.runner.kv_store import allocate_kv
 from octavo.runner.model_runner import ModelRunner
 from octavo.sampling import NativeSampler, TorchSampler
@@ -34,6 +35,10 @@ class Worker:
     kv_plan: KVPlan
     ops: Ops
     kv: Sequence[KV]  # of each layer
+
+    def kernel_times(self) -> KernelTimes | None:
+        """None on the torch path, which keeps no account."""
+        return self.ops.engine.times() if isinstance(self.ops, NativeOps) else None
 
 
 def start_worker(checkpoint: Checkpoint, options: EngineOptions, *, progress: bool | None) -> Worker:
@@ -59,10 +64,9 @@ def start_worker(checkpoint: Checkpoint, options: EngineOptions, *, progress: bo
         _forward_pass(model, ops, kv, kv_plan, taped=options.tape),
         model.logits,
         NativeSampler(ops.engine) if isinstance(ops, NativeOps) else TorchSampler(),
-        device=ops.device,
+        ops=ops,
         page_size=kv_plan.page_size,
         max_running=options.max_running,
-        max_model_len=kv_plan.max_model_len,
     )
     return Worker(runner, config, kv_plan, ops, kv)
 
@@ -70,6 +74,7 @@ def start_worker(checkpoint: Checkpoint, options: EngineOptions, *, progress: bo
 def _forward_pass(
     model: Model, ops: Ops, kv: Sequence[KV], kv_plan: KVPlan, *, taped: bool
 ) -> Callable[[Batch], torch.Tensor]:
+    @torch.inference_mode()
     def forward(batch: Batch) -> torch.Tensor:
         return model.forward(batch, kv)
 

@@ -68,8 +68,8 @@ def kernel_row(row: SampleRow) -> Row | None:
         frequency_penalty=params.frequency_penalty,
         seen_ids=None if state.tally is None else state.tally.ids,
         seen_counts=None if state.tally is None else state.tally.counts,
-        bias_ids=state.bias_ids,
-        bias_values=state.bias_values,
+        bias_ids=state.bias_ids if params.logit_bias else None,
+        bias_values=state.bias_values if params.logit_bias else None,
         banned_ids=state.stop_ids if state.bans_stop_at(row.position) else None,
         logprobs=params.logprobs,
     )

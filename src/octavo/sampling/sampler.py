@@ -10,9 +10,9 @@ Float64 is needed: on a device without it, hand the logits over on the CPU.
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 import torch
 
 from octavo.plan import SlotOpening
@@ -73,14 +73,12 @@ class Sampler(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class SampleRow:
+class SampleRow(msgspec.Struct, frozen=True):
     state: RowState
     position: int  # of the token to draw: its index in the sequence's token_ids
 
 
-@dataclass(frozen=True)
-class RowOutcome:
+class RowOutcome(msgspec.Struct, frozen=True):
     """A token, or an error that blames this row alone."""
 
     token_id: int | None = None

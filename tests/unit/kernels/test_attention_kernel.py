@@ -159,7 +159,7 @@ def oracle(sequences: Sequences, spec: AttentionSpec) -> list[torch.Tensor]:
         kv.values.flatten(0, 1)[slots] = sequences.value[i].float()
         positions = torch.arange(context)
         part = BatchSequence(0, context, context, sequences.blocks[i])
-        batch = Batch(positions, positions, slots, (part,), shape.page_size)
+        batch = Batch.of(positions, positions, slots, (part,), shape.page_size)
         results.append(attend_pages(sequences.query[i].float(), batch, kv, spec))
     return results
 

@@ -269,3 +269,19 @@ def test_the_border_refuses_and_writes_nothing(
     assert function(engine.handle, None) != 0
     assert (guarded == 7.0).all()
     assert function(engine.handle, ctypes.byref(structure(**arguments))) == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_rows_that_are_not_finite_are_found(
+    library: KernelLibrary, open_engine: OpenEngine, dtype: torch.dtype
+) -> None:
+    x = torch.randn(9, 70, generator=torch.Generator().manual_seed(3)).to(dtype)
+    for row, bad in [(2, torch.inf), (4, -torch.inf), (8, torch.nan)]:
+        x[row, row * 8] = bad
+    x[5] = torch.finfo(dtype).max
+    wide = torch.full((9, 90), torch.nan, dtype=dtype)
+    wide[:, :70] = x
+    expected = torch.isfinite(x).all(dim=-1).tolist()
+    for rows_of in (x, wide[:, :70]):
+        assert rows.are_finite(open_engine(Isa.PORTABLE), rows_of) == expected
+    assert rows.are_finite(open_engine(Isa.PORTABLE), x[:0]) == []

@@ -12,7 +12,16 @@ from octavo.kernels import gemm, rows
 from octavo.kernels.gemm import PackedMatrix
 from octavo.kernels.library import Engine, Kernel, KernelLibrary, Pointer
 from octavo.kernels.rows import AddArguments
-from octavo.kernels.tape import PatchStruct, Register, StepValue, Tape, TapeCallStruct, share_places
+from octavo.kernels.tape import (
+    STEP_VECTORS,
+    PatchStruct,
+    Register,
+    Resolver,
+    StepValue,
+    Tape,
+    TapeCallStruct,
+    share_places,
+)
 
 OpenEngine = Callable[..., Engine]
 WIDTH = 48
@@ -58,6 +67,12 @@ def record(engine: Engine, forward: Callable[..., torch.Tensor]) -> Tape:
     return Tape(engine, calls, inputs, output)
 
 
+def addresses(token_ids: torch.Tensor, positions: torch.Tensor) -> list[int]:
+    """The network knows no other vectors."""
+    given = {StepValue.TOKEN_IDS: token_ids.data_ptr(), StepValue.POSITIONS: positions.data_ptr()}
+    return [given.get(vector, 0) for vector in STEP_VECTORS]
+
+
 def test_it_plays_what_was_recorded_for_any_number_of_rows(
     library: KernelLibrary, open_engine: OpenEngine
 ) -> None:
@@ -66,7 +81,7 @@ def test_it_plays_what_was_recorded_for_any_number_of_rows(
     for num_rows in (1, 5, 130, 2):
         token_ids = torch.randint(90, (num_rows,), generator=torch.Generator().manual_seed(num_rows))
         positions = token_ids % 64
-        played = tape.run(num_rows, 1, {StepValue.TOKEN_IDS: token_ids, StepValue.POSITIONS: positions})
+        played = tape.run(num_rows, 1, addresses(token_ids, positions))
         assert torch.equal(played, network.forward(token_ids, positions))
 
 
@@ -124,8 +139,14 @@ def test_registers_that_share_a_place_never_live_together() -> None:
 
 def test_few_places_are_enough_for_many_layers(library: KernelLibrary, open_engine: OpenEngine) -> None:
     network = Network(open_engine(library.best_isa))
-    tape = record(network.engine, network.forward)
-    assert len(tape._place_bytes) <= 6
+    ids = torch.zeros(2, dtype=torch.int64)
+    with network.engine.recording() as calls:
+        network.forward(ids, ids)
+    resolver = Resolver(2, {ids.data_ptr(): StepValue.TOKEN_IDS})
+    for number, call in enumerate(calls):
+        resolver.resolve(number, call.arguments)
+    assert len(resolver.registers) > 15
+    assert len(set(share_places(resolver.registers))) <= 6
 
 
 @pytest.mark.parametrize(
@@ -152,12 +173,12 @@ def test_the_border_refuses_a_wrong_tape(library: KernelLibrary, change: dict[st
         Kernel.ADD, 1, ctypes.pointer(patch), ctypes.addressof(arguments), ctypes.sizeof(arguments)
     )
     handle = Pointer()
-    opened = library.functions.ov_tape_open(ctypes.pointer(call), 1, 1, ctypes.byref(handle))
+    opened = library.functions.ov_tape_open(ctypes.pointer(call), 1, 1, None, 0, ctypes.byref(handle))
     assert opened == 0
     library.functions.ov_tape_close(handle)
     for name, value in change.items():
         setattr(patch if name in ("offset", "source") else call, name, value)
-    assert library.functions.ov_tape_open(ctypes.pointer(call), 1, 1, ctypes.byref(handle)) != 0
+    assert library.functions.ov_tape_open(ctypes.pointer(call), 1, 1, None, 0, ctypes.byref(handle)) != 0
 
 
 def test_a_refused_call_stops_the_tape_and_says_so(library: KernelLibrary, open_engine: OpenEngine) -> None:
@@ -166,4 +187,6 @@ def test_a_refused_call_stops_the_tape_and_says_so(library: KernelLibrary, open_
     good = torch.zeros(3, dtype=torch.int64)
     for token_ids, positions in [(good + 90, good), (good, good - 1)]:
         with pytest.raises(ValueError, match="native kernel"):
-            tape.run(3, 1, {StepValue.TOKEN_IDS: token_ids, StepValue.POSITIONS: positions})
+            tape.run(3, 1, addresses(token_ids, positions))
+    with pytest.raises(ValueError, match="native kernel"):
+        tape.run(0, 1, addresses(good, good))

@@ -80,7 +80,8 @@ def test_a_model_touches_tensors_through_ops_only(architecture: str) -> None:
     ops = _OpaqueOps()
     model, _ = build_model(_config(architecture), ops)  # type: ignore[arg-type]
     nothing = torch.empty(0)
-    batch = Batch(_Opaque(), _Opaque(), _Opaque(), (BatchSequence(0, 1, 1, nothing),), 4)  # type: ignore[arg-type]
+    zero = torch.zeros(1, dtype=torch.int64)
+    batch = Batch.of(zero, zero, zero, (BatchSequence(0, 1, 1, zero),), 4)
     hidden = model.forward(batch, [LayerKV(nothing, nothing)] * 2)
     assert isinstance(model.logits(hidden), _Opaque)
     assert ops.calls.count("attention") == 2

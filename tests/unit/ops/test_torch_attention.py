@@ -66,7 +66,7 @@ def _make_case(shape: _Shape, seed: int) -> _Case:
         query=random(len(all_positions), shape.kv_heads * shape.group),
         key=torch.cat([keys[start:] for keys, start in zip(full_keys, starts, strict=True)]),
         value=torch.cat([values[start:] for values, start in zip(full_values, starts, strict=True)]),
-        batch=Batch(
+        batch=Batch.of(
             torch.zeros_like(all_positions),
             all_positions,
             torch.cat(slots),
@@ -191,7 +191,7 @@ def test_a_sequence_alone_or_in_company_is_the_same() -> None:
         query=case.query[rows],
         key=case.key[rows],
         value=case.value[rows],
-        batch=Batch(
+        batch=Batch.of(
             case.batch.token_ids[rows],
             case.batch.positions[rows],
             case.batch.kv_slots[rows],

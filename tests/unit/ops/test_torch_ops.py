@@ -20,7 +20,7 @@ def _positions(*positions: int) -> Batch:
     """A batch of which only the positions matter."""
     zeros = torch.zeros(len(positions), dtype=torch.int64)
     sequence = BatchSequence(0, len(positions), max(positions) + 1, zeros)
-    return Batch(zeros, torch.tensor(positions), zeros, (sequence,), page_size=16)
+    return Batch.of(zeros, torch.tensor(positions), zeros, (sequence,), page_size=16)
 
 
 def test_select_ops_keeps_device_and_dtype() -> None:

@@ -42,12 +42,21 @@ bool are_head_strides(int64_t stride, int64_t head_stride, int64_t num_heads, in
   return head_stride <= MOST / num_heads && stride >= (num_heads - 1) * head_stride + width;
 }
 
+// An exponent of all ones means infinite or not a number.
+template <class Word>
+uint8_t is_finite_row(const Word* x, int64_t width, Word exponent) {
+  bool is_finite = true;
+  for (int64_t i = 0; i < width; ++i) is_finite &= (x[i] & exponent) != exponent;
+  return is_finite;
+}
+
 }  // namespace
 
 extern "C" {
 
 ov_status ov_rms_norm(ov_engine* engine, const ov_rms_norm_args* args) {
   if (engine == nullptr || args == nullptr) return OV_NULL_POINTER;
+  const Timer timer(engine->times.rows);
   if (any_null(args->x, args->gain, args->y)) return OV_NULL_POINTER;
   if (!is_dtype(args->dtype) || !is_size(args->num_rows) || !is_size(args->num_heads) || !is_size(args->width)) {
     return OV_BAD_SIZE;
@@ -61,6 +70,7 @@ ov_status ov_rms_norm(ov_engine* engine, const ov_rms_norm_args* args) {
 
 ov_status ov_add_rms_norm(ov_engine* engine, const ov_add_rms_norm_args* args) {
   if (engine == nullptr || args == nullptr) return OV_NULL_POINTER;
+  const Timer timer(engine->times.rows);
   if (any_null(args->stream, args->update, args->gain, args->sum, args->y)) return OV_NULL_POINTER;
   if (!is_dtype(args->dtype) || !is_size(args->num_rows) || !is_size(args->width)) return OV_BAD_SIZE;
   if (!is_row_stride(args->stream_stride, args->width) || !is_row_stride(args->update_stride, args->width) ||
@@ -73,6 +83,7 @@ ov_status ov_add_rms_norm(ov_engine* engine, const ov_add_rms_norm_args* args) {
 
 ov_status ov_rope(ov_engine* engine, const ov_rope_args* args) {
   if (engine == nullptr || args == nullptr) return OV_NULL_POINTER;
+  const Timer timer(engine->times.rows);
   if (any_null(args->x, args->y)) return OV_NULL_POINTER;
   if (any_null(args->cosines, args->sines) || args->positions == nullptr) return OV_NULL_POINTER;
   if (!is_dtype(args->dtype) || !is_size(args->num_rows) || !is_size(args->num_heads)) return OV_BAD_SIZE;
@@ -88,6 +99,7 @@ ov_status ov_rope(ov_engine* engine, const ov_rope_args* args) {
 
 ov_status ov_gated(ov_engine* engine, const ov_gated_args* args) {
   if (engine == nullptr || args == nullptr) return OV_NULL_POINTER;
+  const Timer timer(engine->times.rows);
   if (any_null(args->gate_up, args->y)) return OV_NULL_POINTER;
   if (!is_dtype(args->dtype) || !is_size(args->num_rows) || !is_size(args->width)) return OV_BAD_SIZE;
   if (args->activation != OV_SILU && args->activation != OV_GELU) return OV_BAD_VALUE;
@@ -99,6 +111,7 @@ ov_status ov_gated(ov_engine* engine, const ov_gated_args* args) {
 
 ov_status ov_add(ov_engine* engine, const ov_add_args* args) {
   if (engine == nullptr || args == nullptr) return OV_NULL_POINTER;
+  const Timer timer(engine->times.rows);
   if (any_null(args->a, args->b, args->y)) return OV_NULL_POINTER;
   if (!is_dtype(args->dtype) || !is_size(args->num_rows) || !is_size(args->width)) return OV_BAD_SIZE;
   if (!is_row_stride(args->a_stride, args->width) || !is_row_stride(args->b_stride, args->width) ||
@@ -111,10 +124,25 @@ ov_status ov_add(ov_engine* engine, const ov_add_args* args) {
 
 ov_status ov_scale(ov_engine* engine, const ov_scale_args* args) {
   if (engine == nullptr || args == nullptr) return OV_NULL_POINTER;
+  const Timer timer(engine->times.rows);
   if (any_null(args->x, args->y)) return OV_NULL_POINTER;
   if (!is_dtype(args->dtype) || !is_size(args->num_rows) || !is_size(args->width)) return OV_BAD_SIZE;
   if (!is_row_stride(args->x_stride, args->width) || !is_row_stride(args->y_stride, args->width)) return OV_BAD_STRIDE;
   run_rows(engine, row_kernel(engine->isa, args->dtype).scale, *args, args->width);
+  return OV_OK;
+}
+
+ov_status ov_finite(ov_dtype dtype, const void* x, int64_t x_stride, int64_t num_rows, int64_t width, uint8_t* finite) {
+  if (any_null(x) || finite == nullptr) return OV_NULL_POINTER;
+  if (!is_dtype(dtype) || !is_size(num_rows) || !is_size(width)) return OV_BAD_SIZE;
+  if (!is_row_stride(x_stride, width)) return OV_BAD_STRIDE;
+  for (int64_t row = 0; row < num_rows; ++row) {
+    if (dtype == OV_BF16) {
+      finite[row] = is_finite_row<uint16_t>(static_cast<const uint16_t*>(x) + row * x_stride, width, 0x7f80);
+    } else {
+      finite[row] = is_finite_row<uint32_t>(static_cast<const uint32_t*>(x) + row * x_stride, width, 0x7f800000);
+    }
+  }
   return OV_OK;
 }
 

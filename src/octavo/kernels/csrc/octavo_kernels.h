@@ -41,6 +41,19 @@ typedef struct ov_engine ov_engine;
 ov_status ov_engine_open(int32_t num_threads, ov_isa isa, ov_engine** engine);
 void ov_engine_close(ov_engine* engine);
 
+// Where an engine's time went since it was opened: the calls of each kind and how long their callers waited for them.
+// The rest of a step's time is the caller's own.
+typedef struct {
+  uint64_t nanoseconds, calls;
+} ov_time;
+typedef struct {
+  ov_time gemm;       // ov_gemm
+  ov_time attention;  // ov_kv_write, ov_attention
+  ov_time rows;       // the row operations
+  ov_time sampling;   // ov_sample
+} ov_times;
+ov_status ov_engine_times(const ov_engine* engine, ov_times* times);
+
 // -- Memory: zeroed, on huge pages where the system has them. -----------------------------------------------------
 void* ov_alloc(uint64_t num_bytes);
 void ov_free(void* memory, uint64_t num_bytes);
@@ -162,6 +175,9 @@ typedef struct {
 } ov_scale_args;
 ov_status ov_scale(ov_engine* engine, const ov_scale_args* args);
 
+// finite[row] = 1 if all numbers of the row are finite, else 0.
+ov_status ov_finite(ov_dtype dtype, const void* x, int64_t x_stride, int64_t num_rows, int64_t width, uint8_t* finite);
+
 // -- Sampling: one token for each row of float32 logits [num_rows, vocab] --------------------------------------------
 // The steps and their order are those of octavo/sampling/transforms.py, the noise is that of octavo/sampling/random.py.
 typedef struct {
@@ -256,7 +272,10 @@ ov_status ov_attention(ov_engine* engine, const ov_attention_args* args);
 // -- Tape: the kernel calls of a model's forward pass, written down once and run again as one call -----------------------
 // A call on the tape has the arguments of a function above. Those that differ from step to step (the number of rows,
 // the addresses of activations and of the step's tables) are patched before it runs: the eight bytes at `offset`
-// become values[source] + addend, with the values that the step brings.
+// become values[source] + addend, with the values that the step brings. values[0] is the number of rows.
+//
+// Sources from num_values on are places in the tape's own memory, for what one call writes and others read: place i
+// has place_row_bytes[i] bytes for each row.
 typedef int32_t ov_kernel;
 enum {
   OV_EMBEDDING = 0,
@@ -287,13 +306,15 @@ typedef struct {
 
 typedef struct ov_tape ov_tape;
 // Copies what it is given.
-ov_status ov_tape_open(const ov_tape_call* calls, int64_t num_calls, int64_t num_values, ov_tape** tape);
+ov_status ov_tape_open(const ov_tape_call* calls, int64_t num_calls, int64_t num_values, const int64_t* place_row_bytes,
+                       int64_t num_places, ov_tape** tape);
 void ov_tape_close(ov_tape* tape);
 // Stops at the first call that is refused and returns its status; the calls before it have run.
-ov_status ov_tape_run(ov_engine* engine, const ov_tape* tape, const int64_t* values, int64_t num_values);
+ov_status ov_tape_run(ov_engine* engine, ov_tape* tape, const int64_t* values, int64_t num_values);
 
 // -- Probes: what this machine can do, now. ------------------------------------------------------------------------
-// Bytes per second when all threads read `num_bytes` once.
+// Bytes per second when all threads read `num_bytes` (8 KiB at least) of memory aligned to 64 bytes once; 0 if the
+// arguments are wrong. A roofline of DRAM asks for far more than the caches hold, written before.
 double ov_probe_read(ov_engine* engine, const void* memory, uint64_t num_bytes);
 // Floating-point operations per second of all threads multiplying tiles from the L1 cache; 0 without AMX.
 double ov_probe_amx(ov_engine* engine, int32_t num_steps);

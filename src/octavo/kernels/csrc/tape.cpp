@@ -42,14 +42,14 @@ struct Call {
   std::vector<ov_patch> patches;
 };
 
-ov_status check_call(const ov_tape_call& call, int64_t num_values) {
+ov_status check_call(const ov_tape_call& call, int64_t num_sources) {
   if (call.args == nullptr || (call.patches == nullptr && call.num_patches != 0)) return OV_NULL_POINTER;
   if (call.kernel < 0 || call.kernel >= NUM_KERNELS) return OV_BAD_VALUE;
   if (call.args_bytes != KERNELS[call.kernel].args_bytes || call.num_patches < 0) return OV_BAD_SIZE;
   for (int32_t i = 0; i < call.num_patches; ++i) {
     const ov_patch& patch = call.patches[i];
     if (patch.offset < 0 || patch.offset % 8 != 0 || patch.offset > call.args_bytes - 8) return OV_BAD_VALUE;
-    if (patch.source < 0 || patch.source >= num_values) return OV_BAD_VALUE;
+    if (patch.source < 0 || patch.source >= num_sources) return OV_BAD_VALUE;
   }
   return OV_OK;
 }
@@ -57,21 +57,45 @@ ov_status check_call(const ov_tape_call& call, int64_t num_values) {
 }  // namespace
 
 struct ov_tape {
+  // Places lie one after the other, each with room for the rows of this step.
+  ov_status place(int64_t num_rows) {
+    const auto size_of = [&](int64_t row_bytes) { return (row_bytes * num_rows + 63) / 64 * 64; };
+    int64_t total = 0;
+    for (const int64_t row_bytes : place_row_bytes) total += size_of(row_bytes);
+    int64_t next = reinterpret_cast<int64_t>(memory.get(size_t(total)));
+    if (next == 0 && total > 0) return OV_NO_MEMORY;
+    for (size_t i = 0; i < place_row_bytes.size(); ++i) {
+      sources[size_t(num_values) + i] = next;
+      next += size_of(place_row_bytes[i]);
+    }
+    return OV_OK;
+  }
+
   std::vector<Call> calls;
   int64_t num_values;
+  std::vector<int64_t> place_row_bytes;
+  std::vector<int64_t> sources;  // the values of the step, then the addresses of the places
+  octavo::Scratch memory;
 };
 
 extern "C" {
 
-ov_status ov_tape_open(const ov_tape_call* calls, int64_t num_calls, int64_t num_values, ov_tape** tape) {
-  if (calls == nullptr || tape == nullptr) return OV_NULL_POINTER;
+ov_status ov_tape_open(const ov_tape_call* calls, int64_t num_calls, int64_t num_values, const int64_t* place_row_bytes,
+                       int64_t num_places, ov_tape** tape) {
+  if (calls == nullptr || tape == nullptr || (place_row_bytes == nullptr && num_places != 0)) return OV_NULL_POINTER;
   if (!octavo::is_size(num_calls) || !octavo::is_size(num_values)) return OV_BAD_SIZE;
+  if (num_places != 0 && !octavo::is_size(num_places)) return OV_BAD_SIZE;
+  for (int64_t i = 0; i < num_places; ++i) {
+    if (!octavo::is_size(place_row_bytes[i])) return OV_BAD_SIZE;
+  }
   for (int64_t i = 0; i < num_calls; ++i) {
-    if (const ov_status status = check_call(calls[i], num_values)) return status;
+    if (const ov_status status = check_call(calls[i], num_values + num_places)) return status;
   }
   try {
     auto opened = std::make_unique<ov_tape>();
     opened->num_values = num_values;
+    opened->place_row_bytes.assign(place_row_bytes, place_row_bytes + num_places);
+    opened->sources.resize(size_t(num_values + num_places));
     opened->calls.resize(size_t(num_calls));
     for (int64_t i = 0; i < num_calls; ++i) {
       Call& call = opened->calls[size_t(i)];
@@ -88,15 +112,17 @@ ov_status ov_tape_open(const ov_tape_call* calls, int64_t num_calls, int64_t num
 
 void ov_tape_close(ov_tape* tape) { delete tape; }
 
-ov_status ov_tape_run(ov_engine* engine, const ov_tape* tape, const int64_t* values, int64_t num_values) {
+ov_status ov_tape_run(ov_engine* engine, ov_tape* tape, const int64_t* values, int64_t num_values) {
   if (engine == nullptr || tape == nullptr || values == nullptr) return OV_NULL_POINTER;
-  if (num_values != tape->num_values) return OV_BAD_SIZE;
+  if (num_values != tape->num_values || !octavo::is_size(values[0])) return OV_BAD_SIZE;
+  std::memcpy(tape->sources.data(), values, size_t(num_values) * sizeof(int64_t));
+  if (const ov_status status = tape->place(values[0])) return status;
   for (const Call& call : tape->calls) {
     alignas(8) std::byte args[MOST_ARGS_BYTES];
     const Kernel& kernel = KERNELS[call.kernel];
     std::memcpy(args, call.args, size_t(kernel.args_bytes));
     for (const ov_patch& patch : call.patches) {
-      const int64_t value = values[patch.source] + patch.addend;
+      const int64_t value = tape->sources[size_t(patch.source)] + patch.addend;
       std::memcpy(args + patch.offset, &value, sizeof(value));
     }
     if (const ov_status status = kernel.run(engine, args)) return status;
