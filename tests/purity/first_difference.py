@@ -120,7 +120,7 @@ class Replay:
     @torch.inference_mode()
     def run(self, token_ids: Sequence[int], listen: Callable[[Call], None]) -> None:
         """Tells `listen` of every call that computed rows of a sequence which begins as `token_ids` do."""
-        slots = Slots(64, -(-max(self.model.config.max_positions, 1) // self.steps.page_size))
+        slots = Slots(64)
         tokens: dict[int, list[int]] = {}
         for plan in self.steps.plans:
             slots.update(plan)
