@@ -63,8 +63,8 @@ def test_a_row_does_not_know_its_neighbours(
         assert torch.equal(multiply(engine, x[100:], matrix, bias, torch.float32), alone[100:])
 
 
-# (m, n, k) around the borders of the AMX product: a panel of k is at most 384, a part of y one block wide or a
-# rectangle of 384 x 384, which it is where k is so large that x does not stay in the cache.
+# (m, n, k) around the borders of the AMX product: a panel of k is at most 384; a part of y is one block wide,
+# or a rectangle of 384 x 384 where k is so large that x does not stay in the cache.
 PANELS = [(130, 40, 384), (130, 40, 385), (49, 72, 1153), (513, 33, 96), (420, 420, 8192)]
 
 
