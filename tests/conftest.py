@@ -88,11 +88,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("simulation")
         for line in sorted(figures):
             terminalreporter.write_line(line)
-    recoveries = sorted(_recorded(terminalreporter, "chaos"))
-    if recoveries:
-        terminalreporter.section("engines that died")
-        for line in recoveries:
-            terminalreporter.write_line(line)
+    for key, title in (
+        ("purity", "purity: answers equal to the plain ones, bit for bit"),
+        ("perplexity", "perplexity of SmolLM2"),
+        ("chaos", "engines that died"),
+    ):
+        lines = list(_recorded(terminalreporter, key))
+        if lines:
+            terminalreporter.section(title)
+            for line in lines:
+                terminalreporter.write_line(line)
     found = sorted(_recorded(terminalreporter, "planted bug"))
     if found:
         terminalreporter.section(f"planted bugs: {len(found)} found, with the steps it took")

@@ -21,7 +21,7 @@ from octavo.frontend.defaults import default_params
 from octavo.frontend.intake import Intake, Limits, PreparedRequest, Prompt
 from octavo.frontend.output import OutputProcessor, RequestOutput, StreamDelta
 from octavo.frontend.progress import BatchProgress
-from octavo.protocol import Abort, EngineFacts, EngineStats, SamplingParams
+from octavo.protocol import Abort, EngineFacts, EngineStats, KernelTimes, SamplingParams
 from octavo.text.chat_template import ChatTemplate
 from octavo.text.tokenizer import Tokenizer
 
@@ -222,6 +222,11 @@ class LLM:
 
     def stats(self) -> EngineStats:
         return self._client.stats()
+
+    def kernel_times(self) -> KernelTimes | None:
+        """Seconds and calls of each kind of native kernel so far; None on the torch path."""
+        times: KernelTimes | None = self._on_engine(self._client.kernel_times).result()
+        return times
 
     @property
     def facts(self) -> EngineFacts:

@@ -135,7 +135,39 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     dtype: str
     explanation: tuple[str, ...]  # how the KV cache got its size
-    kv_bytes: int = 0  # of the KV cache
+    kv_bytes: int  # of the KV cache
+    system_fingerprint: str  # of everything numeric: equal ones answer a request alike, bit for bit
+
+
+class KernelTime(msgspec.Struct, frozen=True):
+    """The calls of one kind of kernel, and how long their callers waited for them."""
+
+    seconds: float
+    calls: int
+
+    def __sub__(self, earlier: "KernelTime") -> "KernelTime":
+        return KernelTime(self.seconds - earlier.seconds, self.calls - earlier.calls)
+
+
+class KernelTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a native engine's time went since it was opened. The rest of a step's time is Python's."""
+
+    gemm: KernelTime
+    attention: KernelTime  # with the writing of keys and values
+    rows: KernelTime
+    sampling: KernelTime
+
+    @property
+    def seconds(self) -> float:
+        return self.gemm.seconds + self.attention.seconds + self.rows.seconds + self.sampling.seconds
+
+    def __sub__(self, earlier: "KernelTimes") -> "KernelTimes":
+        return KernelTimes(
+            gemm=self.gemm - earlier.gemm,
+            attention=self.attention - earlier.attention,
+            rows=self.rows - earlier.rows,
+            sampling=self.sampling - earlier.sampling,
+        )
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):

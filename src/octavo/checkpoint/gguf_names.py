@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,10 @@ class GgufStore:
             name: TensorInfo(name, entry.tensor.shape, entry.tensor.kind.name, entry.tensor.nbytes)
             for name, entry in self.mapped.items()
         }
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return (self.file.path,)
 
     def chunks(self, name: str) -> Iterator[RowChunk]:
         entry = self.mapped[name]

@@ -68,6 +68,10 @@ class SafetensorsStore:
             for name, entry in self.entries.items()
         }
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return tuple(sorted({entry.path for entry in self.entries.values()}))
+
     def chunks(self, name: str) -> Iterator[RowChunk]:
         entry = self.entries[name]
         numpy_type = CHUNK_NUMPY_TYPES.get(entry.dtype)

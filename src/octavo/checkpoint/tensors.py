@@ -51,6 +51,10 @@ class TensorStore(Protocol):
     def tensors(self) -> Mapping[str, TensorInfo]:
         """In the order of the files, so that reading one after the other reads the disk forwards."""
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Those that hold the tensors."""
+
     def chunks(self, name: str) -> Iterator[RowChunk]:
         """All rows of a tensor, in order; the caller may keep or change the arrays."""
 

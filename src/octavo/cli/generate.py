@@ -110,7 +110,7 @@ def _run_together(
         results = llm.generate(prompts, params, progress=progress)
     seconds = time.perf_counter() - began
     for index, result in enumerate(results):
-        _print_result(index, result, args, terminal)
+        _print_result(index, result, args, terminal, llm.facts.system_fingerprint)
     if not args.quiet:
         terminal.note(_totals(results, seconds))
     errors = [choice.error for result in results for choice in result.choices if choice.error]
@@ -118,10 +118,12 @@ def _run_together(
         raise RequestError(f"{counted(len(errors), 'answer')} failed; the first: {errors[0]}")
 
 
-def _print_result(index: int, result: "RequestOutput", args: argparse.Namespace, terminal: Terminal) -> None:
+def _print_result(
+    index: int, result: "RequestOutput", args: argparse.Namespace, terminal: Terminal, fingerprint: str
+) -> None:
     for choice in result.choices:
         if args.json:
-            terminal.write(msgspec.json.encode(_as_json(index, result, choice)).decode() + "\n")
+            terminal.write(msgspec.json.encode(_as_json(index, result, choice, fingerprint)).decode() + "\n")
             continue
         if not args.quiet:
             of_several = f", answer {choice.index + 1}" if len(result.choices) > 1 else ""
@@ -129,7 +131,7 @@ def _print_result(index: int, result: "RequestOutput", args: argparse.Namespace,
         terminal.write(choice.text if choice.text.endswith("\n") else choice.text + "\n")
 
 
-def _as_json(index: int, result: "RequestOutput", choice: "Choice") -> dict[str, Any]:
+def _as_json(index: int, result: "RequestOutput", choice: "Choice", fingerprint: str) -> dict[str, Any]:
     return {
         "prompt": index,
         "choice": choice.index,
@@ -147,6 +149,7 @@ def _as_json(index: int, result: "RequestOutput", choice: "Choice") -> dict[str,
         "prompt_logprobs": result.prompt_logprobs,
         "timings": choice.timings,
         "seed": result.seed,
+        "system_fingerprint": fingerprint,
     }
 
 

@@ -84,6 +84,9 @@ def build_parser() -> argparse.ArgumentParser:
     commands.add_parser(
         "inspect", help="describe a model and what fits this machine, without loading it", module="inspect"
     )
+    bench = _commands_of(commands.add_parser("bench", help="measure against what this machine can do"))
+    bench.add_parser("kernels", help="each native kernel", module="bench_kernels")
+    bench.add_parser("step", help="whole steps of a model", module="bench_step")
     config = commands.add_parser("config", help="show options and where they come from")
     _commands_of(config).add_parser(
         "show", help="print every option, its value and its origin", module="config_show"

@@ -7,6 +7,7 @@ from octavo.cache import KVManager
 from octavo.checkpoint import Checkpoint
 from octavo.config import EngineOptions
 from octavo.engine.core import EngineCore, Execute
+from octavo.engine.fingerprint import system_fingerprint
 from octavo.protocol import EngineFacts
 from octavo.runner import start_worker
 from octavo.schedule import UNLIMITED, Admission, Scheduler, SchedulerConfig
@@ -45,5 +46,7 @@ def build_engine(
         dtype=str(worker.ops.dtype).removeprefix("torch."),
         explanation=plan.explanation,
         kv_bytes=plan.num_bytes,
+        system_fingerprint=system_fingerprint(checkpoint, worker.ops),
     )
-    return EngineCore(scheduler, around_execute(worker.runner.execute), time.monotonic), facts
+    execute = around_execute(worker.runner.execute)
+    return EngineCore(scheduler, execute, time.monotonic, worker.kernel_times), facts

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 
 from octavo.plan import SliceResult, StepPlan, StepResult
-from octavo.protocol import Abort, EngineOutputs, EngineStats, GenerateRequest
+from octavo.protocol import Abort, EngineOutputs, EngineStats, GenerateRequest, KernelTimes
 from octavo.schedule import Scheduler
 
 logger = logging.getLogger(__name__)
@@ -17,10 +17,17 @@ STEP_FAILED = "the engine failed to compute this request; its log has the reason
 class EngineCore:
     """Owned by one thread. `execute` carries a plan out on all ranks; `clock` gives seconds."""
 
-    def __init__(self, scheduler: Scheduler, execute: Execute, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        execute: Execute,
+        clock: Callable[[], float],
+        kernel_times: Callable[[], KernelTimes | None] = lambda: None,
+    ) -> None:
         self._scheduler = scheduler
         self._execute = execute
         self._clock = clock
+        self._kernel_times = kernel_times
 
     def handle(self, message: GenerateRequest | Abort) -> None:
         """Between steps. Raises RequestError if a request is refused."""
@@ -68,6 +75,9 @@ class EngineCore:
 
     def stats(self) -> EngineStats:
         return self._scheduler.stats()
+
+    def kernel_times(self) -> KernelTimes | None:
+        return self._kernel_times()
 
     def check(self) -> None:
         """Every invariant of scheduler and cache, asserted."""

@@ -13,6 +13,7 @@ from octavo.protocol import (
     EngineOutputs,
     EngineStats,
     GenerateRequest,
+    KernelTimes,
     TokenOutput,
 )
 
@@ -38,6 +39,9 @@ class EngineClient(Protocol):
     def has_unfinished(self) -> bool: ...
 
     def stats(self) -> EngineStats: ...
+
+    def kernel_times(self) -> KernelTimes | None:
+        """Where the time went since the start; None if the engine keeps no account."""
 
     def check(self) -> None: ...
 
@@ -83,6 +87,9 @@ class InProcessClient:
 
     def stats(self) -> EngineStats:
         return self._open_core.stats()
+
+    def kernel_times(self) -> KernelTimes | None:
+        return self._open_core.kernel_times()
 
     def check(self) -> None:
         self._open_core.check()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from octavo import kernels
+from octavo.protocol import KernelTime, KernelTimes
 
 FILE_NAME = "liboctavo_kernels.dylib" if sys.platform == "darwin" else "liboctavo_kernels.so"
 
@@ -59,11 +60,24 @@ class RecordedCall:
     memory: tuple[object, ...]  # kept alive, so that no two addresses of a recording are the same
 
 
+class TimeStruct(ctypes.Structure):
+    """`ov_time` of octavo_kernels.h"""
+
+    _fields_ = (("nanoseconds", ctypes.c_uint64), ("calls", ctypes.c_uint64))
+
+
+class TimesStruct(ctypes.Structure):
+    """`ov_times`: a field for each kind of kernel, with the names of `KernelTimes`."""
+
+    _fields_ = tuple((kind, TimeStruct) for kind in KernelTimes.__struct_fields__)
+
+
 PROTOTYPES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "ov_status_text": (ctypes.c_char_p, (ctypes.c_int,)),
     "ov_best_isa": (ctypes.c_int, ()),
     "ov_engine_open": (ctypes.c_int, (ctypes.c_int32, ctypes.c_int, ctypes.POINTER(Pointer))),
     "ov_engine_close": (None, (Pointer,)),
+    "ov_engine_times": (ctypes.c_int, (Pointer, ctypes.POINTER(TimesStruct))),
     "ov_alloc": (Pointer, (ctypes.c_uint64,)),
     "ov_free": (None, (Pointer, ctypes.c_uint64)),
     "ov_probe_read": (ctypes.c_double, (Pointer, Pointer, ctypes.c_uint64)),
@@ -83,6 +97,13 @@ def find_library() -> Path | None:
         if path.is_file():
             return path
     return None
+
+
+def usable_cores() -> int:
+    """What this process may use, which in a container is less than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 class KernelLibrary:
@@ -136,6 +157,27 @@ class Engine:
             yield recorded
         finally:
             self._recorded = None
+
+    def times(self) -> KernelTimes:
+        """What the kernels took since the engine was opened; take the difference of two."""
+        times = TimesStruct()
+        self.library.check(self.library.functions.ov_engine_times(self.handle, ctypes.byref(times)))
+        return KernelTimes(
+            **{
+                kind: KernelTime(getattr(times, kind).nanoseconds / 1e9, getattr(times, kind).calls)
+                for kind in KernelTimes.__struct_fields__
+            }
+        )
+
+    def probe_read(self, memory: "Memory", start: int, num_bytes: int) -> float:
+        """Bytes per second when all threads read a part of the memory once."""
+        if memory.address is None or start < 0 or num_bytes < 0 or start + num_bytes > memory.num_bytes:
+            raise ValueError(f"{num_bytes} bytes from {start} on are not in a memory of {memory.num_bytes}")
+        return float(self.library.functions.ov_probe_read(self.handle, memory.address + start, num_bytes))
+
+    def probe_amx(self, num_steps: int) -> float:
+        """Floating-point operations per second of all threads, multiplying tiles; 0 without AMX."""
+        return float(self.library.functions.ov_probe_amx(self.handle, num_steps))
 
     def __del__(self) -> None:
         if getattr(self, "handle", None):

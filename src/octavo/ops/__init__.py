@@ -1,13 +1,12 @@
 """What a model calls. One object with the operations of one device and dtype, chosen once."""
 
 import logging
-import os
 
 import torch
 
 from octavo.errors import ConfigError
 from octavo.kernels import gemm
-from octavo.kernels.library import Engine, Isa, find_library
+from octavo.kernels.library import Engine, Isa, find_library, usable_cores
 from octavo.kernels.loading import load_kernels
 from octavo.ops.batch import Batch, BatchSequence
 from octavo.ops.interface import AttentionSpec, Linear, Ops, WeightTarget
@@ -63,16 +62,9 @@ def select_ops(
     isa = library.best_isa if kernels == "auto" else Isa[kernels.upper()]
     if isa > library.best_isa:
         raise ConfigError(f"this processor has no {kernels}; its best is {library.best_isa.name.lower()}")
-    num_threads = threads or _usable_cores()
+    num_threads = threads or usable_cores()
     torch.set_num_threads(
         1
     )  # what is left to torch is small, and two pools of threads would fight over the cores
     logger.info("native kernels: %s, %d threads", isa.name.lower(), num_threads)
     return NativeOps(Engine(library, num_threads, isa), dtype)
-
-
-def _usable_cores() -> int:
-    """What this process may use, which in a container is less than the machine has."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

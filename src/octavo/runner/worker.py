@@ -16,6 +16,7 @@ from octavo.errors import ConfigError
 from octavo.models.config import ModelConfig
 from octavo.models.registry import Model, build_model
 from octavo.ops import KV, Batch, NativeOps, Ops, TapedForward, select_ops
+from octavo.protocol import KernelTimes
 from octavo.runner.kv_store import allocate_kv
 from octavo.runner.model_runner import ModelRunner
 from octavo.sampling import NativeSampler, TorchSampler
@@ -34,6 +35,10 @@ class Worker:
     kv_plan: KVPlan
     ops: Ops
     kv: Sequence[KV]  # of each layer
+
+    def kernel_times(self) -> KernelTimes | None:
+        """None on the torch path, which keeps no account."""
+        return self.ops.engine.times() if isinstance(self.ops, NativeOps) else None
 
 
 def start_worker(

@@ -62,6 +62,8 @@ def start_null_engine(
         device="none",
         dtype="none",
         explanation=(),
+        kv_bytes=0,
+        system_fingerprint="",
     )
     return EngineCore(scheduler, pulse.around(execute), time.monotonic), facts
 

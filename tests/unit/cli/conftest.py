@@ -87,6 +87,8 @@ class ScriptedLLM:
             device="cpu",
             dtype="float32",
             explanation=(),
+            kv_bytes=1,
+            system_fingerprint="fp_0123456789ab",
         )
 
     def close(self) -> None:

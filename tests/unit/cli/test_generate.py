@@ -95,6 +95,7 @@ def test_json_is_one_object_per_answer(run_octavo: Any, scripted: Any) -> None:
     assert first["usage"] == {"prompt_tokens": 3, "cached_tokens": 2, "completion_tokens": 1}
     assert first["timings"] == {"queue": 0.1, "prefill": 0.2, "decode": 0.3}
     assert first["seed"] == 9
+    assert first["system_fingerprint"] == "fp_0123456789ab"
 
 
 def test_a_refused_request_is_one_line(run_octavo: Any, scripted: Any) -> None:

@@ -63,6 +63,37 @@ def test_a_row_does_not_know_its_neighbours(
         assert torch.equal(multiply(engine, x[100:], matrix, bias, torch.float32), alone[100:])
 
 
+# (m, n, k) around the borders of the AMX product: a panel of k is at most 384, a part of y one block wide or
+# a rectangle of 384 x 384, which it is where k is so large that x does not stay in the cache.
+PANELS = [(130, 40, 384), (130, 40, 385), (49, 72, 1153), (513, 33, 96), (420, 420, 8192)]
+
+
+@pytest.mark.parametrize("shape", PANELS, ids=str)
+def test_panels_and_parts_leave_no_trace(
+    library: KernelLibrary, open_engine: OpenEngine, shape: tuple[int, int, int]
+) -> None:
+    """Sums that went to memory and came back are those of a row alone, which were never away."""
+    x, w, bias = matrices(library, *shape, torch.bfloat16)
+    matrix = packed(library, w)
+    together = multiply(open_engine(library.best_isa, 2), x, matrix, bias, torch.float32)
+    assert torch.equal(multiply(open_engine(library.best_isa, 1), x, matrix, bias, torch.float32), together)
+    one_thread = open_engine(library.best_isa, 1)
+    for row in {*range(0, len(x), 37), *range(len(x) - 3, len(x))}:
+        alone = multiply(one_thread, x[row : row + 1], matrix, bias, torch.float32)
+        assert torch.equal(alone[0], together[row]), row
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_number_of_rows_gives_the_same_rows(
+    library: KernelLibrary, open_engine: OpenEngine, dtype: torch.dtype
+) -> None:
+    x, w, _ = matrices(library, 131, 64, 800, dtype)
+    matrix, engine = packed(library, w), open_engine(library.best_isa, 2)
+    alone = torch.cat([multiply(engine, row[None], matrix, None, torch.float32) for row in x])
+    for m in range(1, len(x) + 1):
+        assert torch.equal(multiply(engine, x[:m], matrix, None, torch.float32), alone[:m]), m
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_instruction_sets_with_fma_agree_bit_for_bit(
     library: KernelLibrary, open_engine: OpenEngine, dtype: torch.dtype

@@ -123,6 +123,50 @@ def test_top_p_of_a_large_vocabulary(open_engine: OpenEngine, spread: float, top
     assert_same(sample(open_engine(Isa.AVX2), logits, [native(row) for row in rows]), logits, rows)
 
 
+@pytest.mark.parametrize("offset", [0.0, 1e-12, -1e-12, 1e-7, -1e-7, 3e-6, -3e-6])
+@pytest.mark.parametrize("isa", ISAS)
+def test_top_p_at_the_very_edge_of_a_token(open_engine: OpenEngine, isa: Isa, offset: float) -> None:
+    """Bounds cannot tell whether the fourth token is in: then everything must be weighed exactly."""
+    logits = torch.randn(1, 20_011, generator=torch.Generator().manual_seed(1)) - 10
+    logits[0, ::2503] = torch.tensor([4.0, 3.9, 3.8, 3.7, 3.6, 3.5, 3.4, 3.3])
+    weights = (torch.exp(logits[0].double() - 4) * 2.0**42).round()
+    edge = float(weights[: 4 * 2503 : 2503].sum() / weights.sum())
+    rows = [open_row(20_011, temperature=1.0, top_p=edge + offset, seed=seed) for seed in range(48)]
+    many = logits.expand(48, -1).contiguous()
+    found = sample(open_engine(isa), many, [native(row) for row in rows])
+    assert_same(found, many, rows)
+    assert any(one.token_id == 4 * 2503 for one in found) == (offset > 0)
+
+
+@pytest.mark.parametrize("top_p", [0.3, 0.6, 0.9, 0.99])
+def test_top_p_among_very_many_equal_logits(open_engine: OpenEngine, top_p: float) -> None:
+    logits = torch.zeros(6, 30_000)
+    logits[1] = -0.0
+    logits[2, ::2] = -1.0
+    logits[3, 1::7] = 0.5
+    logits[4] = torch.randn(30_000, generator=torch.Generator().manual_seed(2)).round()
+    logits[5] = logits[4] * 1e-30
+    rows = [open_row(30_000, temperature=0.8, top_p=top_p, seed=seed) for seed in range(6)]
+    asked = [native(row) for row in rows]
+    for isa in ISAS:
+        assert_same(sample(open_engine(isa), logits, asked), logits, rows)
+
+
+@pytest.mark.parametrize("temperature", [1e-4, 1e-3, 0.2, 1.0, 1e3, 1e4])
+def test_top_p_of_peaked_logits_at_any_temperature(open_engine: OpenEngine, temperature: float) -> None:
+    """As models make them: a few tokens far above a wide field."""
+    generator = torch.Generator().manual_seed(7)
+    logits = torch.randn(6, 30_000, generator=generator) * 2.5
+    logits[:, 5::61] += torch.rand(6, 492, generator=generator) * 12
+    shares = (0.1, 0.5, 0.9, 0.95, 0.99, 0.9999)
+    rows = [open_row(30_000, temperature=temperature, top_p=top_p, seed=3) for top_p in shares]
+    asked = [native(row) for row in rows]
+    outcomes = sample(open_engine(Isa.PORTABLE), logits, asked)
+    assert_same(outcomes, logits, rows)
+    for isa in (Isa.AVX2, Isa.AVX512):
+        assert sample(open_engine(isa), logits, asked) == outcomes
+
+
 @pytest.mark.parametrize("isa", ISAS)
 def test_a_row_is_the_same_alone_in_a_batch_and_on_any_number_of_threads(
     open_engine: OpenEngine, isa: Isa

@@ -61,7 +61,15 @@ def test_floats_cross_the_wire_bit_for_bit(seconds: float, logprob: float) -> No
 
 def test_ready_comes_back_as_it_was() -> None:
     facts = EngineFacts(
-        vocab_size=1, max_model_len=2, page_size=3, num_pages=4, device="cpu", dtype="x", explanation=("a",)
+        vocab_size=1,
+        max_model_len=2,
+        page_size=3,
+        num_pages=4,
+        device="cpu",
+        dtype="x",
+        explanation=("a",),
+        kv_bytes=5,
+        system_fingerprint="fp_0",
     )
     assert decode_from_engine(encode(Ready(facts, STATS))) == Ready(facts, STATS)
 

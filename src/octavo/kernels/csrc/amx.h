@@ -1,6 +1,13 @@
 // The tile registers. Eight of them, each up to 16 rows of 64 bytes. One `tdpbf16ps c, a, b` adds to c (16 x 16
 // floats) the product of a (rows x 32 bf16) and b (16 k-pairs x 16 columns x 2 bf16).
 //
+// There are more tiles than these eight names, so that a load need not wait until the last multiplication with that
+// name is done. But the two hardware threads of a core seem to share them (measured, not documented): while the other
+// one is busy (it may be another virtual machine's), a loop that uses all eight names waits at every load and falls to
+// a quarter of its speed; one that uses four names falls to half. So: as few tiles as the loads allow.
+//
+// The names, as `configure_tiles` gives them their rows (a kernel need not use them all):
+//
 //     tiles 0, 1   x: the upper and the lower 16 rows
 //     tiles 2, 3   weights: the left and the right 16 columns of a block
 //     tiles 4 - 7  sums:   4 = 0 x 2    5 = 0 x 3

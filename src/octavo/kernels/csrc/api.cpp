@@ -1,4 +1,5 @@
 // The border: every argument is checked here, and nowhere behind it.
+#include <atomic>
 #include <chrono>
 #include <new>
 
@@ -11,6 +12,9 @@
 using namespace octavo;
 
 namespace {
+
+// Waking the other threads takes about as long as copying this many bytes.
+constexpr size_t TOO_SMALL_TO_SHARE = 64 << 10;
 
 double seconds_of(const auto& work) {
   const auto start = std::chrono::steady_clock::now();
@@ -30,6 +34,11 @@ GemmKernel gemm_kernel(ov_isa isa, ov_dtype dtype) {
   if (isa == OV_AVX2) return is_bf16 ? gemm_bf16_avx2 : gemm_f32_avx2;
 #endif
   return is_bf16 ? gemm_bf16_portable : gemm_f32_portable;
+}
+
+int64_t Parts::claim() {
+  const int64_t part = __atomic_fetch_add(&next_, 1, __ATOMIC_RELAXED);
+  return part < count_ ? part : -1;
 }
 
 }  // namespace octavo
@@ -62,6 +71,12 @@ ov_status ov_engine_open(int32_t num_threads, ov_isa isa, ov_engine** engine) {
 
 void ov_engine_close(ov_engine* engine) { delete engine; }
 
+ov_status ov_engine_times(const ov_engine* engine, ov_times* times) {
+  if (engine == nullptr || times == nullptr) return OV_NULL_POINTER;
+  *times = engine->times;
+  return OV_OK;
+}
+
 void* ov_alloc(uint64_t num_bytes) { return allocate(num_bytes); }
 void ov_free(void* memory, uint64_t num_bytes) { release(memory, num_bytes); }
 
@@ -89,6 +104,7 @@ ov_status ov_embedding(ov_engine* engine, const ov_embedding_args* args) {
   for (int64_t row = 0; row < args->num_rows; ++row) {
     if (args->ids[row] < 0 || args->ids[row] >= args->n) return OV_BAD_SIZE;
   }
+  const Timer timer(engine->times.rows);
   // A row lies scattered over the packed form, two elements in a cache line: it is worth a thread's while.
   constexpr int64_t CHUNK_ROWS = 8;
   const int64_t row_bytes = args->y_stride * (args->dtype == OV_BF16 ? 2 : 4);
@@ -102,6 +118,7 @@ ov_status ov_embedding(ov_engine* engine, const ov_embedding_args* args) {
 
 ov_status ov_gemm(ov_engine* engine, const ov_gemm_args* args) {
   if (engine == nullptr || args == nullptr) return OV_NULL_POINTER;
+  const Timer timer(engine->times.gemm);
   if (args->x == nullptr || args->packed == nullptr || args->y == nullptr) return OV_NULL_POINTER;
   if (!is_dtype(args->dtype) || !is_dtype(args->out_dtype)) return OV_BAD_SIZE;
   if (args->dtype == OV_F32 && args->out_dtype != OV_F32) return OV_BAD_SIZE;
@@ -113,35 +130,46 @@ ov_status ov_gemm(ov_engine* engine, const ov_gemm_args* args) {
   const GemmKernel kernel = gemm_kernel(engine->isa, args->dtype);
   Gemm gemm = {args->x,         args->x_stride, args->packed, args->bias, args->y, args->y_stride,
                args->out_dtype == OV_BF16, args->m, args->n, args->k};
-  if (const size_t num_bytes = kernel.prepared_bytes(gemm.m, gemm.k)) {
-    void* prepared = engine->scratch.get(num_bytes);
-    if (prepared == nullptr) return OV_NO_MEMORY;
-    engine->pool.run((gemm.m + 15) / 16, [&](int64_t tile) { kernel.prepare(gemm, tile, prepared); });
+  const size_t prepared_bytes = kernel.prepared_bytes(gemm.m, gemm.k);
+  const size_t worker_bytes = kernel.worker_bytes(gemm);
+  const int num_workers = engine->pool.num_threads();
+  char* memory = nullptr;
+  if (prepared_bytes + worker_bytes > 0) {
+    memory = static_cast<char*>(engine->scratch.get(worker_bytes * num_workers + prepared_bytes));
+    if (memory == nullptr) return OV_NO_MEMORY;
+  }
+  if (prepared_bytes > 0) {
+    char* prepared = memory + worker_bytes * num_workers;
+    const auto prepare = [&](int64_t piece) { kernel.prepare(gemm, piece, prepared); };
+    const int64_t num_pieces = kernel.num_pieces(gemm.m, gemm.k);
+    if (prepared_bytes < TOO_SMALL_TO_SHARE) {
+      for (int64_t piece = 0; piece < num_pieces; ++piece) prepare(piece);
+    } else {
+      engine->pool.run(num_pieces, prepare);
+    }
     gemm.x = prepared;
   }
-  // Some chunks per thread, so that one that is held up costs little; a chunk is a run of blocks, read in order.
-  const int64_t num_blocks = blocks_of(gemm.n);
-  const int64_t wanted = engine->pool.num_threads() * int64_t(4);
-  const int64_t num_chunks = num_blocks < wanted ? num_blocks : wanted;
-  engine->pool.run(num_chunks, [&](int64_t chunk) {
-    kernel.multiply(gemm, num_blocks * chunk / num_chunks, num_blocks * (chunk + 1) / num_chunks);
-  });
+  Parts parts(kernel.num_parts(gemm));
+  engine->pool.run(num_workers, [&](int64_t worker) { kernel.multiply(gemm, parts, memory + worker_bytes * worker); });
   return OV_OK;
 }
 
 double ov_probe_read(ov_engine* engine, const void* memory, uint64_t num_bytes) {
-  if (engine == nullptr || memory == nullptr || num_bytes == 0) return 0.0;
+  if (engine == nullptr || memory == nullptr || !is_aligned(memory) || num_bytes < READ_UNIT) return 0.0;
+  ReadAll read_all = read_all_portable;
+#if defined(__x86_64__)
+  if (engine->isa >= OV_AVX512) read_all = read_all_avx512;
+#endif
   constexpr uint64_t CHUNK = uint64_t(4) << 20;
-  const int64_t num_chunks = int64_t((num_bytes + CHUNK - 1) / CHUNK);
-  volatile uint64_t sink = 0;
+  const uint64_t end = num_bytes / READ_UNIT * READ_UNIT;
+  std::atomic<uint64_t> sum{0};
   const double seconds = seconds_of([&] {
-    engine->pool.run(num_chunks, [&](int64_t chunk) {
+    engine->pool.run(int64_t((end + CHUNK - 1) / CHUNK), [&](int64_t chunk) {
       const uint64_t start = uint64_t(chunk) * CHUNK;
-      const uint64_t end = start + CHUNK < num_bytes ? start + CHUNK : num_bytes;
-      sink = read_all(static_cast<const char*>(memory) + start, end - start);
+      sum += read_all(static_cast<const char*>(memory) + start, end - start < CHUNK ? end - start : CHUNK);
     });
   });
-  return double(num_bytes) / seconds;
+  return double(end) / seconds;
 }
 
 double ov_probe_amx(ov_engine* engine, int32_t num_steps) {

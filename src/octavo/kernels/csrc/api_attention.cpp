@@ -173,6 +173,7 @@ uint64_t ov_kv_bytes(ov_dtype dtype, int64_t num_blocks, int64_t page_size, int6
 
 ov_status ov_kv_write(ov_engine* engine, const ov_kv_write_args* args) {
   if (engine == nullptr || args == nullptr) return OV_NULL_POINTER;
+  const Timer timer(engine->times.attention);
   if (args->k == nullptr || args->v == nullptr || args->slots == nullptr) return OV_NULL_POINTER;
   const ov_kv_pages& pages = args->pages;
   if (const ov_status status = check_pages(pages)) return status;
@@ -197,6 +198,7 @@ ov_status ov_kv_write(ov_engine* engine, const ov_kv_write_args* args) {
 
 ov_status ov_attention(ov_engine* engine, const ov_attention_args* args) {
   if (engine == nullptr || args == nullptr) return OV_NULL_POINTER;
+  const Timer timer(engine->times.attention);
   if (const ov_status status = check_attention(*args)) return status;
   const AttentionKernel kernel = attention_kernel(engine->isa, args->pages.dtype);
   Plan plan(*args, engine->pool.num_threads());

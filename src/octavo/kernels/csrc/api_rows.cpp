@@ -56,6 +56,7 @@ extern "C" {
 
 ov_status ov_rms_norm(ov_engine* engine, const ov_rms_norm_args* args) {
   if (engine == nullptr || args == nullptr) return OV_NULL_POINTER;
+  const Timer timer(engine->times.rows);
   if (any_null(args->x, args->gain, args->y)) return OV_NULL_POINTER;
   if (!is_dtype(args->dtype) || !is_size(args->num_rows) || !is_size(args->num_heads) || !is_size(args->width)) {
     return OV_BAD_SIZE;
@@ -69,6 +70,7 @@ ov_status ov_rms_norm(ov_engine* engine, const ov_rms_norm_args* args) {
 
 ov_status ov_add_rms_norm(ov_engine* engine, const ov_add_rms_norm_args* args) {
   if (engine == nullptr || args == nullptr) return OV_NULL_POINTER;
+  const Timer timer(engine->times.rows);
   if (any_null(args->stream, args->update, args->gain, args->sum, args->y)) return OV_NULL_POINTER;
   if (!is_dtype(args->dtype) || !is_size(args->num_rows) || !is_size(args->width)) return OV_BAD_SIZE;
   if (!is_row_stride(args->stream_stride, args->width) || !is_row_stride(args->update_stride, args->width) ||
@@ -81,6 +83,7 @@ ov_status ov_add_rms_norm(ov_engine* engine, const ov_add_rms_norm_args* args) {
 
 ov_status ov_rope(ov_engine* engine, const ov_rope_args* args) {
   if (engine == nullptr || args == nullptr) return OV_NULL_POINTER;
+  const Timer timer(engine->times.rows);
   if (any_null(args->x, args->y)) return OV_NULL_POINTER;
   if (any_null(args->cosines, args->sines) || args->positions == nullptr) return OV_NULL_POINTER;
   if (!is_dtype(args->dtype) || !is_size(args->num_rows) || !is_size(args->num_heads)) return OV_BAD_SIZE;
@@ -96,6 +99,7 @@ ov_status ov_rope(ov_engine* engine, const ov_rope_args* args) {
 
 ov_status ov_gated(ov_engine* engine, const ov_gated_args* args) {
   if (engine == nullptr || args == nullptr) return OV_NULL_POINTER;
+  const Timer timer(engine->times.rows);
   if (any_null(args->gate_up, args->y)) return OV_NULL_POINTER;
   if (!is_dtype(args->dtype) || !is_size(args->num_rows) || !is_size(args->width)) return OV_BAD_SIZE;
   if (args->activation != OV_SILU && args->activation != OV_GELU) return OV_BAD_VALUE;
@@ -107,6 +111,7 @@ ov_status ov_gated(ov_engine* engine, const ov_gated_args* args) {
 
 ov_status ov_add(ov_engine* engine, const ov_add_args* args) {
   if (engine == nullptr || args == nullptr) return OV_NULL_POINTER;
+  const Timer timer(engine->times.rows);
   if (any_null(args->a, args->b, args->y)) return OV_NULL_POINTER;
   if (!is_dtype(args->dtype) || !is_size(args->num_rows) || !is_size(args->width)) return OV_BAD_SIZE;
   if (!is_row_stride(args->a_stride, args->width) || !is_row_stride(args->b_stride, args->width) ||
@@ -119,6 +124,7 @@ ov_status ov_add(ov_engine* engine, const ov_add_args* args) {
 
 ov_status ov_scale(ov_engine* engine, const ov_scale_args* args) {
   if (engine == nullptr || args == nullptr) return OV_NULL_POINTER;
+  const Timer timer(engine->times.rows);
   if (any_null(args->x, args->y)) return OV_NULL_POINTER;
   if (!is_dtype(args->dtype) || !is_size(args->num_rows) || !is_size(args->width)) return OV_BAD_SIZE;
   if (!is_row_stride(args->x_stride, args->width) || !is_row_stride(args->y_stride, args->width)) return OV_BAD_STRIDE;

@@ -39,6 +39,7 @@ ov_status ov_sample(ov_engine* engine, const float* logits, int64_t logits_strid
                     const ov_sample_row* rows, ov_sampled* sampled, int64_t* top_ids, float* top_logprobs,
                     int64_t top_stride) {
   if (engine == nullptr || logits == nullptr || rows == nullptr || sampled == nullptr) return OV_NULL_POINTER;
+  const Timer timer(engine->times.sampling);
   if (!is_size(num_rows) || !is_size(vocab) || vocab > MOST_TOKENS) return OV_BAD_SIZE;
   if (logits_stride < vocab || logits_stride > MOST) return OV_BAD_STRIDE;
   const bool has_top = top_ids != nullptr && top_logprobs != nullptr;

@@ -1,9 +1,10 @@
 // bf16 on AMX. The 16 rows of a tile are 16 rows of the tile registers (amx.h), in both products:
 //
-//     scores    tiles 4, 5 (rows x 16 tokens, twice)    = tile 0 (rows x 32 dims)   x  tiles 2, 3 (keys)
-//     sums      tiles 4 - 7 (rows x 16 dims, four times) = tile 0 (rows x 32 tokens) x  tiles 2, 3 (values)
+//     scores    tiles 4, 5 (rows x 16 tokens, twice)   = tile 0 (rows x 32 dims)    x  tile 2 (keys)
+//     sums      tiles 4, 5 (rows x 16 dims, twice)     = tile 0 (rows x 32 tokens)  x  tile 2 (values)
 //
-// The weights between the two are rounded to bf16; their total is not.
+// Four tiles, and not the eight that would save loads: amx.h says why. The weights between the two products are rounded
+// to bf16; their total is not.
 #include "amx.h"
 #include "attention_task.h"
 
@@ -13,6 +14,7 @@ namespace {
 constexpr int64_t TILE = 512;  // bf16 in a tile
 constexpr int64_t TILE_STRIDE = 64;
 constexpr int64_t SCORES = SPLIT + 16;  // floats in a row of scores; a power of two would share a few cache lines
+constexpr int64_t SUM_TILES = 2;  // of 16 dims, that are summed in one pass over the units
 constexpr bf16 NOT_A_NUMBER = 0x7fc0;
 
 // Asks for a tile that will be read soon: a unit is too short for the processor to notice that it is read in order.
@@ -47,19 +49,18 @@ class AmxTiles {
 
   void attend(const Tile& tile, const SplitUnits& units, float* results) {
     if (tile.num_rows != configured_rows_) {
-      configure_tiles(tile.num_rows, tile.num_rows);
+      configure_tiles(tile.num_rows, 0);
       configured_rows_ = tile.num_rows;
     }
     for (int u = tile.first_unit; u < tile.end_unit; ++u) score(tile, units, u);
     for (int r = 0; r < tile.num_rows; ++r) weigh_row(tile, r, results + r * result_size(head_dim_));
     for (int u = tile.first_unit; u < tile.end_unit; ++u) check_values(tile, units, u);
     const int64_t num_tiles = head_dim_ / 16;
-    for (int64_t first = 0; first < num_tiles; first += 4) {
-      switch (num_tiles - first) {
-        case 1: sum<1>(tile, units, first, results); break;
-        case 2: sum<2>(tile, units, first, results); break;
-        case 3: sum<3>(tile, units, first, results); break;
-        default: sum<4>(tile, units, first, results);
+    for (int64_t first = 0; first < num_tiles; first += SUM_TILES) {
+      if (num_tiles - first == 1) {
+        sum<1>(tile, units, first, results);
+      } else {
+        sum<2>(tile, units, first, results);
       }
     }
   }
@@ -78,15 +79,15 @@ class AmxTiles {
       _tile_loadd(2, keys + t * TILE, TILE_STRIDE);
       _tile_dpbf16ps(4, 0, 2);
       fetch_tile(tile_at(ahead, 2 * t + 1));
-      _tile_loadd(3, keys + (num_tiles + t) * TILE, TILE_STRIDE);
-      _tile_dpbf16ps(5, 0, 3);
+      _tile_loadd(2, keys + (num_tiles + t) * TILE, TILE_STRIDE);
+      _tile_dpbf16ps(5, 0, 2);
     }
     _tile_stored(4, scores_ + unit * UNIT, SCORES * sizeof(float));
     _tile_stored(5, scores_ + unit * UNIT + 16, SCORES * sizeof(float));
   }
 
   // What is fetched meanwhile: some units ahead, in the order in which they will be read. That is the keys of the split,
-  // then 64 dims after 64 dims the values, then the keys of the next split.
+  // then 32 dims after 32 dims the values, then the keys of the next split.
   static const bf16* after_keys(const Tile& tile, const SplitUnits& units, int unit) {
     if (units.in_cache) return nullptr;
     const int ahead = unit + SplitUnits::AHEAD;
@@ -97,7 +98,7 @@ class AmxTiles {
     if (units.in_cache) return nullptr;
     const int ahead = unit + SplitUnits::AHEAD;
     if (ahead < tile.end_unit) return static_cast<const bf16*>(units.values[ahead]) + first * TILE;
-    if ((first + 4) * 16 < head_dim_) return tile_at(first_values(tile, units, ahead), first + 4);
+    if ((first + SUM_TILES) * 16 < head_dim_) return tile_at(first_values(tile, units, ahead), first + SUM_TILES);
     return tile.end_unit == SPLIT_UNITS ? static_cast<const bf16*>(units.keys[ahead]) : nullptr;
   }
 
@@ -165,8 +166,6 @@ class AmxTiles {
   void sum(const Tile& tile, const SplitUnits& units, int64_t first, float* results) {
     _tile_zero(4);
     _tile_zero(5);
-    _tile_zero(6);
-    _tile_zero(7);
     for (int u = tile.first_unit; u < tile.end_unit; ++u) {
       const bf16* ahead = after_values(tile, units, u, first);
       const bf16* values = static_cast<const bf16*>(units.values[u]) + first * TILE;
@@ -177,26 +176,14 @@ class AmxTiles {
       _tile_dpbf16ps(4, 0, 2);
       if (TILES > 1) {
         fetch_tile(tile_at(ahead, 1));
-        _tile_loadd(3, values + TILE, TILE_STRIDE);
-        _tile_dpbf16ps(5, 0, 3);
-      }
-      if (TILES > 2) {
-        fetch_tile(tile_at(ahead, 2));
-        _tile_loadd(2, values + 2 * TILE, TILE_STRIDE);
-        _tile_dpbf16ps(6, 0, 2);
-      }
-      if (TILES > 3) {
-        fetch_tile(tile_at(ahead, 3));
-        _tile_loadd(3, values + 3 * TILE, TILE_STRIDE);
-        _tile_dpbf16ps(7, 0, 3);
+        _tile_loadd(2, values + TILE, TILE_STRIDE);
+        _tile_dpbf16ps(5, 0, 2);
       }
     }
     const int64_t size = result_size(head_dim_);
     float* to = results + 16 + first * 16;
     _tile_stored(4, to, size * sizeof(float));
     if (TILES > 1) _tile_stored(5, to + 16, size * sizeof(float));
-    if (TILES > 2) _tile_stored(6, to + 32, size * sizeof(float));
-    if (TILES > 3) _tile_stored(7, to + 48, size * sizeof(float));
     // A unit that a row does not see adds 0 to its sums: exactly nothing, except that it turns -0 into 0. Here all are.
     for (int r = 0; r < tile.num_rows; ++r)
       for (int t = 0; t < TILES; ++t) {
@@ -212,7 +199,7 @@ class AmxTiles {
   alignas(64) bf16 queries_[TASK_ROWS * MOST_DIM];
   alignas(64) float scores_[TILE_ROWS * SCORES];
   alignas(64) bf16 weights_[TILE_ROWS * SPLIT];
-  alignas(64) bf16 clean_[4 * TILE];
+  alignas(64) bf16 clean_[SUM_TILES * TILE];
 };
 
 }  // namespace

@@ -35,13 +35,29 @@ struct Gemm {
   int64_t m, n, k;
 };
 
+// The parts of a product, 0 to count - 1. Each is claimed once, by whichever thread asks first. A thread may claim the
+// next one before it works on this one, so that it knows what to fetch ahead.
+class Parts {
+ public:
+  explicit Parts(int64_t count) : count_(count) {}
+  int64_t claim();  // -1 when there are none left
+
+ private:
+  const int64_t count_;
+  int64_t next_ = 0;
+};
+
 struct GemmKernel {
   // Bytes of the prepared x, or 0 if x is taken as it is.
   size_t (*prepared_bytes)(int64_t m, int64_t k);
-  // Prepare rows [16 * tile, 16 * tile + 16) of x.
-  void (*prepare)(const Gemm& gemm, int64_t tile, void* prepared);
-  // Columns [32 * first_block, 32 * end_block) of y, all rows.
-  void (*multiply)(const Gemm& gemm, int64_t first_block, int64_t end_block);
+  // The pieces in which x is prepared, in any order.
+  int64_t (*num_pieces)(int64_t m, int64_t k);
+  void (*prepare)(const Gemm& gemm, int64_t piece, void* prepared);
+  // Bytes that each worker needs for itself.
+  size_t (*worker_bytes)(const Gemm& gemm);
+  // The parts of y. A worker computes parts until none is left.
+  int64_t (*num_parts)(const Gemm& gemm);
+  void (*multiply)(const Gemm& gemm, Parts& parts, void* worker_memory);
 };
 
 GemmKernel gemm_kernel(ov_isa isa, ov_dtype dtype);

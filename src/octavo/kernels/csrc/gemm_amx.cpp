@@ -1,109 +1,304 @@
-// bf16 on AMX: 2 x 2 tiles of sums, that is 32 rows times one block of 32 columns.
+// bf16 on AMX.
+//
+// The inner loop multiplies a group of 16 rows by a block of 32 columns, 32 k at a time (one step):
+//
+//                     weights: one step of a block is two tiles, 2 KB, one after the other in the packed form
+//                     +--------+--------+
+//                     |  left  | right  |  32 k         both pass through tile 2
+//            32 k     +--------+--------+
+//          +--------+ +--------+--------+
+//     x    | tile 0 | | tile 4 | tile 5 |  16 rows      the sums
+//          +--------+ +--------+--------+
+//
+// Two multiplications (32 cycles of the tile unit) need three tile loads (24 cycles, from the L1 cache). More sums
+// would need fewer loads, but also more tiles, and amx.h says why few tiles are better: four are in use.
+//
+// Up to 16 rows (decoding) every weight is used once, and memory sets the pace: `multiply_thin` goes through the
+// weights from end to end and fetches ahead. With more rows the tile unit sets the pace: `multiply_wide` cuts k into
+// panels, so that a panel of one block (24 KB) stays in the L1 cache while the groups pass by it, and only x comes
+// from the L2 cache. The sums of a group go to memory at the end of a panel and come back at the start of the next.
+// They are floats in both places, so an element is summed over k in the same order, by the same instructions, as if
+// they had never left.
 #include "amx.h"
 #include "gemm_store.h"
 
 namespace octavo {
 namespace {
 
-constexpr int64_t TILE = 512;       // bf16 in a tile
-constexpr int64_t TILE_BYTES = 64;  // of a row
-constexpr int64_t X_CHUNK_BYTES = int64_t(1) << 20;  // rows of x that stay in the L2 cache beside a block of weights
-constexpr int64_t PREFETCH = 8192;  // bytes ahead: weights come from memory, and the hardware looks less far
-
-// x as tiles: [m / 16][k / 32][16 rows][32]. Rows of a row-major x lie a power of two apart, and would all fall into
-// the same few cache lines.
-size_t tiles_bytes(int64_t m, int64_t k) { return size_t((m + 15) / 16 * blocks_of(k) * TILE) * sizeof(bf16); }
-
-void to_tiles(const Gemm& gemm, int64_t tile, void* prepared) {
-  const int64_t num_tiles = blocks_of(gemm.k);
-  bf16* to = static_cast<bf16*>(prepared) + tile * num_tiles * TILE;
-  const int64_t num_rows = gemm.m - tile * 16 < 16 ? gemm.m - tile * 16 : 16;
-  for (int64_t r = 0; r < num_rows; ++r) {
-    const bf16* from = static_cast<const bf16*>(gemm.x) + (tile * 16 + r) * gemm.x_stride;
-    for (int64_t t = 0; t < num_tiles; ++t) {
-      const int64_t left = gemm.k - t * BLOCK;
-      const __mmask32 present = left >= BLOCK ? 0xffffffffu : (1u << left) - 1;
-      _mm512_storeu_si512(to + t * TILE + r * 32, _mm512_maskz_loadu_epi16(present, from + t * BLOCK));
-    }
-  }
-}
-
-// One block of weights, tile pair by tile pair, for up to 32 rows. The order of the multiplications of one row is the
-// same in both forms.
-template <bool TWO_TILES, bool FROM_MEMORY>
-inline void multiply_tiles(const bf16* upper, const bf16* lower, const bf16* weights, int64_t num_tiles) {
-  for (int64_t t = 0; t < num_tiles; ++t, upper += TILE, lower += TILE, weights += 2 * TILE) {
-    if (FROM_MEMORY) {
-      const char* ahead = reinterpret_cast<const char*>(weights) + PREFETCH;
-#pragma GCC unroll 32
-      for (int line = 0; line < 32; ++line) _mm_prefetch(ahead + line * 64, _MM_HINT_T0);
-    }
-    _tile_loadd(0, upper, TILE_BYTES);
-    _tile_loadd(2, weights, TILE_BYTES);
-    _tile_dpbf16ps(4, 0, 2);
-    _tile_loadd(3, weights + TILE, TILE_BYTES);
-    _tile_dpbf16ps(5, 0, 3);
-    if (TWO_TILES) {
-      _tile_loadd(1, lower, TILE_BYTES);
-      _tile_dpbf16ps(6, 1, 2);
-      _tile_dpbf16ps(7, 1, 3);
-    }
-  }
-}
-
-// Rows [row, row + 32) of y, or as many as there are, times one block. The tiles are configured for them.
-template <bool FROM_MEMORY>
-inline void multiply_rows(const Gemm& gemm, int64_t row, int64_t end_row, int64_t block) {
-  const int64_t num_tiles = blocks_of(gemm.k);
-  const bf16* x = static_cast<const bf16*>(gemm.x) + row / 16 * num_tiles * TILE;
-  const bf16* weights = static_cast<const bf16*>(gemm.packed) + block * num_tiles * 2 * TILE;
-  const bool two_tiles = end_row - row > 16;
-  alignas(64) float sums[32 * BLOCK];
-  _tile_zero(4);
-  _tile_zero(5);
-  if (two_tiles) {
-    _tile_zero(6);
-    _tile_zero(7);
-    multiply_tiles<true, FROM_MEMORY>(x, x + num_tiles * TILE, weights, num_tiles);
-    _tile_stored(6, sums + 16 * BLOCK, BLOCK * sizeof(float));
-    _tile_stored(7, sums + 16 * BLOCK + 16, BLOCK * sizeof(float));
-  } else {
-    multiply_tiles<false, FROM_MEMORY>(x, x, weights, num_tiles);
-  }
-  _tile_stored(4, sums, BLOCK * sizeof(float));
-  _tile_stored(5, sums + 16, BLOCK * sizeof(float));
-  for (int64_t r = row; r < end_row; ++r) store_row(gemm, r, block, sums + (r - row) * BLOCK);
-}
+constexpr int64_t GROUP = 16;            // rows of a tile
+constexpr int64_t LINE = 64;             // bytes of a cache line and of a row of a tile
+constexpr int64_t STEP = 2 * 16 * 32;    // elements of the weights in one step: two tiles
+constexpr int64_t STEP_LINES = STEP * 2 / LINE;
+constexpr int64_t SUMS = GROUP * BLOCK;  // sums of a group and a block: two tiles, one after the other
 
 inline int64_t at_most(int64_t value, int64_t bound) { return value < bound ? value : bound; }
+inline int64_t divided_up(int64_t value, int64_t divisor) { return (value + divisor - 1) / divisor; }
+// The size of equal pieces, none above `most`, that `total` falls into.
+inline int64_t even_piece(int64_t total, int64_t most) { return divided_up(total, divided_up(total, most)); }
 
-void multiply(const Gemm& gemm, int64_t first_block, int64_t end_block) {
-  int64_t chunk_rows = X_CHUNK_BYTES / (blocks_of(gemm.k) * BLOCK * int64_t(sizeof(bf16))) / 32 * 32;
-  if (chunk_rows < 64) chunk_rows = 64;
-  int64_t configured = -1;
-  for (int64_t chunk = 0; chunk < gemm.m; chunk += chunk_rows) {
-    const int64_t chunk_end = at_most(chunk + chunk_rows, gemm.m);
-    for (int64_t block = first_block; block < end_block; ++block) {
-      for (int64_t row = chunk; row < chunk_end; row += 32) {
-        const int64_t num_rows = at_most(chunk_end - row, 32);
-        if (num_rows != configured) {
-          configure_tiles(int(at_most(num_rows, 16)), int(num_rows - 16));
-          configured = num_rows;
-        }
-        // The first rows fetch the block from memory; the others of the chunk find it in the cache.
-        if (row == chunk) {
-          multiply_rows<true>(gemm, row, row + num_rows, block);
-        } else {
-          multiply_rows<false>(gemm, row, row + num_rows, block);
-        }
-      }
+// -- x in the order in which the tile unit reads it: [m / 16][k / 32][rows of the group, up to 16][32 k] -------------
+// In a row-major x the rows of a tile lie a power of two apart, and would all fall into the same few cache lines.
+
+size_t grouped_bytes(int64_t m, int64_t k) { return size_t(m * blocks_of(k) * LINE); }
+
+inline int64_t rows_of_group(const Gemm& gemm, int64_t group) { return at_most(gemm.m - group * GROUP, GROUP); }
+
+inline const bf16* group_of_x(const Gemm& gemm, int64_t group) {
+  return static_cast<const bf16*>(gemm.x) + group * GROUP * blocks_of(gemm.k) * BLOCK;
+}
+
+constexpr int64_t PREPARE_STEPS = 32;  // of one call
+
+int64_t num_group_pieces(int64_t m, int64_t k) {
+  return divided_up(m, GROUP) * divided_up(blocks_of(k), PREPARE_STEPS);
+}
+
+void to_groups(const Gemm& gemm, int64_t piece, void* prepared) {
+  const int64_t num_steps = blocks_of(gemm.k), num_pieces = divided_up(num_steps, PREPARE_STEPS);
+  const int64_t group = piece / num_pieces, first = piece % num_pieces * PREPARE_STEPS;
+  const int64_t end = at_most(first + PREPARE_STEPS, num_steps);
+  const int64_t num_rows = rows_of_group(gemm, group);
+  const bf16* from = static_cast<const bf16*>(gemm.x) + group * GROUP * gemm.x_stride;
+  bf16* to = static_cast<bf16*>(prepared) + (group * GROUP * num_steps + first * num_rows) * BLOCK;
+  for (int64_t step = first; step < end; ++step) {
+    const int64_t left = gemm.k - step * BLOCK;
+    const __mmask32 present = left >= BLOCK ? 0xffffffffu : (1u << left) - 1;
+    for (int64_t row = 0; row < num_rows; ++row, to += BLOCK) {
+      _mm512_storeu_si512(to, _mm512_maskz_loadu_epi16(present, from + row * gemm.x_stride + step * BLOCK));
     }
+  }
+}
+
+// -- Fetching ahead ---------------------------------------------------------------------------------------------------
+
+// Into the L2 cache: it can wait for more lines at once than the L1 cache can. In assembler, because gcc 12 leaves out
+// a function that does nothing but prefetch. Any address may be prefetched, also one that does not exist.
+inline void prefetch(const char* line) { __asm__ volatile("prefetcht1 %0" ::"m"(*line)); }
+
+inline void prefetch_lines(const char* from, int64_t num_lines) {
+#pragma GCC unroll 4
+  for (int64_t i = 0; i < num_lines; ++i) prefetch(from + i * LINE);
+}
+
+// What to fetch while a loop over k runs: so many lines at each step, one after the other.
+struct Ahead {
+  const char* from;
+  int64_t lines_per_step;
+};
+
+inline Ahead ahead(const bf16* from, int64_t lines_per_step) {
+  return {reinterpret_cast<const char*>(from), from == nullptr ? 0 : lines_per_step};
+}
+
+// One of `num_shares` shares of what a loop of `num_steps` steps will read later, from `from` on.
+inline Ahead share_of(const bf16* from, int64_t num_steps, int64_t lines_of_step, int64_t share, int64_t num_shares) {
+  const int64_t lines = divided_up(lines_of_step, num_shares);
+  return ahead(from == nullptr ? nullptr : from + share * num_steps * lines * (LINE / 2), lines);
+}
+
+// -- The inner loop ---------------------------------------------------------------------------------------------------
+
+// `x` and `weights` stand at the first of `num_steps` steps.
+inline void multiply_steps(const bf16* x, int64_t num_rows, const bf16* weights, int64_t num_steps, Ahead first,
+                           Ahead second) {
+  for (int64_t step = 0; step < num_steps; ++step, x += num_rows * BLOCK, weights += STEP) {
+    _tile_loadd(0, x, LINE);
+    _tile_loadd(2, weights, LINE);
+    _tile_dpbf16ps(4, 0, 2);
+    _tile_loadd(2, weights + STEP / 2, LINE);
+    _tile_dpbf16ps(5, 0, 2);
+    prefetch_lines(first.from, first.lines_per_step);
+    prefetch_lines(second.from, second.lines_per_step);
+    first.from += first.lines_per_step * LINE;
+    second.from += second.lines_per_step * LINE;
+  }
+}
+
+inline void zero_sums() {
+  _tile_zero(4);
+  _tile_zero(5);
+}
+
+inline void load_sums(const float* sums) {
+  _tile_loadd(4, sums, LINE);
+  _tile_loadd(5, sums + SUMS / 2, LINE);
+}
+
+inline void store_sums(float* sums) {
+  _tile_stored(4, sums, LINE);
+  _tile_stored(5, sums + SUMS / 2, LINE);
+}
+
+// The end of a group and a block: from the tiles to y.
+inline void store_result(const Gemm& gemm, int64_t group, int64_t block) {
+  const int64_t num_rows = rows_of_group(gemm, group);
+  alignas(64) float rows[GROUP * BLOCK];  // row-major
+  constexpr int64_t ROW_BYTES = BLOCK * sizeof(float);
+  _tile_stored(4, rows, ROW_BYTES);
+  _tile_stored(5, rows + 16, ROW_BYTES);
+  for (int64_t row = 0; row < num_rows; ++row) store_row(gemm, group * GROUP + row, block, rows + row * BLOCK);
+}
+
+inline void configure_for(int64_t num_rows) { configure_tiles(int(num_rows), 0); }
+
+inline const bf16* weights_at(const Gemm& gemm, int64_t block, int64_t step) {
+  return static_cast<const bf16*>(gemm.packed) + (block * blocks_of(gemm.k) + step) * STEP;
+}
+
+// -- Up to 16 rows: a part is a block ---------------------------------------------------------------------------------
+
+constexpr int64_t STEPS_AHEAD = 8;  // 16 KB: memory needs that many lines under way
+
+void multiply_thin(const Gemm& gemm, Parts& parts) {
+  const int64_t num_steps = blocks_of(gemm.k), steps_ahead = at_most(STEPS_AHEAD, num_steps);
+  const int64_t own_steps = num_steps - steps_ahead;  // those that fetch from their own block
+  const int64_t x_step = gemm.m * BLOCK;
+  const bf16* x = group_of_x(gemm, 0);
+  int64_t block = parts.claim();
+  if (block < 0) return;
+  prefetch_lines(reinterpret_cast<const char*>(weights_at(gemm, block, 0)), steps_ahead * STEP_LINES);
+  configure_for(gemm.m);
+  while (block >= 0) {
+    const int64_t next_block = parts.claim();
+    const bf16* weights = weights_at(gemm, block, 0);
+    const bf16* next = next_block < 0 ? nullptr : weights_at(gemm, next_block, 0);
+    zero_sums();
+    multiply_steps(x, gemm.m, weights, own_steps, ahead(weights + steps_ahead * STEP, STEP_LINES),
+                   ahead(nullptr, 0));
+    multiply_steps(x + own_steps * x_step, gemm.m, weights + own_steps * STEP, steps_ahead, ahead(next, STEP_LINES),
+                   ahead(nullptr, 0));
+    store_result(gemm, 0, block);
+    block = next_block;
+  }
+}
+
+// -- More rows: a part is a rectangle of y ----------------------------------------------------------------------------
+//
+//     for each panel of k                      x of the panel stays in the L2 cache
+//       for each block of the part             weights of the panel and block stay in the L1 cache
+//         for each group of the part           fetches its share of the next block's weights, and of its own next x
+//
+// If x of all k fits into the L2 cache beside the rest, a part is one block wide and x stays there for the next part.
+// If not, a part is as wide as it is high, so that x and the weights are each read equally often from further away.
+
+constexpr int64_t MOST_PANEL_STEPS = 12;             // 24 KB of weights: half of an L1 cache of 48
+constexpr int64_t MOST_X_BYTES = int64_t(3) << 19;   // 1.5 MB of x in an L2 cache of 2
+constexpr int64_t FEWEST_GROUPS = 16;                // with fewer rows a pass over the weights is bound by memory
+constexpr int64_t RECTANGLE = 384;                   // rows and columns of a part that is as wide as high
+
+struct Plan {
+  int64_t num_steps, panel_steps;  // of all k and of a panel
+  int64_t num_groups, part_groups;
+  int64_t num_blocks, part_blocks;
+  int64_t parts_per_row;  // of parts
+
+  int64_t num_parts() const { return divided_up(num_groups, part_groups) * parts_per_row; }
+};
+
+Plan plan_of(const Gemm& gemm) {
+  Plan plan = {};
+  plan.num_steps = blocks_of(gemm.k);
+  plan.num_groups = divided_up(gemm.m, GROUP);
+  plan.num_blocks = blocks_of(gemm.n);
+  plan.panel_steps = even_piece(plan.num_steps, MOST_PANEL_STEPS);
+  const int64_t groups_in_cache = MOST_X_BYTES / (GROUP * plan.num_steps * LINE);
+  const bool stays = groups_in_cache >= FEWEST_GROUPS || groups_in_cache >= plan.num_groups;
+  plan.part_groups = even_piece(plan.num_groups, stays ? groups_in_cache : RECTANGLE / GROUP);
+  plan.part_blocks = stays ? 1 : even_piece(plan.num_blocks, RECTANGLE / BLOCK);
+  plan.parts_per_row = divided_up(plan.num_blocks, plan.part_blocks);
+  return plan;
+}
+
+struct Part {
+  int64_t first_group, end_group, first_block, end_block;
+};
+
+inline Part part_of(const Plan& plan, int64_t number) {
+  const int64_t group = number / plan.parts_per_row * plan.part_groups;
+  const int64_t block = number % plan.parts_per_row * plan.part_blocks;
+  return {group, at_most(group + plan.part_groups, plan.num_groups), block,
+          at_most(block + plan.part_blocks, plan.num_blocks)};
+}
+
+// All groups of the part, times one block, for the steps [first_step, end_step). `sums` are those of the block.
+// `next` is where the weights of the next block begin, or null.
+void multiply_panel(const Gemm& gemm, const Plan& plan, const Part& part, int64_t block, int64_t first_step,
+                    int64_t end_step, const bf16* next, float* sums, int64_t& configured) {
+  const int64_t num_steps = end_step - first_step, num_groups = part.end_group - part.first_group;
+  const int64_t num_blocks = part.end_block - part.first_block;
+  const bool is_last = end_step == plan.num_steps;
+  for (int64_t group = part.first_group; group < part.end_group; ++group, sums += SUMS) {
+    const int64_t num_rows = rows_of_group(gemm, group);
+    if (num_rows != configured) configure_for(configured = num_rows);
+    const bf16* x = group_of_x(gemm, group) + first_step * num_rows * BLOCK;
+    const bf16* next_x = num_blocks == 1 || is_last ? nullptr : x + num_steps * num_rows * BLOCK;
+    if (first_step == 0) {
+      zero_sums();
+    } else {
+      load_sums(sums);
+    }
+    multiply_steps(x, num_rows, weights_at(gemm, block, first_step), num_steps,
+                   share_of(next, num_steps, STEP_LINES, group - part.first_group, num_groups),
+                   share_of(next_x, num_steps, num_rows, block - part.first_block, num_blocks));
+    if (is_last) {
+      store_result(gemm, group, block);
+    } else {
+      store_sums(sums);
+    }
+  }
+}
+
+void multiply_part(const Gemm& gemm, const Plan& plan, const Part& part, const bf16* next_part, float* sums,
+                   int64_t& configured) {
+  const int64_t sums_of_block = (part.end_group - part.first_group) * SUMS;
+  for (int64_t step = 0; step < plan.num_steps; step += plan.panel_steps) {
+    const int64_t end_step = at_most(step + plan.panel_steps, plan.num_steps);
+    for (int64_t block = part.first_block; block < part.end_block; ++block) {
+      const bf16* next = block + 1 < part.end_block ? weights_at(gemm, block + 1, step)
+                         : end_step < plan.num_steps ? weights_at(gemm, part.first_block, end_step)
+                                                     : next_part;
+      multiply_panel(gemm, plan, part, block, step, end_step, next, sums + (block - part.first_block) * sums_of_block,
+                     configured);
+    }
+  }
+}
+
+void multiply_wide(const Gemm& gemm, Parts& parts, float* sums) {
+  const Plan plan = plan_of(gemm);
+  int64_t configured = 0;
+  int64_t number = parts.claim();
+  if (number < 0) return;
+  const bf16* weights = weights_at(gemm, part_of(plan, number).first_block, 0);
+  prefetch_lines(reinterpret_cast<const char*>(weights), plan.panel_steps * STEP_LINES);
+  while (number >= 0) {
+    const int64_t next_number = parts.claim();
+    const bf16* next = next_number < 0 ? nullptr : weights_at(gemm, part_of(plan, next_number).first_block, 0);
+    multiply_part(gemm, plan, part_of(plan, number), next, sums, configured);
+    number = next_number;
+  }
+}
+
+bool is_thin(const Gemm& gemm) { return gemm.m <= GROUP; }
+
+int64_t num_parts(const Gemm& gemm) { return is_thin(gemm) ? blocks_of(gemm.n) : plan_of(gemm).num_parts(); }
+
+size_t worker_bytes(const Gemm& gemm) {
+  if (is_thin(gemm)) return 0;
+  const Plan plan = plan_of(gemm);
+  return plan.panel_steps == plan.num_steps ? 0 : size_t(plan.part_groups * plan.part_blocks * SUMS) * sizeof(float);
+}
+
+void multiply(const Gemm& gemm, Parts& parts, void* worker_memory) {
+  if (is_thin(gemm)) {
+    multiply_thin(gemm, parts);
+  } else {
+    multiply_wide(gemm, parts, static_cast<float*>(worker_memory));
   }
   _tile_release();
 }
 
 }  // namespace
 
-const GemmKernel gemm_bf16_amx = {tiles_bytes, to_tiles, multiply};
+const GemmKernel gemm_bf16_amx = {grouped_bytes, num_group_pieces, to_groups, worker_bytes, num_parts, multiply};
 
 }  // namespace octavo

@@ -41,6 +41,19 @@ typedef struct ov_engine ov_engine;
 ov_status ov_engine_open(int32_t num_threads, ov_isa isa, ov_engine** engine);
 void ov_engine_close(ov_engine* engine);
 
+// Where an engine's time went since it was opened: the calls of each kind and how long their callers waited for them.
+// The rest of a step's time is the caller's own.
+typedef struct {
+  uint64_t nanoseconds, calls;
+} ov_time;
+typedef struct {
+  ov_time gemm;       // ov_gemm
+  ov_time attention;  // ov_kv_write, ov_attention
+  ov_time rows;       // the row operations
+  ov_time sampling;   // ov_sample
+} ov_times;
+ov_status ov_engine_times(const ov_engine* engine, ov_times* times);
+
 // -- Memory: zeroed, on huge pages where the system has them. -----------------------------------------------------
 void* ov_alloc(uint64_t num_bytes);
 void ov_free(void* memory, uint64_t num_bytes);
@@ -300,7 +313,8 @@ void ov_tape_close(ov_tape* tape);
 ov_status ov_tape_run(ov_engine* engine, ov_tape* tape, const int64_t* values, int64_t num_values);
 
 // -- Probes: what this machine can do, now. ------------------------------------------------------------------------
-// Bytes per second when all threads read `num_bytes` once.
+// Bytes per second when all threads read `num_bytes` (8 KiB at least) of memory aligned to 64 bytes once; 0 if the
+// arguments are wrong. A roofline of DRAM asks for far more than the caches hold, written before.
 double ov_probe_read(ov_engine* engine, const void* memory, uint64_t num_bytes);
 // Floating-point operations per second of all threads multiplying tiles from the L1 cache; 0 without AMX.
 double ov_probe_amx(ov_engine* engine, int32_t num_steps);

@@ -1,4 +1,4 @@
-// What one thread of this machine can do, now. Benchmarks divide by these.
+// What this machine can do, now. Benchmarks divide by these.
 #pragma once
 
 #include <cstddef>
@@ -6,11 +6,16 @@
 
 namespace octavo {
 
-// Reads memory once. The result keeps the compiler from leaving it out.
-uint64_t read_all(const void* memory, size_t num_bytes);
+// Reads memory that is aligned to 64 bytes once, in whole units of 8 KiB. The result keeps the compiler from leaving
+// it out.
+constexpr size_t READ_UNIT = 8192;
+using ReadAll = uint64_t (*)(const void* memory, size_t num_bytes);
+uint64_t read_all_portable(const void* memory, size_t num_bytes);
 
 #if defined(__x86_64__)
-// Multiplies tiles from the L1 cache; one step is the 2 x 2 tiles of the matrix product.
+uint64_t read_all_avx512(const void* memory, size_t num_bytes);
+
+// Multiplies tiles from the L1 cache; one step is 32 rows by 32 columns by 32 k of the matrix product.
 constexpr double AMX_STEP_FLOPS = 4.0 * 2 * 16 * 16 * 32;
 void multiply_tiles_in_cache(int32_t num_steps);
 #endif

@@ -17,6 +17,7 @@ namespace octavo {
 namespace {
 
 constexpr float LOGPROB_FLOOR = -9999.0f;
+constexpr int64_t SAMPLE_STEP = 32;  // of so many blocks one stands for all, where a guess will do
 constexpr double UNIT = 4398046511104.0;  // 2^42: the weight of the best token
 
 int64_t num_blocks_of(int64_t vocab) { return (vocab + TOKENS - 1) / TOKENS; }
@@ -58,8 +59,8 @@ struct Workspace {
     take(blocks, num_blocks);
     take(maxima, num_blocks);
     take(copies, num_tokens);
-    take(logits, num_tokens);
-    take(ids, num_tokens);
+    take(logits, num_tokens + 16);
+    take(ids, num_tokens + 16);
     take(weights, num_tokens);
   }
   const float** blocks;
@@ -96,8 +97,9 @@ class RowSampler {
     double log_sum = 0.0;
     if (asked_.num_top >= 0) {
       set_temperature(1.0);
-      uint64_t sums[2];
-      kernel_.weigh(row(), scale_, lowest_logit(LIGHTEST), peak_, sums);
+      const float floors[3] = {lowest_logit(LIGHTEST), peak_, peak_};
+      uint64_t sums[3];
+      kernel_.weigh(row(), scale_, floors, sums);
       log_sum = peak_ + std::log(double(sums[0]) / UNIT);
       if (asked_.num_top > 0) find_best(asked_.num_top, top_ids);
     }
@@ -115,7 +117,7 @@ class RowSampler {
   }
 
  private:
-  Blocks row() const { return {space_.blocks, space_.maxima, num_blocks_}; }
+  Blocks row() const { return {space_.blocks, space_.maxima, num_blocks_, vocab_}; }
 
   // A NaN wins.
   void find_peak() {
@@ -187,29 +189,15 @@ class RowSampler {
   }
 
   // -- Questions about the whole vocabulary. ----------------------------------------------------------------------
-  // All tokens with a logit in [low, high), by id; or those of every `step`-th block.
-  int64_t collect(float low, float high = INFINITY, int64_t step = 1) {
-    int64_t count = 0;
-    for (int64_t b = 0; b < num_blocks_; b += step) {
-      if (space_.maxima[b] < low) continue;
-      const float* block = space_.blocks[b];
-      uint64_t found = kernel_.at_least(block, low);
-      if (high <= space_.maxima[b]) found &= ~kernel_.at_least(block, high);
-      if (b == num_blocks_ - 1) found &= ~uint64_t(0) >> (num_blocks_ * TOKENS - vocab_);
-      for (; found != 0; found &= found - 1) {
-        const int i = std::countr_zero(found);
-        space_.logits[count] = block[i];
-        space_.ids[count] = int32_t(b * TOKENS + i);
-        ++count;
-      }
-    }
-    return count;
-  }
+  // To space_.logits. Returns how many there are.
+  int64_t collect(const Choice& choice) { return kernel_.collect(row(), choice, space_.logits, nullptr); }
+  int64_t collect(float low, float high = INFINITY) { return collect({low, high, 1, vocab_}); }
 
-  // All tokens with a logit no less than the `rank`-th greatest, and maybe some more.
+  // All tokens with a logit no less than the `rank`-th greatest, and maybe some more, by id; with their ids.
   int64_t collect_best(int64_t rank) {
     const bool by_maxima = rank <= num_blocks_;
-    return collect(by_maxima ? select(space_.maxima, nullptr, num_blocks_, uint64_t(rank)) : -INFINITY);
+    const float low = by_maxima ? select(space_.maxima, nullptr, num_blocks_, uint64_t(rank)) : -INFINITY;
+    return kernel_.collect(row(), {low, INFINITY, 1, vocab_}, space_.logits, space_.ids);
   }
 
   // The `count` best tokens, best first; of equal ones those with smaller ids, first.
@@ -250,55 +238,109 @@ class RowSampler {
     return total;
   }
 
-  struct Interval {
-    float low, high;
-  };
+  uint64_t needed_of(uint64_t total) const {
+    return uint64_t(std::max(1.0, std::ceil(asked_.top_p * double(total))));
+  }
 
   // Of the tokens at or above `cut`, the fewest whose weight reaches top_p of the whole.
   float top_p_cut(float cut) {
+    float found = cut;
+    if (is_sure_of_top_p(cut, found)) return found;
     const float floor = std::max(cut, lowest_logit(LIGHTEST));
     const Interval guess = guess_top_p(floor);
-    uint64_t sums[2];
-    kernel_.weigh(row(), scale_, floor, guess.high, sums);
-    const uint64_t total = sums[0], above = sums[1];
-    const double exact = std::ceil(asked_.top_p * double(total));
-    const uint64_t needed = exact < 1.0 ? 1 : uint64_t(exact);
+    const float floors[3] = {floor, std::max(floor, guess.low), std::max(floor, guess.high)};
+    uint64_t sums[3];
+    kernel_.weigh(row(), scale_, floors, sums);
+    const uint64_t total = sums[0], at_low = sums[1], at_high = sums[2], needed = needed_of(total);
     if (needed > total) return cut;
 
     // A guess is not believed: the tokens above it must weigh too little, and with those in it enough.
-    int64_t count = 0;
-    if (above < needed && guess.low < guess.high) {
-      count = collect(guess.low, guess.high);
-      if (above + weigh_collected(count) >= needed) {
-        return lowest_logit(score(select(space_.logits, space_.weights, count, needed - above)));
-      }
+    if (at_high < needed && needed <= at_low) {
+      if (floors[2] == std::nextafter(floors[1], INFINITY)) return lowest_logit(score(floors[1]));
+      const int64_t count = collect(floors[1], floors[2]);
+      weigh_collected(count);
+      return cut_within(guess, count, needed - at_high);
     }
     // All tokens below -reach together weigh less than 1 - top_p of the whole: the cut is not among them. (Rounding
     // at most doubles a weight, and 0.1 is to spare.)
     const double reach = std::log(2.0 * double(vocab_) * UNIT / ((1.0 - asked_.top_p) * double(total))) + 0.1;
-    const float low = above >= needed ? guess.high : lowest_logit(-std::max(reach, 0.0));
-    count = collect(std::max(floor, low));
+    const float low = at_high >= needed ? floors[2] : lowest_logit(-std::max(reach, 0.0));
+    const int64_t count = collect(std::max(floor, low));
     weigh_collected(count);
+    return cut_of_collected(count, needed);
+  }
+
+  float cut_of_collected(int64_t count, uint64_t needed) const {
     return lowest_logit(score(select(space_.logits, space_.weights, count, needed)));
   }
 
+  // The same where very many were collected, all of them in `inside`: six halvings leave few.
+  float cut_within(Interval inside, int64_t count, uint64_t needed) {
+    uint32_t low = key_of(inside.low), high = key_of(inside.high);
+    uint64_t at_high = 0;
+    for (int i = 0; i < 6; ++i) {
+      const uint32_t middle = low + (high - low) / 2;
+      const uint64_t sum = kernel_.sum_at_least(space_.logits, space_.weights, count, of_key(middle));
+      (sum < needed ? high : low) = middle;
+      if (sum < needed) at_high = sum;
+    }
+    const float least = of_key(low), bound = of_key(high);
+    int64_t num_left = 0;
+    for (int64_t i = 0; i < count; ++i) {  // without a branch, which nobody could predict
+      const float logit = space_.logits[i];
+      space_.logits[num_left] = logit;
+      space_.weights[num_left] = space_.weights[i];
+      num_left += int64_t(logit >= least) & int64_t(!(logit >= bound));
+    }
+    return cut_of_collected(num_left, needed - at_high);
+  }
+
+  // The usual case: a model knows what it wants, and its few heaviest tokens have more than top_p of the weight. Only
+  // they are weighed exactly; for the others bounds do.
+  bool is_sure_of_top_p(float cut, float& found) {
+    if (asked_.top_k > 0 || scale_.temperature < 1e-3 || scale_.temperature > 1e3) return false;
+    const float bound = std::max(cut, quantile_of_maxima(0.25));
+    const int64_t count = collect({bound, INFINITY, 1, num_blocks_});
+    if (count > num_blocks_) return false;
+    const uint64_t heavy = weigh_collected(count);
+    const double few_others = kernel_.estimate(row(), scale_, bound, SAMPLE_STEP) * double(SAMPLE_STEP);
+    if (double(heavy) < 0.9 * asked_.top_p * (double(heavy) + few_others * UNIT)) return false;
+
+    const double others = kernel_.estimate(row(), scale_, bound, 1) * UNIT;
+    const double error = others * ESTIMATE_ERROR + double(vocab_);
+    const uint64_t least_needed = needed_of(heavy + uint64_t(std::max(0.0, others - error)));
+    const uint64_t most_needed = needed_of(heavy + uint64_t(others + error));
+    const float last = select(space_.logits, space_.weights, count, least_needed);
+    if (kernel_.sum_at_least(space_.logits, space_.weights, count, last) < most_needed) return false;
+    found = lowest_logit(score(last));
+    return true;
+  }
+
+  // About the logit that the maxima of a share of all blocks reach, from some of them.
+  float quantile_of_maxima(double share) {
+    constexpr int64_t STEP = 7;
+    int64_t count = 0;
+    for (int64_t b = 0; b < num_blocks_; b += STEP) space_.logits[count++] = space_.maxima[b];
+    return select(space_.logits, nullptr, count, uint64_t(std::ceil(share * double(count))));
+  }
+
   // Where the cut of top_p lies, probably. Below the median of the blocks' maxima, which about one token in a hundred
-  // reaches, tokens are many and none is heavy: a part of them stands for all.
+  // reaches, tokens are many and none is heavy: a part of them stands for all. So it does if very many reach it.
   Interval guess_top_p(float floor) {
-    constexpr int64_t STEP = 32;
     constexpr double SLACK = 0.02;
-    const float median = select(space_.maxima, nullptr, num_blocks_, uint64_t(num_blocks_ + 1) / 2);
-    const float high = std::max(floor, median);
-    const double heavy = double(weigh_collected(collect(high)));
-    const int64_t count = collect(floor, high, STEP);
+    float high = std::max(floor, quantile_of_maxima(0.5));
+    int64_t count = collect({high, INFINITY, 1, 2 * num_blocks_});
+    if (count > 2 * num_blocks_) high = INFINITY;
+    const double heavy = high == INFINITY ? 0.0 : double(weigh_collected(count));
+    count = collect({floor, high, SAMPLE_STEP, vocab_});
     const double light = double(weigh_collected(count));
     // What top_p leaves for the light ones, of their whole.
-    const double part = asked_.top_p - (1.0 - asked_.top_p) * heavy / (light * double(STEP));
-    if (!(part > -SLACK)) return {high, high};
-    const auto at = [&](double share) {
-      return select(space_.logits, space_.weights, count, uint64_t(std::max(1.0, share * light)));
-    };
-    return {part + SLACK < 1.0 ? at(part + SLACK) : floor, part > SLACK ? at(part - SLACK) : high};
+    const double part = asked_.top_p - (1.0 - asked_.top_p) * heavy / (light * double(SAMPLE_STEP));
+    if (!(part > -SLACK)) return {high, INFINITY};
+    const auto weight = [&](double share) { return uint64_t(std::max(1.0, share * light)); };
+    const Interval inside =
+        bracket(space_.logits, space_.weights, count, weight(part - SLACK), weight(std::min(1.0, part + SLACK)));
+    return {part + SLACK < 1.0 ? inside.low : floor, part > SLACK ? inside.high : INFINITY};
   }
 
   // Gumbel-max: the best sum of score and noise. Only tokens that can still win have their noise computed to the end.

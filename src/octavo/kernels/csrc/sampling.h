@@ -6,6 +6,10 @@
 //
 // Probabilities are whole numbers (units of 2^-42 of the best token's), so sums depend on no order; and they are made
 // by one sequence of float64 operations, so all ISAs agree.
+//
+// The cut of top_p must be exact; but rarely must all 150,000 weights be. Those of the few tokens that matter are, and a
+// sum of float32 exponentials, a third of the work, gives bounds for the others. If the cut is the same at both bounds,
+// it is that of the exact sum.
 #pragma once
 
 #include <cstddef>
@@ -18,12 +22,20 @@ namespace octavo {
 constexpr int64_t TOKENS = 64;           // of a block
 constexpr int64_t MOST_TOKENS = 1 << 20;  // weights of so many add up in 62 bits
 constexpr double LIGHTEST = -30.0;       // tokens with a lower score weigh 0
+constexpr double ESTIMATE_ERROR = 0x1p-16;
 constexpr uint64_t GOLDEN = 0x9e3779b97f4a7c15;
 
 struct Blocks {
   const float* const* blocks;  // each 64 logits; the last is filled up with -infinity
   const float* maxima;
   int64_t num_blocks;
+  int64_t vocab;
+};
+
+// Tokens with a logit in [low, high) in every `step`-th block. Where there are more than `most`, some of them.
+struct Choice {
+  float low, high;
+  int64_t step, most;
 };
 
 // score = (logit - peak) / temperature
@@ -34,14 +46,23 @@ struct Scale {
 struct SamplingKernel {
   // The maximum of each block, NaN if there is one in it.
   void (*find_maxima)(const float* const* blocks, int64_t num_blocks, float* maxima);
-  // The weight of all logits that are at least `floor`, and of those at least `inner_floor`, which is not less. From
-  // `floor` on, scores are LIGHTEST or more.
-  void (*weigh)(const Blocks& row, const Scale& scale, float floor, float inner_floor, uint64_t sums[2]);
+  // The weight of all logits that are at least floors[0], and of those at least floors[1] and floors[2], which are not
+  // less. From floors[0] on, scores are LIGHTEST or more.
+  void (*weigh)(const Blocks& row, const Scale& scale, const float floors[3], uint64_t sums[3]);
+  // About the weight of all logits below `bound` in every `step`-th block, in units of the best token's. It is within
+  // ESTIMATE_ERROR of the exact weight, and half a unit of weight for each token. `temperature` is 1e-3 to 1e3.
+  double (*estimate)(const Blocks& row, const Scale& scale, float bound, int64_t step);
   // The weight of each of some such logits. Arrays are read and written up to a multiple of 64.
   void (*weigh_each)(const float* logits, int64_t count, const Scale& scale, uint64_t* weights);
   // Bit i: logit i of the block is at least `cut`.
   uint64_t (*at_least)(const float* block, float cut);
-  // Bit i: so it is, and its 64 random bits are at least `least`. `counter` is the splitmix64 counter of logit 0.
+  // The sum of those weights whose logit is at least `floor`.
+  uint64_t (*sum_at_least)(const float* logits, const uint64_t* weights, int64_t count, float floor);
+  // The chosen tokens, by id; without ids if that is null. Returns how many there are. Arrays are written up to 16
+  // elements beyond.
+  int64_t (*collect)(const Blocks& row, const Choice& choice, float* logits, int32_t* ids);
+  // Bit i: logit i is at least `cut`, and the highest 31 of its 64 random bits are at least those of `least`. `counter` is the splitmix64
+  // counter of logit 0.
   uint64_t (*noisy)(const float* block, float cut, uint64_t counter, uint64_t least);
 };
 

@@ -62,31 +62,87 @@ class Weigher {
   Doubles peak_, inverse_;
 };
 
-inline void weigh(const Blocks& row, const Scale& scale, float floor, float inner_floor, uint64_t sums[2]) {
+inline void weigh(const Blocks& row, const Scale& scale, const float floors[3], uint64_t sums[3]) {
   const Weigher weight(scale);
-  const Doubles least = Doubles::broadcast(floor), inner_least = Doubles::broadcast(inner_floor);
-  Words outer = Words::broadcast(0), inner = outer;
+  Words totals[3];
+  for (Words& total : totals) total = Words::broadcast(0);
   for (int64_t b = 0; b < row.num_blocks; ++b) {
-    if (row.maxima[b] < floor) continue;
+    if (row.maxima[b] < floors[0]) continue;
     for (int64_t i = 0; i < TOKENS; i += Words::WIDTH) {
       const Doubles logit = Doubles::widen(row.blocks[b] + i);
       const Words mass = weight(logit);
-      outer = outer + Doubles::where_at_least(logit, least, mass);
-      inner = inner + Doubles::where_at_least(logit, inner_least, mass);
+      for (int s = 0; s < 3; ++s) {
+        totals[s] = totals[s] + Doubles::where_at_least(logit, Doubles::broadcast(floors[s]), mass);
+      }
     }
   }
-  uint64_t lanes[2][Words::WIDTH];
-  outer.store(lanes[0]);
-  inner.store(lanes[1]);
-  for (int s = 0; s < 2; ++s) {
+  for (int s = 0; s < 3; ++s) {
+    uint64_t lanes[Words::WIDTH];
+    totals[s].store(lanes);
     sums[s] = 0;
-    for (const uint64_t lane : lanes[s]) sums[s] += lane;
+    for (const uint64_t lane : lanes) sums[s] += lane;
   }
+}
+
+// 2^x for -126 <= x <= 0 but for a part in 2^18: for |r| <= 1/2, the polynomial of degree 4 that errs least.
+inline Vector rough_power_of_two(Vector x) {
+  const Vector shift = constant(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
+  const Vector shifted = x + shift, r = x - (shifted - shift);
+  Vector p = constant(9.570101e-3f);
+  p = Vector::fma(p, r, constant(5.591786e-2f));
+  p = Vector::fma(p, r, constant(2.4024744e-1f));
+  p = Vector::fma(p, r, constant(6.931218e-1f));
+  p = Vector::fma(p, r, constant(9.9999928e-1f));
+  return p * Vector::power_of_two(shifted);
+}
+
+// What makes up ESTIMATE_ERROR, for scores down to LIGHTEST:
+//     the exponent, 43 at most, rounded three times    43 * ln 2 * 3 * 2^-24     <  2^-17.5
+//     the power                                                                  <  2^-18
+//     the sum of four in a lane                                                  <  2^-22
+inline double estimate(const Blocks& row, const Scale& scale, float bound, int64_t step) {
+  const Vector peak = constant(float(scale.peak)), factor = constant(float(1.4426950408889634 / scale.temperature));
+  const Vector least = constant(-126.0f), end = constant(bound);
+  Doubles totals[16 / Words::WIDTH];
+  for (Doubles& total : totals) total = Doubles::broadcast(0.0);
+  for (int64_t b = 0; b < row.num_blocks; b += step) {
+    Lanes sum = Lanes::zero();
+    for (int64_t i = 0; i < TOKENS; i += 16) {
+      sum = sum + Lanes::map(Lanes::load(row.blocks[b] + i), [&](Vector logit) {
+        const Vector power = rough_power_of_two(Vector::max((logit - peak) * factor, least));
+        return Vector::if_less(logit, end, power, Vector::zero());
+      });
+    }
+    float lanes[16];
+    sum.store(lanes);
+    for (int i = 0; i < 16 / Words::WIDTH; ++i) totals[i] = totals[i] + Doubles::widen(lanes + i * Words::WIDTH);
+  }
+  double result = 0.0;
+  for (const Doubles& total : totals) {
+    double lanes[Words::WIDTH];
+    total.store(lanes);
+    for (const double lane : lanes) result += lane;
+  }
+  return result;
 }
 
 inline void weigh_each(const float* logits, int64_t count, const Scale& scale, uint64_t* weights) {
   const Weigher weight(scale);
   for (int64_t i = 0; i < count; i += Words::WIDTH) weight(Doubles::widen(logits + i)).store(weights + i);
+}
+
+inline uint64_t sum_at_least(const float* logits, const uint64_t* weights, int64_t count, float floor) {
+  const Doubles least = Doubles::broadcast(floor);
+  Words total = Words::broadcast(0);
+  int64_t i = 0;
+  for (; i + Words::WIDTH <= count; i += Words::WIDTH) {
+    total = total + Doubles::where_at_least(Doubles::widen(logits + i), least, Words::load(weights + i));
+  }
+  uint64_t lanes[Words::WIDTH], sum = 0;
+  total.store(lanes);
+  for (const uint64_t lane : lanes) sum += lane;
+  for (; i < count; ++i) sum += logits[i] >= floor ? weights[i] : 0;
+  return sum;
 }
 
 inline uint64_t at_least(const float* block, float cut) {
@@ -98,11 +154,28 @@ inline uint64_t at_least(const float* block, float cut) {
   return found;
 }
 
-// The finaliser of splitmix64, as in octavo/sampling/random.py.
+inline int64_t collect(const Blocks& row, const Choice& choice, float* logits, int32_t* ids) {
+  const Vector least = Vector::broadcast(choice.low), bound = Vector::broadcast(choice.high);
+  int64_t count = 0;
+  for (int64_t b = 0; b < row.num_blocks && count <= choice.most; b += choice.step) {
+    if (row.maxima[b] < choice.low) continue;
+    const int64_t first = b * TOKENS, end = row.vocab - first < TOKENS ? row.vocab - first : TOKENS;
+    for (int64_t i = 0; i < end; i += Vector::WIDTH) {
+      const Vector part = Vector::load(row.blocks[b] + i);
+      uint64_t found = floats_at_least(part, least) & ~floats_at_least(part, bound);
+      if (end - i < Vector::WIDTH) found &= (uint64_t(1) << (end - i)) - 1;
+      if (ids != nullptr) take_ids(found, first + i, ids + count);
+      count += take(part, found, logits + count);
+    }
+  }
+  return count;
+}
+
+// The finaliser of splitmix64, as in octavo/sampling/random.py, but for its last step: z ^ z >> 31 leaves the highest
+// 31 bits as they are.
 inline Words mix(Words z) {
   z = (z ^ z.right<30>()) * Words::broadcast(0xbf58476d1ce4e5b9);
-  z = (z ^ z.right<27>()) * Words::broadcast(0x94d049bb133111eb);
-  return z ^ z.right<31>();
+  return (z ^ z.right<27>()) * Words::broadcast(0x94d049bb133111eb);
 }
 
 constexpr uint64_t STEPS[8] = {0, GOLDEN, 2 * GOLDEN, 3 * GOLDEN, 4 * GOLDEN, 5 * GOLDEN, 6 * GOLDEN, 7 * GOLDEN};
@@ -111,13 +184,13 @@ inline uint64_t noisy(const float* block, float cut, uint64_t counter, uint64_t 
   const uint64_t candidates = at_least(block, cut);
   if (candidates == 0) return 0;
   Words z = Words::broadcast(counter) + Words::load(STEPS);
-  const Words step = Words::broadcast(uint64_t(Words::WIDTH) * GOLDEN), bound = Words::broadcast(least);
+  const Words step = Words::broadcast(uint64_t(Words::WIDTH) * GOLDEN), bound = Words::broadcast(least >> 33 << 33);
   uint64_t found = 0;
   for (int64_t i = 0; i < TOKENS; i += Words::WIDTH, z = z + step) found |= Words::at_least(mix(z), bound) << i;
   return found & candidates;
 }
 
-constexpr SamplingKernel SAMPLING = {find_maxima, weigh, weigh_each, at_least, noisy};
+constexpr SamplingKernel SAMPLING = {find_maxima, weigh, estimate, weigh_each, at_least, sum_at_least, collect, noisy};
 
 }  // namespace
 }  // namespace octavo

@@ -4,22 +4,45 @@
 
 namespace octavo {
 
-// By distance from the greatest key, in at most three rounds. Each spreads the interval that holds the answer over
-// 2048 bins, adds up their weights from the top, and goes on with the bin in which `needed` is reached.
-float select(const float* values, const uint64_t* weights, int64_t count, uint64_t needed) {
-  constexpr int BIN_BITS = 11;
-  constexpr uint32_t NUM_BINS = 1 << BIN_BITS;
-  uint32_t top = 0, bottom = UINT32_MAX;
+namespace {
+
+struct Bounds {
+  uint32_t top, bottom;  // keys
+};
+
+// Four at a time: each takes as long as four comparisons.
+Bounds bounds_of(const float* values, int64_t count) {
+  float greatest[4], least[4];
+  for (int lane = 0; lane < 4; ++lane) greatest[lane] = least[lane] = values[0];
   for (int64_t i = 0; i < count; ++i) {
-    const uint32_t key = key_of(values[i]);
-    top = key > top ? key : top;
-    bottom = key < bottom ? key : bottom;
+    greatest[i % 4] = values[i] > greatest[i % 4] ? values[i] : greatest[i % 4];
+    least[i % 4] = values[i] < least[i % 4] ? values[i] : least[i % 4];
   }
+  for (int lane = 1; lane < 4; ++lane) {
+    greatest[0] = greatest[lane] > greatest[0] ? greatest[lane] : greatest[0];
+    least[0] = least[lane] < least[0] ? least[lane] : least[0];
+  }
+  // 0 and -0 are equal here, but not their keys.
+  return {key_of(greatest[0] == 0.0f ? 0.0f : greatest[0]), key_of(least[0] == 0.0f ? -0.0f : least[0])};
+}
+
+constexpr int BIN_BITS = 11;
+constexpr uint32_t NUM_BINS = 1 << BIN_BITS;
+
+}  // namespace
+
+// By distance from the greatest key, in at most three rounds. Each spreads the interval that holds the answer over
+// 2048 bins, adds up their weights from the top, and goes on with the bin in which `needed` is reached. Once that has
+// few values, only they are looked at.
+float select(const float* values, const uint64_t* weights, int64_t count, uint64_t needed) {
+  constexpr int64_t FEW = 256;
+  const auto [top, bottom] = bounds_of(values, count);
 
   // The answer's distance has `prefix` above its lowest `bits` bits; nearer values weigh `nearer`.
   int bits = std::bit_width(top - bottom);
   uint64_t prefix = 0, nearer = 0;
-  uint64_t bins[NUM_BINS];
+  uint64_t bins[NUM_BINS], few_weights[FEW];
+  float few[FEW];
   while (bits > 0) {
     const int shift = bits > BIN_BITS ? bits - BIN_BITS : 0;
     const uint32_t num_bins = 1u << (bits - shift);
@@ -36,8 +59,36 @@ float select(const float* values, const uint64_t* weights, int64_t count, uint64
     while (bin < last && nearer + bins[bin] < needed) nearer += bins[bin++];
     prefix = prefix << (bits - shift) | bin;
     bits = shift;
+    if (bits == 0 || count <= FEW) continue;
+
+    int64_t num_few = 0;
+    for (int64_t i = 0; i < count && num_few < FEW; ++i) {
+      if (uint64_t(top - key_of(values[i])) >> bits != prefix) continue;
+      few[num_few] = values[i];
+      few_weights[num_few++] = weights == nullptr ? 1 : weights[i];
+    }
+    if (num_few < FEW) {
+      values = few;
+      weights = few_weights;
+      count = num_few;
+    }
   }
   return of_key(top - uint32_t(prefix));
+}
+
+// The first round of `select`, for two.
+Interval bracket(const float* values, const uint64_t* weights, int64_t count, uint64_t first, uint64_t last) {
+  const auto [top, bottom] = bounds_of(values, count);
+  const int bits = std::bit_width(top - bottom), shift = bits > BIN_BITS ? bits - BIN_BITS : 0;
+  uint64_t bins[NUM_BINS] = {};
+  for (int64_t i = 0; i < count; ++i) bins[(top - key_of(values[i])) >> shift] += weights[i];
+  const uint32_t last_bin = (top - bottom) >> shift;
+  uint32_t bin = 0;
+  uint64_t sum = bins[0];
+  while (bin < last_bin && sum < first) sum += bins[++bin];
+  const float high = of_key(top - (bin << shift) + 1);
+  while (bin < last_bin && sum < last) sum += bins[++bin];
+  return {bin == last_bin ? of_key(bottom) : of_key(top - ((bin + 1) << shift) + 1), high};
 }
 
 }  // namespace octavo

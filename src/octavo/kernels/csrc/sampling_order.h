@@ -18,4 +18,10 @@ inline float of_key(uint32_t key) { return std::bit_cast<float>(key >> 31 ? key 
 // Without weights, each value weighs 1: then it is the `needed`-th greatest.
 float select(const float* values, const uint64_t* weights, int64_t count, uint64_t needed);
 
+// Where select(..., needed) lies for every `needed` in [first, last]: in [low, high). Not the narrowest such interval.
+struct Interval {
+  float low, high;
+};
+Interval bracket(const float* values, const uint64_t* weights, int64_t count, uint64_t first, uint64_t last);
+
 }  // namespace octavo

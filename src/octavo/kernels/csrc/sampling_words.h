@@ -30,10 +30,12 @@ struct Words {
 struct Doubles {
   __m512d value;
 
+  void store(double* to) const { _mm512_storeu_pd(to, value); }
   static Doubles broadcast(double value) { return {_mm512_set1_pd(value)}; }
   static Doubles widen(const float* from) { return {_mm512_cvtps_pd(_mm256_loadu_ps(from))}; }
   static Doubles of_bits(Words bits) { return {_mm512_castsi512_pd(bits.value)}; }
   Words bits() const { return {_mm512_castpd_si512(value)}; }
+  friend Doubles operator+(Doubles a, Doubles b) { return {_mm512_add_pd(a.value, b.value)}; }
   friend Doubles operator-(Doubles a, Doubles b) { return {_mm512_sub_pd(a.value, b.value)}; }
   friend Doubles operator*(Doubles a, Doubles b) { return {_mm512_mul_pd(a.value, b.value)}; }
   static Doubles fma(Doubles a, Doubles b, Doubles c) { return {_mm512_fmadd_pd(a.value, b.value, c.value)}; }
@@ -45,6 +47,18 @@ struct Doubles {
 
 inline uint64_t floats_at_least(Vector a, Vector b) { return _mm512_cmp_ps_mask(a.value, b.value, _CMP_GE_OQ); }
 inline float greatest_of(Lanes a) { return _mm512_reduce_max_ps(a.parts[0].value); }
+
+
+// Those floats that have a bit, one after another. Returns how many there are.
+inline int64_t take(Vector floats, uint64_t bits, float* to) {
+  _mm512_storeu_ps(to, _mm512_maskz_compress_ps(__mmask16(bits), floats.value));
+  return __builtin_popcountll(bits);
+}
+inline void take_ids(uint64_t bits, int64_t first_id, int32_t* to) {
+  const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  const __m512i ids = _mm512_add_epi32(lanes, _mm512_set1_epi32(int(first_id)));
+  _mm512_storeu_si512(to, _mm512_maskz_compress_epi32(__mmask16(bits), ids));
+}
 inline bool has_nan(Vector a) { return _mm512_cmp_ps_mask(a.value, a.value, _CMP_UNORD_Q) != 0; }
 
 #elif defined(__AVX2__)
@@ -83,10 +97,12 @@ struct Words {
 struct Doubles {
   __m256d value;
 
+  void store(double* to) const { _mm256_storeu_pd(to, value); }
   static Doubles broadcast(double value) { return {_mm256_set1_pd(value)}; }
   static Doubles widen(const float* from) { return {_mm256_cvtps_pd(_mm_loadu_ps(from))}; }
   static Doubles of_bits(Words bits) { return {_mm256_castsi256_pd(bits.value)}; }
   Words bits() const { return {_mm256_castpd_si256(value)}; }
+  friend Doubles operator+(Doubles a, Doubles b) { return {_mm256_add_pd(a.value, b.value)}; }
   friend Doubles operator-(Doubles a, Doubles b) { return {_mm256_sub_pd(a.value, b.value)}; }
   friend Doubles operator*(Doubles a, Doubles b) { return {_mm256_mul_pd(a.value, b.value)}; }
   static Doubles fma(Doubles a, Doubles b, Doubles c) { return {_mm256_fmadd_pd(a.value, b.value, c.value)}; }
@@ -125,6 +141,7 @@ struct Words {
 struct Doubles {
   double value;
 
+  void store(double* to) const { *to = value; }
   static Doubles broadcast(double value) { return {value}; }
   static Doubles widen(const float* from) { return {double(*from)}; }
   static Doubles of_bits(Words bits) {
@@ -137,6 +154,7 @@ struct Doubles {
     memcpy(&result.value, &value, sizeof value);
     return result;
   }
+  friend Doubles operator+(Doubles a, Doubles b) { return {a.value + b.value}; }
   friend Doubles operator-(Doubles a, Doubles b) { return {a.value - b.value}; }
   friend Doubles operator*(Doubles a, Doubles b) { return {a.value * b.value}; }
   static Doubles fma(Doubles a, Doubles b, Doubles c) { return {__builtin_fma(a.value, b.value, c.value)}; }
@@ -147,6 +165,19 @@ inline uint64_t floats_at_least(Vector a, Vector b) { return a.value >= b.value;
 inline float greatest_of(Lanes a) { return a.greatest(); }
 inline bool has_nan(Vector a) { return a.value != a.value; }
 
+#endif
+
+#if !defined(__AVX512F__)
+inline int64_t take(Vector floats, uint64_t bits, float* to) {
+  float lanes[Vector::WIDTH];
+  floats.store(lanes);
+  int64_t count = 0;
+  for (; bits != 0; bits &= bits - 1) to[count++] = lanes[__builtin_ctzll(bits)];
+  return count;
+}
+inline void take_ids(uint64_t bits, int64_t first_id, int32_t* to) {
+  for (; bits != 0; bits &= bits - 1) *to++ = int32_t(first_id + __builtin_ctzll(bits));
+}
 #endif
 
 }  // namespace

@@ -1,0 +1,394 @@
+"""Each kernel alone, on the shapes of real models, beside the machine's limits and torch's own kernel.
+
+A family prepares operands once and yields its cases. Operands are rotated, so that weights and keys come from
+memory as they do in a step, where everything else of the model was read since.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from octavo.bench.measure import MEBIBYTE, Machine, Measurement, Run, Work, measure
+from octavo.bench.random_model import SHAPES
+from octavo.kernels import attention, gemm, rows, sampling
+from octavo.kernels.attention import KVPages, SequenceTable
+from octavo.kernels.gemm import PackedMatrix
+from octavo.kernels.library import Engine
+from octavo.protocol import KernelTimes
+
+BF16 = 2  # bytes
+F32 = 4
+PAGE = 32  # tokens
+MODELS = ("smollm2-135m", "llama-3.2-1b")
+LOGITS_ROWS = 64  # the engine never computes more at once
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is measured, and how long for each case."""
+
+    row_counts: tuple[int, ...] = (1, 2, 8, 16, 32, 64, 128, 512, 1024, 2048)
+    rotated_bytes: int = 640 * MEBIBYTE  # more than any cache holds
+    num_turns: int = 9
+    patience: float = 2.0  # seconds, for AMX to come back
+    run_seconds: float = 0.003  # a run repeats its call for so long
+
+
+QUICK = Scale(row_counts=(1, 16, 512), rotated_bytes=320 * MEBIBYTE, num_turns=3, patience=0.2)
+
+
+@dataclass(frozen=True)
+class Case:
+    """`ours` and `torchs` do the work once, on the operands with that number (or with its remainder)."""
+
+    kind: str  # of kernel, as in `KernelTimes`
+    name: str
+    num_rows: int
+    work: Work
+    ours: Callable[[int], object]
+    torchs: Callable[[int], object]
+
+    @property
+    def multiplies(self) -> bool:
+        """Matrices, that is: with AMX where there is AMX."""
+        return self.kind in ("gemm", "attention")
+
+
+@dataclass(frozen=True)
+class Family:
+    kind: str  # of kernel, as in `KernelTimes`
+    name: str
+    cases: Callable[[Engine, Scale], Iterator[Case]]
+
+
+@dataclass(frozen=True)
+class KernelResult:
+    """One line of the table. Seconds are medians; `fraction` and `speedup` are medians of paired ratios."""
+
+    kind: str
+    name: str
+    num_rows: int
+    seconds: float  # in the kernel
+    call_seconds: float  # with the call from Python
+    gigabytes_per_second: float
+    gigaflops: float
+    intensity: float  # operations per byte
+    bound: str  # memory or compute: which of the two limits is the nearer
+    limit_gigabytes_per_second: float
+    limit_gigaflops: float  # 0: not known
+    fraction: float  # of the roofline, reached in the kernel
+    torch_seconds: float
+    speedup: float  # torch's seconds over ours, both with the call from Python
+    num_turns: int
+    num_dropped: int
+    is_throttled: bool
+
+
+def families() -> tuple[Family, ...]:
+    return (
+        *(gemm_family(model, layer, n, k) for model in MODELS for layer, n, k in linear_layers(model)),
+        *(decode_family(model, 8, 4096) for model in MODELS),
+        *(decode_family(model, 1, 256) for model in MODELS),
+        *(prefill_family(model, 1024) for model in MODELS),
+        *(row_family(model) for model in MODELS),
+        *(sampling_family(vocab) for vocab in (49152, 151936)),
+    )
+
+
+def measure_families(
+    chosen: Sequence[Family], engine: Engine, machine: Machine, scale: Scale
+) -> Iterator[KernelResult]:
+    """Result by result, as they are measured."""
+    torch.set_num_threads(engine.num_threads)
+    for family in chosen:
+        for case in family.cases(engine, scale):
+            yield measure_case(case, engine, machine, scale)
+
+
+@torch.inference_mode()
+def measure_case(case: Case, engine: Engine, machine: Machine, scale: Scale) -> KernelResult:
+    contestants = [
+        _repeated(case.ours, case.work, engine, scale.run_seconds),
+        _repeated(case.torchs, case.work, engine, scale.run_seconds),
+    ]
+    measured = measure(
+        machine,
+        contestants,
+        num_turns=scale.num_turns,
+        patience=scale.patience,
+        needs_amx=case.multiplies,
+    )
+    return _result(case, measured)
+
+
+def _repeated(
+    call: Callable[[int], object], work: Work, engine: Engine, run_seconds: float
+) -> Callable[[], Run]:
+    """A contestant that calls often enough to be timed, going through the operands."""
+    call(0)
+    began = time.perf_counter()
+    call(1)
+    num_calls = max(1, min(1000, int(run_seconds / (time.perf_counter() - began))))
+    done = 2
+
+    def run() -> Run:
+        nonlocal done
+        before, began = engine.times(), time.perf_counter()
+        for index in range(done, done + num_calls):
+            call(index)
+        seconds, spent = time.perf_counter() - began, engine.times() - before
+        done += num_calls
+        kernels = {kind: getattr(spent, kind).seconds / num_calls for kind in KernelTimes.__struct_fields__}
+        return Run(seconds / num_calls, work, kernels)
+
+    return run
+
+
+def _result(case: Case, measured: Measurement) -> KernelResult:
+    seconds, limits = measured.kernel_seconds(0), measured.limits
+    return KernelResult(
+        kind=case.kind,
+        name=case.name,
+        num_rows=case.num_rows,
+        seconds=seconds,
+        call_seconds=measured.seconds(0),
+        gigabytes_per_second=case.work.num_bytes / seconds / 1e9,
+        gigaflops=case.work.flops / seconds / 1e9,
+        intensity=case.work.intensity,
+        bound="memory" if case.work.is_memory_bound(limits) else "compute",
+        limit_gigabytes_per_second=limits.bandwidth / 1e9,
+        limit_gigaflops=limits.peak / 1e9,
+        fraction=measured.fraction(lambda run: sum(run.kernels.values())),
+        torch_seconds=measured.seconds(1),
+        speedup=measured.ratio(1, 0),
+        num_turns=len(measured.turns),
+        num_dropped=measured.num_dropped,
+        is_throttled=measured.is_throttled,
+    )
+
+
+# -- linear layers ------------------------------------------------------------------------------------------
+
+
+def linear_layers(model: str) -> Iterator[tuple[str, int, int]]:
+    """(name, outputs, inputs)"""
+    shape = SHAPES[model]
+    hidden, inner = shape["hidden_size"], shape["intermediate_size"]
+    head_dim = hidden // shape["num_attention_heads"]
+    yield "qkv", hidden + 2 * shape["num_key_value_heads"] * head_dim, hidden
+    yield "o", hidden, hidden
+    yield "gate_up", 2 * inner, hidden
+    yield "down", hidden, inner
+    yield "head", shape["vocab_size"], hidden
+
+
+def gemm_family(model: str, layer: str, n: int, k: int) -> Family:
+    name = f"gemm {model} {layer}"
+    out_dtype = torch.float32 if layer == "head" else torch.bfloat16
+
+    def cases(engine: Engine, scale: Scale) -> Iterator[Case]:
+        weight = torch.randn(n, k, dtype=torch.bfloat16) / k**0.5
+        count = max(1, -(-scale.rotated_bytes // (n * k * BF16)))
+        packed = [PackedMatrix(engine.library, n, k, torch.bfloat16) for _ in range(count)]
+        for matrix in packed:
+            matrix.write_rows(0, weight)
+        plain = [weight.clone() for _ in range(count)]
+        for m in scale.row_counts:
+            if layer == "head" and m > LOGITS_ROWS:
+                continue
+            x = torch.randn(m, k, dtype=torch.bfloat16)
+            num_bytes = n * k * BF16 + m * k * BF16 + m * n * out_dtype.itemsize
+            yield Case(
+                "gemm",
+                name,
+                m,
+                Work(num_bytes, 2.0 * m * n * k),
+                lambda i, x=x: gemm.multiply(engine, x, packed[i % count], None, out_dtype),  # type: ignore[misc]
+                lambda i, x=x: F.linear(x, plain[i % count]),  # type: ignore[misc]
+            )
+
+    return Family("gemm", name, cases)
+
+
+# -- attention ----------------------------------------------------------------------------------------------
+
+
+def _heads(model: str) -> tuple[int, int, int]:
+    """Query heads, key-value heads, and their size."""
+    shape = SHAPES[model]
+    heads = shape["num_attention_heads"]
+    return heads, shape["num_key_value_heads"], shape["hidden_size"] // heads
+
+
+def decode_family(model: str, batch: int, context: int) -> Family:
+    name = f"decode attention {model} {batch} x {context}"
+    heads, kv_heads, head_dim = _heads(model)
+
+    def cases(engine: Engine, scale: Scale) -> Iterator[Case]:
+        kv_bytes = 2 * batch * context * kv_heads * head_dim * BF16
+        count = max(1, -(-scale.rotated_bytes // kv_bytes))
+        pages_each = context // PAGE
+        pages = _filled_pages(engine, count * batch * pages_each, kv_heads, head_dim)
+        # The pages of a sequence lie scattered, as they do after some hours of serving.
+        tables = [
+            SequenceTable.from_lists(
+                range(batch), [1] * batch, [context] * batch, torch.split(ids, pages_each)
+            )
+            for ids in torch.split(torch.randperm(count * batch * pages_each), batch * pages_each)
+        ]
+        query = torch.randn(batch, heads, head_dim, dtype=torch.bfloat16)
+        key, value = (
+            torch.randn(batch, kv_heads, context, head_dim, dtype=torch.bfloat16).repeat(count, 1, 1, 1, 1)
+            for _ in range(2)
+        )
+        activations = 2 * batch * heads * head_dim * BF16
+        yield Case(
+            "attention",
+            name,
+            batch,
+            Work(kv_bytes + activations, 4.0 * batch * context * heads * head_dim),
+            lambda i: attention.attend(engine, pages, query, tables[i % count], scale=head_dim**-0.5),
+            lambda i: F.scaled_dot_product_attention(
+                query.unsqueeze(2), key[i % count], value[i % count], enable_gqa=True
+            ),
+        )
+
+    return Family("attention", name, cases)
+
+
+def prefill_family(model: str, num_rows: int) -> Family:
+    name = f"prefill attention {model} 1 x {num_rows}"
+    heads, kv_heads, head_dim = _heads(model)
+
+    def cases(engine: Engine, scale: Scale) -> Iterator[Case]:
+        num_pages = -(-num_rows // PAGE)
+        pages = _filled_pages(engine, num_pages, kv_heads, head_dim)
+        table = SequenceTable.from_lists([0], [num_rows], [num_rows], [torch.arange(num_pages)])
+        query = torch.randn(num_rows, heads, head_dim, dtype=torch.bfloat16)
+        key, value = (torch.randn(1, kv_heads, num_rows, head_dim, dtype=torch.bfloat16) for _ in range(2))
+        visible = num_rows * (num_rows + 1) / 2
+        num_bytes = 2 * num_rows * (heads + kv_heads) * head_dim * BF16
+        yield Case(
+            "attention",
+            name,
+            num_rows,
+            Work(num_bytes, 4.0 * visible * heads * head_dim),
+            lambda i: attention.attend(engine, pages, query, table, scale=head_dim**-0.5),
+            lambda i: F.scaled_dot_product_attention(
+                query.transpose(0, 1).unsqueeze(0), key, value, is_causal=True, enable_gqa=True
+            ),
+        )
+
+    return Family("attention", name, cases)
+
+
+def _filled_pages(engine: Engine, num_pages: int, kv_heads: int, head_dim: int) -> KVPages:
+    pages = KVPages(
+        engine.library,
+        num_blocks=num_pages,
+        page_size=PAGE,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        dtype=torch.bfloat16,
+    )
+    rows_at_once = 4096
+    values = torch.randn(rows_at_once, kv_heads, head_dim, dtype=torch.bfloat16)
+    for slots in torch.split(torch.arange(num_pages * PAGE), rows_at_once):
+        attention.write_kv(engine, pages, values[: len(slots)], values[: len(slots)], slots)
+    return pages
+
+
+# -- row operations and sampling ----------------------------------------------------------------------------
+
+
+def row_family(model: str) -> Family:
+    """Their rows were just written and lie in the cache: the memory's bandwidth is no limit here."""
+    hidden, inner = SHAPES[model]["hidden_size"], SHAPES[model]["intermediate_size"]
+    heads, _, head_dim = _heads(model)
+    gain = torch.ones(hidden)
+
+    def cases(engine: Engine, scale: Scale) -> Iterator[Case]:
+        for m in (count for count in scale.row_counts if count in (1, 16, 512)):
+            x = torch.randn(m, hidden, dtype=torch.bfloat16)
+            gate_up = torch.randn(m, 2 * inner, dtype=torch.bfloat16)
+            query = torch.randn(m, heads, head_dim, dtype=torch.bfloat16)
+            angles = torch.rand(m, head_dim // 2)
+            cosines, sines, positions = angles.cos(), angles.sin(), torch.arange(m)
+            yield Case(
+                "rows",
+                f"add + norm {model}",
+                m,
+                Work(4.0 * m * hidden * BF16, 5.0 * m * hidden),
+                lambda i, x=x: rows.add_rms_norm(engine, x, x, gain, 1e-5),  # type: ignore[misc]
+                lambda i, x=x: _torch_add_norm(x, x, gain),  # type: ignore[misc]
+            )
+            yield Case(
+                "rows",
+                f"swiglu {model}",
+                m,
+                Work(3.0 * m * inner * BF16, 5.0 * m * inner),
+                lambda i, x=gate_up: rows.gated(engine, x, rows.Activation.SILU),  # type: ignore[misc]
+                lambda i, x=gate_up: F.silu(x[:, :inner]) * x[:, inner:],  # type: ignore[misc]
+            )
+            yield Case(
+                "rows",
+                f"rope {model}",
+                m,
+                Work(2.0 * m * heads * head_dim * BF16, 3.0 * m * heads * head_dim),
+                lambda i, q=query, p=positions, c=cosines, s=sines: rows.rope(engine, q, p, c, s),  # type: ignore[misc]
+                lambda i, q=query, c=cosines, s=sines: _torch_rope(q, c, s),  # type: ignore[misc]
+            )
+
+    return Family("rows", f"rows {model}", cases)
+
+
+def _torch_add_norm(
+    stream: torch.Tensor, update: torch.Tensor, gain: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    total = stream + update
+    return total, F.rms_norm(total, (total.shape[1],), gain.to(total.dtype), 1e-5)
+
+
+def _torch_rope(query: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.Tensor:
+    half = query.shape[2] // 2
+    cosines, sines = cosines.unsqueeze(1).to(query.dtype), sines.unsqueeze(1).to(query.dtype)
+    a, b = query[..., :half], query[..., half:]
+    return torch.cat((a * cosines - b * sines, b * cosines + a * sines), dim=-1)
+
+
+def sampling_family(vocab: int) -> Family:
+    batch = 16
+
+    def cases(engine: Engine, scale: Scale) -> Iterator[Case]:
+        logits = torch.randn(batch, vocab) * 2.5  # about as peaked as a language model's
+        work = Work(1.0 * batch * vocab * F32, 1.0 * batch * vocab)
+        greedy = [sampling.Row(temperature=0.0)] * batch
+        top_p = [sampling.Row(temperature=0.8, top_p=0.95, noise_key=key) for key in range(batch)]
+        yield Case(
+            "sampling",
+            f"greedy of {vocab}",
+            batch,
+            work,
+            lambda i: sampling.sample(engine, logits, greedy),
+            lambda i: logits.argmax(dim=-1).tolist(),
+        )
+        yield Case(
+            "sampling",
+            f"top_p of {vocab}",
+            batch,
+            work,
+            lambda i: sampling.sample(engine, logits, top_p),
+            lambda i: _torch_top_p(logits, 0.8, 0.95).tolist(),
+        )
+
+    return Family("sampling", f"sampling {vocab}", cases)
+
+
+def _torch_top_p(logits: torch.Tensor, temperature: float, top_p: float) -> torch.Tensor:
+    """As it is usually written: sort, cut, draw."""
+    ordered, ids = (logits / temperature).softmax(dim=-1).sort(dim=-1, descending=True)
+    ordered[ordered.cumsum(dim=-1) - ordered >= top_p] = 0.0
+    return ids.gather(1, ordered.multinomial(1)).squeeze(1)

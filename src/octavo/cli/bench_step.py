@@ -1,0 +1,203 @@
+"""`octavo bench step`: whole steps of a model against the step's roofline."""
+
+import argparse
+import statistics
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from octavo.cli.bench_output import (
+    Column,
+    GrowingTable,
+    add_output_flags,
+    of_limit,
+    open_machine,
+    say_what_was_dropped,
+    write_json,
+)
+from octavo.cli.flags import SAMPLING_FLAGS, add_option_flags, add_sampling_flags, sampling_from
+from octavo.cli.invocation import Invocation
+from octavo.cli.model import require_model
+from octavo.config import DTYPE_BYTES, EngineOptions
+from octavo.errors import ConfigError
+
+if TYPE_CHECKING:
+    from octavo.bench.step import StepCase, Stepper, StepResult
+    from octavo.models.config import ModelConfig
+
+USAGE = "bench step MODEL"
+DESCRIPTION = """\
+Time whole steps of the engine, from scheduling to the sampled token, and compare them with the least time
+that the memory and the processor allow. MODEL may be random:llama-3.2-1b or random:smollm2-135m: that shape
+with random weights. docs/benchmarks.md tells how to read the table."""
+
+SHARES = ("gemm", "attention", "rows", "sampling", "python")
+COLUMNS = (
+    Column("step", -18),
+    Column("ms", 8),
+    Column("tok/s", 8),
+    Column("roof ms", 8),
+    Column("reached", 8),
+    *(Column(share, max(5, len(share))) for share in SHARES),
+)
+RIVAL_COLUMNS = (Column("torch ms", 9), Column("x torch", 7))
+STEP_FLAGS = tuple(
+    flag for flag in SAMPLING_FLAGS if flag.field in ("temperature", "top_p", "top_k", "min_p")
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model_argument", metavar="MODEL", nargs="?", help="the same as --model")
+    parser.add_argument(
+        "--batch",
+        metavar="N",
+        type=int,
+        nargs="+",
+        default=[1, 8, 16, 32],
+        help="sequences that decode together",
+    )
+    parser.add_argument("--context", metavar="N", type=int, default=256, help="tokens that each of them has")
+    parser.add_argument(
+        "--prefill", metavar="N", type=int, nargs="*", default=[1024], help="tokens of a prompt, in one step"
+    )
+    parser.add_argument(
+        "--against", choices=["torch"], default=None, help="step the same engine on plain torch in between"
+    )
+    add_output_flags(parser)
+    add_sampling_flags(parser, STEP_FLAGS)
+    add_option_flags(parser)
+
+
+def run(call: Invocation) -> int:
+    args = call.args
+    from octavo.bench.random_model import is_random_model, write_random_model
+    from octavo.bench.roofline import check_plot
+
+    if args.plot is not None:
+        check_plot(args.plot)
+    if min([*args.batch, args.context, *args.prefill]) < 1:
+        raise ConfigError("--batch, --context and --prefill count things: give whole numbers from 1 on")
+    require_model(call.options, "bench step")
+    name = call.options.model
+    if not is_random_model(name):
+        _bench(call, call.options)
+        return 0
+    assert name is not None
+    with tempfile.TemporaryDirectory(prefix="octavo-bench-") as folder:
+        call.terminal.note(f"writing {name}")
+        write_random_model(name, Path(folder))
+        _bench(call, call.options.model_copy(update={"model": folder}))
+    return 0
+
+
+def _bench(call: Invocation, options: EngineOptions) -> None:
+    from octavo.bench.step import QUICK, StepCase, StepScale, measure_steps
+    from octavo.checkpoint import open_checkpoint
+    from octavo.models.config import ModelConfig
+
+    args, terminal = call.args, call.terminal
+    checkpoint = open_checkpoint(
+        options.model,
+        checkpoint_path=options.checkpoint_path,
+        revision=options.revision,
+        tokenizer=options.tokenizer,
+    )
+    config = ModelConfig.from_huggingface(checkpoint.config)
+    item_bytes = DTYPE_BYTES[options.dtype_for(checkpoint.config)]
+    decodes = [StepCase(batch, 1, args.context) for batch in args.batch]
+    cases = [*decodes, *(StepCase(1, length, length) for length in args.prefill)]
+    engine, machine = open_machine(options.threads, options.kernels, quick=args.quick)
+    steppers = _open_steppers(
+        call, _fitted(options, config, item_bytes, cases), config, item_bytes, engine.num_threads
+    )
+    table = GrowingTable(terminal, COLUMNS + (RIVAL_COLUMNS if len(steppers) > 1 else ()))
+    results = []
+    try:
+        for result in measure_steps(cases, steppers, machine, QUICK if args.quick else StepScale()):
+            results.append(result)
+            table.add(_cells(result))
+    finally:
+        for stepper in steppers:
+            stepper.close()
+    say_what_was_dropped(results, terminal)
+    name = _name(call.options, checkpoint.name)
+    if args.json is not None:
+        facts = {"model": name, "dtype": options.dtype_for(checkpoint.config), "results": results}
+        write_json(args.json, engine, machine, facts)
+    if args.plot is not None:
+        _plot(results, args.plot, machine.best_peak, f"Steps of {name}")
+
+
+def _name(options: EngineOptions, checkpoint_name: str) -> str:
+    from octavo.bench.random_model import is_random_model
+
+    return str(options.model) if is_random_model(options.model) else checkpoint_name
+
+
+def _fitted(
+    options: EngineOptions, config: "ModelConfig", item_bytes: int, cases: "list[StepCase]"
+) -> EngineOptions:
+    """Every case in one step, and KV for the largest: two engines may have to share the memory."""
+    from octavo.capacity import KVShape
+
+    shape = KVShape(config.num_layers, config.num_kv_heads, config.head_dim, item_bytes)
+    page = max(options.page_size, 1)
+    room = 256  # tokens by which a sequence may grow, and what is left of its last page
+    tokens = max(case.batch * (case.context + room + page) for case in cases)
+    changes = {
+        "max_running": max(options.max_running, *(case.batch for case in cases)),
+        "max_step_tokens": max(options.max_step_tokens, *(case.batch * case.num_rows for case in cases)),
+        "kv_memory": options.kv_memory or 2 * tokens * shape.bytes_per_token,
+    }
+    return options.model_copy(update=changes)
+
+
+def _open_steppers(
+    call: Invocation, options: EngineOptions, config: "ModelConfig", item_bytes: int, threads: int
+) -> "list[Stepper]":
+    """Ours, and its rival if one is asked for. Each has the number of torch threads that is best for it."""
+    from octavo.bench.step import Stepper, use_torch_threads
+    from octavo.llm import LLM
+    from octavo.protocol import SamplingParams
+
+    params = SamplingParams(**{"temperature": 0.0, **sampling_from(call.args)})
+    wanted = [options] + [options.model_copy(update={"kernels": call.args.against})] * (
+        call.args.against is not None
+    )
+    steppers = []
+    for each in wanted:
+        llm = LLM(**each.model_dump(), progress=call.terminal.stderr.isatty())
+        use_torch_threads(llm, threads if llm.kernel_times() is None else 1)
+        steppers.append(Stepper(llm, config, item_bytes, params))
+    return steppers
+
+
+def _cells(result: "StepResult") -> tuple[str, ...]:
+    cells = (
+        result.name,
+        f"{result.milliseconds:,.2f}",
+        f"{result.tokens_per_second:,.0f}",
+        f"{result.roofline_milliseconds:,.2f}",
+        of_limit(result.fraction, is_throttled=result.is_throttled),
+        *(f"{result.shares[share]:.1%}" for share in SHARES),
+    )
+    if result.rival_milliseconds is None:
+        return cells
+    return (*cells, f"{result.rival_milliseconds:,.2f}", f"{result.speedup:.2f}")
+
+
+def _plot(results: "list[StepResult]", path: Path, best_peak: float, title: str) -> None:
+    from octavo.bench.measure import Limits
+    from octavo.bench.roofline import Point, plot_roofline
+
+    points = [
+        Point(
+            result.name.split()[0],
+            f"{result.name}, {result.fraction:.0%}",
+            result.gigaflop / result.gigabytes,
+            result.gigaflop / result.milliseconds * 1e3,
+        )
+        for result in results
+    ]
+    bandwidth = statistics.median(result.limit_gigabytes_per_second for result in results) * 1e9
+    plot_roofline(points, Limits(bandwidth, best_peak), path, title)

@@ -1,0 +1,7 @@
+#include "probe_read.h"
+
+namespace octavo {
+
+uint64_t read_all_portable(const void* memory, size_t num_bytes) { return read_lines(memory, num_bytes); }
+
+}  // namespace octavo

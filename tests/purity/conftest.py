@@ -1,0 +1,58 @@
+"""Tiny random models of every family."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+
+SIZES = {
+    "vocab_size": 260,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 1024,
+    "initializer_range": 0.3,
+    "bos_token_id": None,
+    "eos_token_id": 256,
+    "pad_token_id": None,
+}
+FAMILIES: dict[str, Callable[[], Any]] = {
+    "llama": lambda: transformers.LlamaConfig(**SIZES, num_hidden_layers=2),
+    "mistral": lambda: transformers.MistralConfig(**SIZES, num_hidden_layers=2, sliding_window=40),
+    "qwen2": lambda: transformers.Qwen2Config(**SIZES, num_hidden_layers=2, tie_word_embeddings=True),
+    "qwen3": lambda: transformers.Qwen3Config(**SIZES, num_hidden_layers=2, head_dim=32),
+    "gemma3": lambda: transformers.Gemma3TextConfig(
+        **(SIZES | {"num_key_value_heads": 1}),
+        num_hidden_layers=3,
+        head_dim=48,
+        query_pre_attn_scalar=48,
+        sliding_window=40,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+    ),
+}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "every_family" in metafunc.fixturenames:
+        metafunc.parametrize("every_family", FAMILIES)
+
+
+@pytest.fixture(scope="session")
+def family(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """`family(name)`: a tiny random checkpoint of that family, with the byte tokenizer."""
+    made: dict[str, Path] = {}
+
+    def make(name: str) -> Path:
+        if name not in made:
+            transformers.set_seed(5)
+            folder = tmp_path_factory.mktemp(name)
+            transformers.AutoModelForCausalLM.from_config(FAMILIES[name]()).save_pretrained(folder)
+            for file in ("tokenizer.json", "tokenizer_config.json"):
+                (folder / file).write_bytes((tiny_checkpoint / file).read_bytes())
+            made[name] = folder
+        return made[name]
+
+    return make

@@ -1,0 +1,194 @@
+"""Where two runs of a request part: the first layer and position whose numbers differ.
+
+Both runs are replayed from the plans of their steps, kernel by kernel from Python, with the same batches,
+chunks and pages. The ops are wrapped: they tell what each call of a forward pass gave, row by row. A row is
+a function of the tokens up to it, so every row whose tokens begin the request's is compared, also if another
+request computed it and the prefix cache passed its page on.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from octavo.checkpoint import open_checkpoint
+from octavo.checkpoint.load import load_weights
+from octavo.models.config import ModelConfig
+from octavo.models.registry import build_model
+from octavo.ops import select_ops
+from octavo.plan import StepPlan
+from octavo.runner.batch_input import build_batch
+from octavo.runner.slots import Slots
+
+RECORDED = ("embedding", "linear", "logits", "add", "rms_norm", "add_rms_norm", "rope", "attention")
+RECORDED += ("swiglu", "geglu")
+PARTS = {"rope": ("rope of the queries", "rope of the keys"), "add_rms_norm": ("stream", "norm")}
+DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A run, as far as it decides numbers."""
+
+    path: Path
+    dtype: str
+    kernels: str
+    threads: int
+    num_pages: int
+    page_size: int
+    plans: Sequence[StepPlan]
+
+
+@dataclass(frozen=True)
+class Call:
+    """The outcome of one call of an operation; the rows that are followed, by position."""
+
+    number: int  # in its forward pass
+    label: str
+    rows: Mapping[int, torch.Tensor]
+
+
+class RecordingOps:
+    """The ops of a model, which tell a listener of every outcome. What makes no numbers is passed on."""
+
+    def __init__(self, ops: Any) -> None:
+        self._ops = ops
+        self.place = ""  # the layer, while one runs
+        self.names: dict[int, str] = {}  # of weights, by where they are stored
+        self.tell: Callable[[str, torch.Tensor], None] = lambda label, outcome: None
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(self._ops, name)
+        return partial(self._recorded, name, function) if name in RECORDED else function
+
+    def _recorded(self, name: str, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        outcome = function(*arguments, **keywords)
+        weights = [self.names[key] for key in map(_storage, arguments) if key in self.names]
+        words = " ".join(part for part in (self.place, name, *weights) if part)
+        for number, part in enumerate(outcome if isinstance(outcome, tuple) else (outcome,)):
+            self.tell(f"{words}, {PARTS[name][number]}" if name in PARTS else words, part)
+        return outcome
+
+
+def _storage(parameter: Any) -> int:
+    """The same number for a parameter and for the target that its weights were written to."""
+    whole = getattr(parameter, "whole", getattr(parameter, "weight", parameter))
+    return id(getattr(whole, "tensor", whole))
+
+
+@dataclass(frozen=True)
+class AnnouncedLayer:
+    layer: Any
+    index: int
+    ops: RecordingOps
+
+    def forward(self, *arguments: Any) -> torch.Tensor:
+        self.ops.place = f"layer {self.index}"
+        try:
+            return self.layer.forward(*arguments)
+        finally:
+            self.ops.place = ""
+
+
+class Replay:
+    """A model over weights and pages of its own, which carries plans out once more."""
+
+    def __init__(self, steps: Steps) -> None:
+        checkpoint = open_checkpoint(str(steps.path))
+        config = ModelConfig.from_huggingface(checkpoint.config)
+        self.ops = RecordingOps(
+            select_ops("cpu", DTYPES[steps.dtype], kernels=steps.kernels, threads=steps.threads)
+        )
+        self.model: Any
+        self.model, targets = build_model(config, self.ops)  # type: ignore[arg-type]
+        load_weights(checkpoint, targets, progress=False)
+        self.ops.names = {
+            _storage(target): name.removesuffix(".weight").split(".", 3)[-1]
+            for name, target in reversed(targets.items())
+        }
+        layers = self.model.layers
+        self.model.layers = [AnnouncedLayer(layer, index, self.ops) for index, layer in enumerate(layers)]
+        self.kv = [
+            self.ops.new_kv(steps.num_pages, steps.page_size, config.num_kv_heads, config.head_dim)
+            for _ in layers
+        ]
+        self.steps = steps
+
+    @torch.inference_mode()
+    def run(self, token_ids: Sequence[int], listen: Callable[[Call], None]) -> None:
+        """Tells `listen` of every call that computed rows of a sequence which begins as `token_ids` do."""
+        slots = Slots(64)
+        tokens: dict[int, list[int]] = {}
+        for plan in self.steps.plans:
+            slots.update(plan)
+            tokens |= {opening.slot: list(opening.token_ids) for opening in plan.opened}
+            followed: dict[int, int] = {}  # row of the batch -> position
+            drawing: list[int] = []
+            first_row = 0
+            for piece in plan.slices:
+                end = piece.start + len(piece.token_ids)
+                tokens[piece.slot][piece.start : end] = piece.token_ids
+                alike = _common(tokens[piece.slot][:end], token_ids)
+                followed |= {first_row + p - piece.start: p for p in range(piece.start, alike)}
+                first_row += len(piece.token_ids)
+                drawing += [first_row - 1] if piece.num_sampled else []
+            if followed:
+                self._step(
+                    build_batch(plan, slots, self.steps.page_size, self.ops.device), followed, drawing, listen
+                )
+            elif plan.slices:
+                self.ops.tell = lambda label, outcome: None
+                self.model.forward(build_batch(plan, slots, self.steps.page_size, self.ops.device), self.kv)
+
+    def _step(
+        self, batch: Any, followed: Mapping[int, int], drawing: list[int], listen: Callable[[Call], None]
+    ) -> None:
+        number = 0
+        rows = followed
+
+        def tell(label: str, outcome: torch.Tensor) -> None:
+            nonlocal number
+            listen(Call(number, label, {p: outcome[row].clone().flatten() for row, p in rows.items()}))
+            number += 1
+
+        self.ops.tell = tell
+        hidden = self.model.forward(batch, self.kv)
+        rows = {place: followed[row] for place, row in enumerate(drawing) if row in followed}
+        if rows:
+            self.model.logits(hidden[torch.tensor(drawing)])
+
+
+def first_difference(plain: Steps, disturbed: Steps, token_ids: Sequence[int]) -> str:
+    """A sentence for whoever must find the mistake."""
+    expected: dict[tuple[int, int], torch.Tensor] = {}
+    differences: dict[tuple[int, int], str] = {}
+
+    def keep(call: Call) -> None:
+        expected.update({(call.number, position): row for position, row in call.rows.items()})
+
+    def compare(call: Call) -> None:
+        for position, row in call.rows.items():
+            other = expected.get((call.number, position))
+            if other is not None and not _same_bits(row, other):
+                furthest = (row.double() - other.double()).abs().max().item()
+                differences.setdefault(
+                    (call.number, position),
+                    f"{call.label}, position {position} (max |difference| {furthest:.3g})",
+                )
+
+    Replay(plain).run(token_ids, keep)
+    Replay(disturbed).run(token_ids, compare)
+    if differences:
+        return f"first difference: {differences[min(differences)]}"
+    return "replayed kernel by kernel, the runs agree: look at the tape, the page tables and the sampler"
+
+
+def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return torch.equal(a.view(torch.uint8), b.view(torch.uint8))
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

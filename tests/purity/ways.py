@@ -1,0 +1,306 @@
+"""The ways to disturb a request, and the plain run that all of them must equal."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+import msgspec
+
+from octavo import LLM, RequestOutput, SamplingParams
+from octavo.cache import KVManager
+from octavo.plan import StepPlan, StepResult
+from octavo.protocol import TokenLogprob
+from octavo.schedule import UNLIMITED, Scheduler, SchedulerConfig
+from purity.first_difference import Steps, first_difference
+
+CHUNKS = (1, 16, 33, 128, 512)
+SLOTS = 32
+
+
+@dataclass(frozen=True)
+class Request:
+    """The seed is the request's own, which is how it is found again."""
+
+    prompt: list[int]
+    params: SamplingParams
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.prompt) + (self.params.max_tokens or 0)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Everything that must be equal, of one choice."""
+
+    token_ids: tuple[int, ...]
+    text: str
+    logprobs: tuple[TokenLogprob, ...]
+
+
+Answers = list[list[Answer]]  # by request and choice
+Manner = Callable[[LLM, Sequence[Request], Answers], Answers]
+
+
+def answers_of(outputs: Sequence[RequestOutput]) -> Answers:
+    return [[Answer(c.token_ids, c.text, c.logprobs or ()) for c in output.choices] for output in outputs]
+
+
+# -- manners: how the requests come to the engine. They get the plain answers, for those who resume. --------
+
+
+def one_by_one(llm: LLM, requests: Sequence[Request], expected: Answers) -> Answers:
+    return answers_of([llm.generate([request.prompt], request.params)[0] for request in requests])
+
+
+def together(llm: LLM, requests: Sequence[Request], expected: Answers) -> Answers:
+    return answers_of(llm.generate([r.prompt for r in requests], [r.params for r in requests]))
+
+
+def joining(llm: LLM, requests: Sequence[Request], expected: Answers) -> Answers:
+    """One more with every step."""
+    return _arriving(llm, requests, steps_between=1, urgency=0)
+
+
+def preempted(llm: LLM, requests: Sequence[Request], expected: Answers) -> Answers:
+    """Each more urgent than those before it, which must leave their slots."""
+    before = llm.stats().preemptions
+    answers = _arriving(llm, requests, steps_between=1, urgency=1)
+    assert llm.stats().preemptions > before, llm.stats()
+    return answers
+
+
+def _arriving(llm: LLM, requests: Sequence[Request], *, steps_between: int, urgency: int) -> Answers:
+    finished: dict[str, RequestOutput] = {}
+
+    def step() -> None:
+        finished.update({output.request_id: output for output in llm.step().finished})
+
+    for number, request in enumerate(requests):
+        llm.add_request(request.prompt, request.params, request_id=str(number), priority=-number * urgency)
+        for _ in range(steps_between):
+            step()
+    while llm.has_unfinished:
+        step()
+    return answers_of([finished[str(number)] for number in range(len(requests))])
+
+
+def resumed(llm: LLM, requests: Sequence[Request], expected: Answers) -> Answers:
+    """As after a crash: half of the tokens were sent, and an engine that knows nothing goes on from there."""
+    prepared = []
+    for request, answers in zip(requests, expected, strict=True):
+        whole = llm._prepare(request.prompt, request.params)
+        messages = [
+            msgspec.structs.replace(message, resume_ids=answer.token_ids[: len(answer.token_ids) // 2])
+            for message, answer in zip(whole.messages, answers, strict=True)
+        ]
+        prepared.append(dataclasses.replace(whole, messages=tuple(messages)))
+    rest = answers_of(llm._run(prepared, False))
+    return [
+        [_joined(one, two) for one, two in zip(*choices, strict=True)]
+        for choices in zip(expected, rest, strict=True)
+    ]
+
+
+def _joined(whole: Answer, rest: Answer) -> Answer:
+    half = len(whole.token_ids) // 2
+    return Answer(whole.token_ids[:half] + rest.token_ids, whole.text, whole.logprobs[:half] + rest.logprobs)
+
+
+# -- ways ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Way:
+    manner: Manner
+    chunk: int  # tokens in a step; 0: no limit
+    threads: int = 2
+    tape: bool = True
+    slots: int = SLOTS
+    caching: bool = True  # then all is done twice: at first the cache knows nothing, then everything
+    spare_pages: int | None = None  # so many more than the longest request needs; None: enough for all
+    first: int = 0  # where time is short, of the requests this one and every so-manieth after it
+    every: int = 1
+
+    def __str__(self) -> str:
+        words = [
+            self.manner.__name__.replace("_", " "),
+            f"chunks of {self.chunk or 'any size'}",
+            f"{min(self.slots, self.chunk or self.slots)} slots",
+            f"{self.threads} threads",
+            "tape" if self.tape else "eager",
+            "caching" if self.caching else "no cache",
+        ]
+        words += [] if self.spare_pages is None else [f"{self.spare_pages} spare pages"]
+        return ", ".join(words)
+
+
+PLAIN = Way(one_by_one, chunk=0, threads=1, tape=False, caching=False)
+
+# Every element of the law at least once, most pairs of them too.
+WAYS = (
+    Way(together, chunk=512),
+    Way(joining, chunk=33, every=3),
+    Way(preempted, chunk=16, slots=3, first=2, every=3),
+    Way(together, chunk=128, spare_pages=4, caching=False, every=3),
+    Way(resumed, chunk=128, every=3),
+    Way(one_by_one, chunk=1, first=1, every=7),
+)
+# On instruction sets that are slow, with the engine that the ways use: loading a real model takes seconds.
+HASTY_PLAIN = Way(one_by_one, chunk=0, caching=False)
+FEW_WAYS = (Way(together, chunk=16), Way(resumed, chunk=33))
+ONE_WAY = (Way(together, chunk=2, caching=False),)
+# On tiny models, where an engine more costs little.
+MORE_WAYS = (
+    Way(together, chunk=33, threads=1),
+    Way(joining, chunk=512, tape=False),
+    Way(preempted, chunk=128, slots=3, threads=1, caching=False),
+    Way(resumed, chunk=16, threads=1, tape=False),
+)
+ALL_WAYS = tuple(
+    Way(manner, chunk, threads, tape, slots, caching, spare)
+    for manner, chunk, threads, tape, caching, spare in product(
+        (one_by_one, together, joining, preempted, resumed),
+        CHUNKS,
+        (1, 2),
+        (True, False),
+        (True, False),
+        (None, 4),
+    )
+    for slots in [3 if manner is preempted else SLOTS]
+    if not (manner is preempted and (chunk == 1 or spare))  # nobody to leave a slot, or too many
+)
+
+
+# -- carrying them out --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Run:
+    answers: Answers
+    steps: Steps
+
+    def only(self, numbers: Sequence[int]) -> "Run":
+        return Run([self.answers[number] for number in numbers], self.steps)
+
+    @property
+    def batch_sizes(self) -> set[int]:
+        return {len(plan.slices) for plan in self.steps.plans}
+
+
+class PlanRecorder:
+    """Stands before the workers and keeps what they are told."""
+
+    def __init__(self, execute: Callable[[StepPlan], StepResult]) -> None:
+        self._execute = execute
+        self.plans: list[StepPlan] = []
+
+    def __call__(self, plan: StepPlan) -> StepResult:
+        self.plans.append(plan)
+        return self._execute(plan)
+
+
+class Model:
+    """A checkpoint in one dtype on one instruction set. It is loaded once for each number of threads, eager
+    or taped; between two ways the engine gets a new scheduler and cache, while pages and weights stay."""
+
+    def __init__(self, path: Path, dtype: str, kernels: str, *, kv_memory: str = "64MiB") -> None:
+        self.path, self.dtype, self.kernels = path, dtype, kernels
+        self._kv_memory = kv_memory
+        self._loaded: dict[tuple[int, bool], LLM] = {}
+
+    def run(self, way: Way, requests: Sequence[Request], expected: Answers | None = None) -> Run:
+        llm = self._llm(way)
+        core = llm._client._core  # type: ignore[attr-defined]
+        core._scheduler = self._scheduler(way, requests, llm)
+        recorder = core._execute = PlanRecorder(core._execute)
+        try:
+            answers = way.manner(llm, requests, expected or [])
+            if way.caching:
+                again = way.manner(llm, requests, expected or [])
+                has_pages = any(len(request.prompt) > llm.facts.page_size for request in requests)
+                assert not has_pages or llm.stats().prompt_tokens_cached > 0
+                answers += again
+        finally:
+            core._execute = recorder._execute
+        llm.check()
+        facts = llm.facts
+        return Run(
+            answers,
+            Steps(
+                self.path,
+                self.dtype,
+                self.kernels,
+                way.threads,
+                facts.num_pages,
+                facts.page_size,
+                recorder.plans,
+            ),
+        )
+
+    def _llm(self, way: Way) -> LLM:
+        key = way.threads, way.tape
+        if key not in self._loaded:
+            self._loaded[key] = LLM(
+                str(self.path),
+                dtype=self.dtype,
+                kernels=self.kernels,
+                threads=way.threads,
+                tape=way.tape,
+                kv_memory=self._kv_memory,
+                progress=False,
+            )
+        return self._loaded[key]
+
+    @staticmethod
+    def _scheduler(way: Way, requests: Sequence[Request], llm: LLM) -> Scheduler:
+        facts = llm.facts
+        config = SchedulerConfig(
+            max_running=min(way.slots, way.chunk or way.slots),
+            max_model_len=facts.max_model_len,
+            max_step_tokens=way.chunk or UNLIMITED,
+        )
+        pages = facts.num_pages
+        if way.spare_pages is not None:
+            longest = max(request.num_tokens for request in requests)
+            pages = min(pages, -(-longest // facts.page_size) + way.spare_pages)
+        return Scheduler(config, KVManager(pages, facts.page_size, prefix_caching=way.caching))
+
+    def close(self) -> None:
+        for llm in self._loaded.values():
+            llm.close()
+
+
+@contextmanager
+def loaded(path: Path, dtype: str, kernels: str, *, kv_memory: str = "64MiB") -> Iterator[Model]:
+    model = Model(path, dtype, kernels, kv_memory=kv_memory)
+    try:
+        yield model
+    finally:
+        model.close()
+
+
+def mismatch(found: Run, plain: Run, requests: Sequence[Request]) -> str | None:
+    """What differs first, and in which layer it begins; None if nothing does. `found` may have two passes."""
+    for number, answers in enumerate(found.answers):
+        request, expected = requests[number % len(requests)], plain.answers[number % len(requests)]
+        for choice, (ours, theirs) in enumerate(zip(answers, expected, strict=True)):
+            # Their texts, too, are equal only if every bit is: it tells -0.0 from 0.0.
+            if repr(ours) != repr(theirs):
+                differs = next(
+                    field for field in ("token_ids", "logprobs", "text") if _differs(ours, theirs, field)
+                )
+                pairs = zip(ours.token_ids, theirs.token_ids, strict=False)
+                same = next((i for i, (a, b) in enumerate(pairs) if a != b), len(theirs.token_ids))
+                tokens = [*request.prompt, *theirs.token_ids[:same]]
+                cache = "warm" if number >= len(requests) else "cold"
+                where = f"seed {request.params.seed}, choice {choice}, {cache} cache: {differs} differ"
+                return f"{where}; {first_difference(plain.steps, found.steps, tokens)}"
+    return None
+
+
+def _differs(ours: Answer, theirs: Answer, field: str) -> bool:
+    return repr(getattr(ours, field)) != repr(getattr(theirs, field))

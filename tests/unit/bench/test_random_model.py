@@ -1,0 +1,43 @@
+"""Random checkpoints are whole checkpoints."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+from octavo import LLM, SamplingParams
+from octavo.bench.random_model import SHAPES, is_random_model, write_random_model
+from octavo.errors import ConfigError
+
+
+def test_it_generates_and_is_the_same_every_time(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_random_model("random:tiny", tmp_path / name)
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("a", "b")]
+    assert weights[0] == weights[1]
+    with LLM(str(tmp_path / "a"), kv_memory="4MiB") as llm:
+        output = llm.generate("hello", SamplingParams(temperature=0, max_tokens=4, ignore_eos=True))[0]
+    assert len(output.choices[0].token_ids) == 4
+
+
+def test_weights_are_spread_as_they_should_be_and_no_row_repeats(tmp_path: Path) -> None:
+    write_random_model("random:tiny", tmp_path)
+    with safe_open(tmp_path / "model.safetensors", "pt") as file:
+        names = set(file.keys())
+        embedding = file.get_tensor("model.embed_tokens.weight").float().numpy()
+        gain = file.get_tensor("model.norm.weight").float().numpy()
+    assert len(names) == 2 + 9 * SHAPES["tiny"]["num_hidden_layers"]
+    assert 0.015 < embedding.std() < 0.025
+    assert len(np.unique(embedding, axis=0)) == len(embedding)
+    assert (gain == 1).all()
+    assert json.loads((tmp_path / "config.json").read_text())["dtype"] == "bfloat16"
+
+
+def test_names(tmp_path: Path) -> None:
+    assert is_random_model("random:x")
+    assert not is_random_model("x/random:y")
+    assert not is_random_model(None)
+    with pytest.raises(ConfigError, match="the shapes are random:smollm2-135m, random:llama"):
+        write_random_model("random:x", tmp_path)

@@ -1,0 +1,21 @@
+"""A large file is told from another by pieces of it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from octavo.checkpoint import open_checkpoint
+from octavo.checkpoint.identity import SAMPLE_BYTES, SAMPLES, identity
+
+
+def test_pieces_of_a_large_file(write_tiny_gguf: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    write_tiny_gguf(path, layers=20)
+    assert path.stat().st_size > 2 * SAMPLES * SAMPLE_BYTES
+    before = identity(open_checkpoint(str(path)))
+    assert before == identity(open_checkpoint(str(path)))
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1  # the last piece ends with the file
+    path.write_bytes(content)
+    after = identity(open_checkpoint(str(path)))
+    assert {name for name in before if before[name] != after[name]} == {"files"}

@@ -1,0 +1,83 @@
+"""`octavo bench`, in its short form, on a tiny model and small kernels."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo.cli import bench_output
+from octavo.kernels.library import find_library
+
+
+@pytest.fixture(autouse=True)
+def _small_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    if find_library() is None:
+        pytest.skip("no native library was built when the package was installed")
+    monkeypatch.setattr(bench_output, "PROBED_BYTES", 1 << 22)
+
+
+@pytest.fixture
+def library() -> str:
+    """`run_octavo` takes our variables away; this one must stay."""
+    return str(find_library())
+
+
+def test_step_gives_a_table_and_the_same_as_json(
+    library: str, run_octavo: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OCTAVO_KERNEL_LIBRARY", library)
+    path = tmp_path / "step.json"
+    arguments = (
+        "bench step random:tiny --quick --batch 1 4 --context 32 --prefill 64 --against torch --threads 2"
+    )
+    ran = run_octavo(*arguments.split(), "--top-p", "0.9", "--json", str(path))
+    assert ran.code == 0, ran.err
+    header, *rows = ran.out.splitlines()
+    assert header.split()[:3] == ["step", "ms", "tok/s"]
+    content = json.loads(path.read_text())
+    assert (content["model"], content["dtype"], content["threads"]) == ("random:tiny", "bfloat16", 2)
+    names = ["decode 1 x 32", "decode 4 x 32", "prefill 1 x 64"]
+    assert [result["name"] for result in content["results"]] == names
+    for row, result in zip(rows, content["results"], strict=True):
+        assert row.startswith(result["name"])
+        assert sum(result["shares"].values()) == pytest.approx(1.0)
+        assert result["fraction"] > 0
+        assert result["speedup"] > 0
+        assert result["num_turns"] >= 1
+    assert "dropped because AMX was throttled" in ran.err
+
+
+def test_kernels_can_be_chosen_and_drawn(
+    library: str, run_octavo: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.setenv("OCTAVO_KERNEL_LIBRARY", library)
+    figures, picture = tmp_path / "kernels.json", tmp_path / "kernels.svg"
+    arguments = ["--quick", "--filter", "smollm2 prefill", "--json", str(figures), "--plot", str(picture)]
+    ran = run_octavo("bench", "kernels", *arguments)
+    assert ran.code == 0, ran.err
+    (result,) = json.loads(figures.read_text())["results"]
+    assert result["name"] == "prefill attention smollm2-135m 1 x 1024"
+    assert ran.out.splitlines()[1].startswith(result["name"])
+    assert result["name"] in picture.read_text() or ">1024<" in picture.read_text()
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["kernels", "--filter", "warp drive"], "error: --filter 'warp drive' leaves no kernel; there are"),
+        (["kernels", "--plot", "a.jpeg"], "error: --plot a.jpeg: the name must end with .svg or .png"),
+        (["kernels", "--filter", "rows", "--plot", "a.svg"], "error: --plot"),
+        (["step"], "error: no model: name one, as in 'octavo bench step MODEL'"),
+        (["step", "random:gpt"], "writing random:gpt\nerror: there is no random:gpt: the shapes are"),
+        (["step", "random:tiny", "--batch", "0"], "error: --batch, --context and --prefill count things"),
+    ],
+)
+def test_mistakes_are_found_before_anything_is_measured(
+    argv: list[str], expected: str, run_octavo: Any
+) -> None:
+    ran = run_octavo("bench", *argv)
+    assert ran.code == 2
+    assert ran.err.startswith(expected)
+    assert ran.out == ""
