@@ -49,10 +49,10 @@ class ServiceState(StrEnum):
 
 
 class Updates:
-    """What becomes of one request, for the one task that reads it. The last is a `RequestOutput`."""
+    """What becomes of one request or several, for the one task that reads it. The last of each is a
+    `RequestOutput`."""
 
-    def __init__(self, request_id: str) -> None:
-        self.request_id = request_id
+    def __init__(self) -> None:
         self._waiting: deque[Update] = deque()
         self._arrived = asyncio.Event()
 
@@ -60,11 +60,24 @@ class Updates:
         self._waiting.append(update)
         self._arrived.set()
 
+    def wake(self) -> None:
+        """Let `take` return, with nothing if nothing has come."""
+        self._arrived.set()
+
     @property
     def num_waiting(self) -> int:
         return len(self._waiting)
 
+    async def take(self) -> list[Update]:
+        """All that has come, of whichever request; waits for something to come."""
+        await self._arrived.wait()
+        self._arrived.clear()
+        taken = list(self._waiting)
+        self._waiting.clear()
+        return taken
+
     async def __aiter__(self) -> AsyncIterator[Update]:
+        """Up to the end of one request."""
         while True:
             await self._arrived.wait()
             self._arrived.clear()
@@ -134,9 +147,12 @@ class EngineService:
 
     # -- requests ------------------------------------------------------------------------------------
 
-    async def submit(self, prepared: PreparedRequest) -> Updates:
-        """Also while the engine is restarting: the request then waits for the next one."""
-        updates, flight = Updates(prepared.request_id), Flight(prepared)
+    async def submit(self, prepared: PreparedRequest, updates: Updates | None = None) -> Updates:
+        """Also while the engine is restarting: the request then waits for the next one.
+
+        Several requests may be read from the same `updates`; their names tell them apart.
+        """
+        updates, flight = updates or Updates(), Flight(prepared)
         flight.was_sent = self._socket is not None
         self._flights[prepared.request_id] = flight
         self._updates[prepared.request_id] = updates
