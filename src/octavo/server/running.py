@@ -11,7 +11,7 @@ from typing import Self
 import uvicorn
 
 from octavo.checkpoint import open_checkpoint
-from octavo.config import EngineOptions, ServerOptions
+from octavo.config import EngineOptions, ServerOptions, counted
 from octavo.frontend.service import EngineService, ServiceState
 from octavo.link.folder import EngineSettings
 from octavo.server.app import build_app
@@ -102,12 +102,12 @@ class RunningServer:
     async def _drained(self, state: ServerState, stopping: Stopping) -> None:
         """Until every answer under way is complete, or patience ends."""
         if state.num_open:
-            logger.info("%d requests are under way; waiting for them", state.num_open)
+            logger.info("waiting for %s under way", counted(state.num_open, "request"))
         deadline = time.monotonic() + self._server_options.grace
         while state.num_open and time.monotonic() < deadline and not stopping.second.is_set():
             await asyncio.sleep(POLL_SECONDS)
         if state.num_open:
-            logger.warning("%d requests are ended before they are complete", state.num_open)
+            logger.warning("%s not complete when time is up", counted(state.num_open, "request"))
 
     def _http_config(self, state: ServerState) -> uvicorn.Config:
         return uvicorn.Config(
