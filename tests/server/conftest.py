@@ -2,9 +2,11 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,8 +24,7 @@ class Server:
 
     def __init__(self, folder: Path, model: Path, *flags: str, environ: dict[str, str] | None = None) -> None:
         self.log_path = folder / f"server-{time.monotonic_ns()}.log"
-        self.temporary = folder / f"tmp-{time.monotonic_ns()}"
-        self.temporary.mkdir()
+        self.temporary = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))  # short: sockets have short names
         command = [sys.executable, "-m", "octavo.cli.main", "serve", str(model), "--port", "0", *flags]
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
@@ -80,6 +81,7 @@ class Server:
             self.process.send_signal(signal.SIGTERM)  # twice: at once
         try:
             self.process.wait(20)
+            shutil.rmtree(self.temporary)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

@@ -10,12 +10,10 @@ import asyncio
 import contextlib
 import logging
 import shutil
-import tempfile
 import time
 from collections import deque
 from collections.abc import AsyncIterator
 from enum import StrEnum
-from pathlib import Path
 
 import zmq
 import zmq.asyncio
@@ -24,7 +22,7 @@ from octavo.frontend.engine_process import EngineProcess
 from octavo.frontend.flight import Flight
 from octavo.frontend.intake import PreparedRequest
 from octavo.frontend.output import OutputProcessor, RequestOutput, StreamDelta
-from octavo.link.folder import EngineSettings
+from octavo.link.folder import EngineSettings, new_run_folder
 from octavo.link.status_page import Phase, Status
 from octavo.link.wire import ToEngine, decode_from_engine, encode
 from octavo.protocol import Abort, EngineFacts, EngineOutputs, EngineStats, Hello, Ready, TokenOutput
@@ -94,7 +92,7 @@ class EngineService:
         self._processor = OutputProcessor(tokenizer)
         self._flights: dict[str, Flight] = {}
         self._updates: dict[str, Updates] = {}
-        self._folder = Path(tempfile.mkdtemp(prefix="octavo-"))
+        self._folder = new_run_folder()
         self._context = zmq.asyncio.Context()
         self._engine: EngineProcess | None = None
         self._socket: zmq.asyncio.Socket | None = None  # to an engine that is ready

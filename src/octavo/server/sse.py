@@ -1,6 +1,7 @@
 """Server-sent events: chunks as they come, comments while nothing comes, and an end that is always said."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -12,6 +13,8 @@ from starlette.types import Receive, Scope, Send
 from octavo.frontend.output import StreamDelta
 from octavo.server.errors import ClientGone, as_api_error
 from octavo.server.generation import Generation
+
+logger = logging.getLogger(__name__)
 
 PING_SECONDS = 5.0
 STALLED_SECONDS = 60.0  # after so long, a client that does not read is cut off
@@ -74,6 +77,7 @@ class EventStream(StreamingResponse):
         self._chunks = chunks
         self._wrote_at = time.monotonic()
         self._is_writing = False
+        self._is_stalled = False
         self._task: asyncio.Task[Any] | None = None
         self._ticker: asyncio.TimerHandle | None = None
 
@@ -86,6 +90,11 @@ class EventStream(StreamingResponse):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except ClientGone:
             pass
+        except asyncio.CancelledError:
+            if not self._is_stalled:
+                raise
+            # To return without an end makes the server close the connection.
+            logger.warning("a client that does not read its stream is cut off")
         finally:
             self._ticker.cancel()
             await self._generation.close()
@@ -120,6 +129,7 @@ class EventStream(StreamingResponse):
         idle = time.monotonic() - self._wrote_at
         if self._is_writing and idle > STALLED_SECONDS:
             assert self._task is not None
+            self._is_stalled = True
             self._task.cancel()
             return
         if idle > PING_SECONDS / 2:
