@@ -69,20 +69,19 @@ def test_sigterm_lets_streams_finish_and_takes_no_more(start: Any) -> None:
     engine = engine_of(server)
     expected = server.post("/v1/completions", LONG).text.count("data: ")
     texts: list[str] = []
-    asked = threading.Event()
+    all_begun = threading.Barrier(5)
 
     def stream() -> None:
         with httpx.stream("POST", server.url + "/v1/completions", json=LONG, timeout=30) as answer:
-            text = ""
-            for piece in answer.iter_text():
-                asked.set()
-                text += piece
-            texts.append(text)
+            pieces = answer.iter_text()
+            text = next(pieces)
+            all_begun.wait(10)
+            texts.append(text + "".join(pieces))
 
     threads = [threading.Thread(target=stream) for _ in range(4)]
     for thread in threads:
         thread.start()
-    asked.wait(10)
+    all_begun.wait(10)
     server.terminate()
     refused = []
     while server.process.poll() is None:

@@ -87,9 +87,10 @@ class Updates:
 
 
 class EngineService:
-    def __init__(self, settings: EngineSettings, tokenizer: Tokenizer) -> None:
+    def __init__(self, settings: EngineSettings, tokenizer: Tokenizer | None = None) -> None:
+        """An engine takes long to start: it may do so before there is a tokenizer. See `use_tokenizer`."""
         self._settings = settings
-        self._processor = OutputProcessor(tokenizer)
+        self._processor = None if tokenizer is None else OutputProcessor(tokenizer)
         self._flights: dict[str, Flight] = {}
         self._updates: dict[str, Updates] = {}
         self._folder = new_run_folder()
@@ -108,6 +109,11 @@ class EngineService:
 
     def start(self) -> None:
         self._supervisor = asyncio.create_task(self._supervise(), name="octavo-supervisor")
+
+    def use_tokenizer(self, tokenizer: Tokenizer) -> None:
+        """Once, before the first request."""
+        assert self._processor is None
+        self._processor = OutputProcessor(tokenizer)
 
     async def close(self) -> None:
         """End the engine. What is under way gets an error."""
@@ -150,6 +156,7 @@ class EngineService:
 
         Several requests may be read from the same `updates`; their names tell them apart.
         """
+        assert self._processor is not None, "see `use_tokenizer`"
         updates, flight = updates or Updates(), Flight(prepared)
         flight.was_sent = self._socket is not None
         self._flights[prepared.request_id] = flight
@@ -180,6 +187,7 @@ class EngineService:
                 await self._deliver(flight.note(output))
 
     async def _deliver(self, output: TokenOutput) -> None:
+        assert self._processor is not None
         processed = self._processor.process(output)
         updates = self._updates[output.request_id]
         if processed.abort is not None:
@@ -277,6 +285,7 @@ class EngineService:
     def _give_up(self, reason: str) -> None:
         for flight in list(self._flights.values()):
             for output in flight.give_up(reason):
+                assert self._processor is not None
                 processed = self._processor.process(flight.note(output))
                 for update in (processed.delta, processed.finished):
                     if update is not None:

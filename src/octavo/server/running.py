@@ -13,7 +13,6 @@ import uvicorn
 from octavo.checkpoint import open_checkpoint
 from octavo.config import EngineOptions, ServerOptions, counted
 from octavo.frontend.service import EngineService, ServiceState
-from octavo.link.folder import EngineSettings
 from octavo.server.app import build_app
 from octavo.server.auth import Keys
 from octavo.server.early import EarlyAnswers
@@ -42,17 +41,14 @@ class HttpServer(uvicorn.Server):
 class RunningServer:
     """Made in any thread; run in the event loop."""
 
-    def __init__(
-        self, options: EngineOptions, server_options: ServerOptions, model: ServedModel, keys: Keys
-    ) -> None:
-        self._options = options
+    def __init__(self, server_options: ServerOptions, model: ServedModel, keys: Keys) -> None:
         self._server_options = server_options
         self._model = model
         self._keys = keys
 
     @classmethod
     def open(cls, options: EngineOptions, server_options: ServerOptions) -> Self:
-        """Reads the checkpoint's text side: a wrong one is found here, before any engine starts."""
+        """Reads the checkpoint's text side."""
         checkpoint = open_checkpoint(
             options.model,
             checkpoint_path=options.checkpoint_path,
@@ -61,13 +57,18 @@ class RunningServer:
         )
         keys = Keys.from_options(server_options)
         model = ServedModel.of_checkpoint(checkpoint, server_options.served_model_name, int(time.time()))
-        return cls(options, server_options, model, keys)
+        return cls(server_options, model, keys)
 
-    async def run(self, listener: socket.socket, early: EarlyAnswers | None, stopping: Stopping) -> int:
-        settings = EngineSettings(self._options.model_dump(), self._options.log_level)
-        service = EngineService(settings, self._model.tokenizer)
+    async def run(
+        self,
+        service: EngineService,
+        listener: socket.socket,
+        early: EarlyAnswers | None,
+        stopping: Stopping,
+    ) -> int:
+        """`service` has been started, and is closed by who started it too: twice does no harm."""
+        service.use_tokenizer(self._model.tokenizer)
         state = ServerState(self._server_options, self._model, service)
-        service.start()
         http = HttpServer(self._http_config(state))
         if early is not None:
             early.close()

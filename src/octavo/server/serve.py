@@ -1,4 +1,4 @@
-"""Start the server. The port answers at once; what takes long to import is imported meanwhile."""
+"""Start the server. The port answers at once, and the engine starts while the rest is being imported."""
 
 import asyncio
 import ipaddress
@@ -14,6 +14,7 @@ from octavo.server.early import EarlyAnswers
 from octavo.server.stopping import Stopping
 
 if TYPE_CHECKING:
+    from octavo.frontend.service import EngineService
     from octavo.server.running import RunningServer
 
 logger = logging.getLogger(__name__)
@@ -55,13 +56,25 @@ async def _serve(options: EngineOptions, server_options: ServerOptions, listener
     stopping.listen()
     # Early answers are plain HTTP: a client that wants TLS waits for the application.
     early = await EarlyAnswers.start(listener) if server_options.tls_cert is None else None
-    loading = asyncio.ensure_future(asyncio.to_thread(_open, options, server_options))
-    stopped = asyncio.create_task(stopping.first.wait())
-    await asyncio.wait((loading, stopped), return_when=asyncio.FIRST_COMPLETED)
-    stopped.cancel()
-    if not loading.done():
-        return 0
-    return await loading.result().run(listener, early, stopping)
+    service = await asyncio.to_thread(_engine_service, options)
+    service.start()
+    try:
+        loading = asyncio.ensure_future(asyncio.to_thread(_open, options, server_options))
+        stopped = asyncio.create_task(stopping.first.wait())
+        await asyncio.wait((loading, stopped), return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if not loading.done():
+            return 0
+        return await loading.result().run(service, listener, early, stopping)
+    finally:
+        await service.close()
+
+
+def _engine_service(options: EngineOptions) -> "EngineService":
+    from octavo.frontend.service import EngineService
+    from octavo.link.folder import EngineSettings
+
+    return EngineService(EngineSettings(options.model_dump(), options.log_level))
 
 
 def _open(options: EngineOptions, server_options: ServerOptions) -> "RunningServer":
