@@ -204,7 +204,21 @@ def test_giant_headers_are_cut_early(server: Any) -> None:
         except OSError:
             pass
     assert sent < 10 << 20 or b"431" in received
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        connection.sendall(b"GET /v1/models HTTP/1.1\r\nX-Large: " + b"x" * (70 << 10))
+        received = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert received.startswith(b"HTTP/1.1 431")
+    assert json.loads(received.partition(b"\r\n\r\n")[2])["error"]["message"] == "the headers are too large"
     assert server.get("/livez").status_code == 200
+
+
+def test_what_is_no_http_gets_an_answer_all_the_same(server: Any) -> None:
+    for sent in (b"\x16\x03\x01\x02\x00\x01\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n"):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+            connection.sendall(sent)
+            received = b"".join(iter(lambda c=connection: c.recv(65536), b""))
+        assert received.startswith(b"HTTP/1.1 400"), sent
+        assert json.loads(received.partition(b"\r\n\r\n")[2])["error"]["message"]
 
 
 def test_the_client_raises_what_it_should(server: Any) -> None:

@@ -2,8 +2,10 @@
 
 import os
 import re
+import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -181,6 +183,21 @@ def test_keys_over_http(start: Any) -> None:
     assert server.get("/v1/models").status_code == 401
     assert server.get("/readyz").status_code == 200
     assert "the-key" not in server.log
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_https(start: Any, tmp_path: Path) -> None:
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    command = f"openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=x -keyout {key} -out {certificate}"
+    subprocess.run(
+        [*command.split(), "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True
+    )
+    server = start("--tls-cert", str(certificate), "--tls-key", str(key)).wait_until_ready()
+    trusted = ssl.create_default_context(cafile=str(certificate))
+    answer = httpx.get(f"https://127.0.0.1:{server.port}/v1/models", verify=trusted, timeout=10)
+    assert answer.status_code == 200
+    with pytest.raises(httpx.TransportError):
+        server.get("/v1/models")
 
 
 @pytest.mark.timing

@@ -17,7 +17,14 @@ from octavo.server.state import ServerState
 
 
 def build_app(state: ServerState, keys: Keys) -> FastAPI:
-    app = FastAPI(title="octavo", version=octavo.__version__, openapi_url=None, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="octavo",
+        version=octavo.__version__,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
     app.state.server = state
     app.state.keys = keys
     app.include_router(probes.router)

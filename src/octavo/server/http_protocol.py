@@ -1,19 +1,14 @@
 """uvicorn's HTTP/1.1, with bounds on the head of a request: how large it is, and how long it takes."""
 
 import asyncio
+import json
+from http import HTTPStatus
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_HEAD_BYTES = 64 << 10
 HEAD_SECONDS = 20.0
-
-TOO_LARGE = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\n"
-    b"content-length: 116\r\nconnection: close\r\n\r\n"
-    b'{"error":{"message":"the headers are too large","type":"invalid_request_error",'
-    b'"param":null,"code":"head_too_large"}}'
-)
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -32,8 +27,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._head_bytes += len(data)
         super().data_received(data)
         if not self._in_body and self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
-            self.transport.write(TOO_LARGE)
-            self._cut()
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the headers are too large")
 
     def on_headers_complete(self) -> None:
         self._in_body = True
@@ -47,6 +41,20 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_done()
         super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """uvicorn's answer to what is no HTTP, in our words."""
+        self._refuse(HTTPStatus.BAD_REQUEST, "this is not a valid HTTP request")
+
+    def _refuse(self, status: HTTPStatus, message: str) -> None:
+        error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
+        body = json.dumps({"error": error}).encode()
+        head = (
+            f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self._cut()
 
     def _head_done(self) -> None:
         self._head_bytes = 0
