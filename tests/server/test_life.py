@@ -188,7 +188,9 @@ def test_keys_over_http(start: Any) -> None:
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 def test_https(start: Any, tmp_path: Path) -> None:
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    command = f"openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=x -keyout {key} -out {certificate}"
+    command = (
+        f"openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=x -keyout {key} -out {certificate}"
+    )
     subprocess.run(
         [*command.split(), "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True
     )

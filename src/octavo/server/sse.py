@@ -105,15 +105,18 @@ class EventStream(StreamingResponse):
         while not is_done:
             updates = await generation.take()
             is_done = generation.is_done
+            events: list[bytes] = []
             try:
-                events = [chunks.of_delta(update) for update in updates if isinstance(update, StreamDelta)]
+                for update in updates:
+                    if isinstance(update, StreamDelta):
+                        events.append(chunks.of_delta(update))  # noqa: PERF401 - what came before an error counts
                 if is_done:
                     events += (chunks.at_end(), DONE)
                 elif not updates:
                     events.append(PING)
             except Exception as error:
-                await self._write(send, error_event(error) + DONE)
-                return
+                is_done = True
+                events += (error_event(error), DONE)
             body = b"".join(events)
             if body:
                 await self._write(send, body)
