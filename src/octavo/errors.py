@@ -27,3 +27,7 @@ class RequestError(OctavoError):
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
         self.param = param
+
+
+class ContextLengthError(RequestError):
+    """A prompt and the answer asked for are longer together than the model's context."""

@@ -13,6 +13,7 @@ from octavo.config import (
     EngineOptions,
     OptionSpec,
     Origin,
+    ServerOptions,
     Source,
     format_size,
     option_specs,
@@ -21,7 +22,7 @@ from octavo.config import (
 )
 from octavo.errors import ConfigError
 
-SPECS = option_specs()
+SPECS = option_specs(EngineOptions) + option_specs(ServerOptions)
 # Three values of each option that differ from each other and from the default, as people type them.
 SAMPLES: Mapping[str, tuple[tuple[str, Any], ...]] = {
     "model": (("a/b", "a/b"), ("c", "c"), ("./d.gguf", "./d.gguf")),
@@ -42,7 +43,22 @@ SAMPLES: Mapping[str, tuple[tuple[str, Any], ...]] = {
     "max_step_tokens": (("0", 0), ("64", 64), ("8192", 8192)),
     "admission": (("static", "static"), ("continuous", "continuous"), ("static", "static")),
     "log_level": (("debug", "debug"), ("info", "info"), ("error", "error")),
+    "host": (("0.0.0.0", "0.0.0.0"), ("::1", "::1"), ("localhost", "localhost")),
+    "port": (("0", 0), ("80", 80), ("65535", 65535)),
+    "served_model_name": (("a", "a"), ("b/c", "b/c"), ("none", None)),
+    "grace": (("0", 0.0), ("2.5", 2.5), ("600", 600.0)),
+    "api_key": (("a", "a"), ("b", "b"), ("none", None)),
+    "api_key_file": (("a", "a"), ("b", "b"), ("none", None)),
+    "cors_origins": (("*", "*"), ("https://a.b", "https://a.b"), ("none", None)),
+    "max_queued_requests": (("1", 1), ("2", 2), ("100000", 100000)),
+    "max_queued_tokens": (("1", 1), ("2", 2), ("100000", 100000)),
+    "max_body": (("1MiB", 1 << 20), ("8MB", 8_000_000), ("1024", 1024)),
+    "max_n": (("1", 1), ("2", 2), ("128", 128)),
+    "request_timeout": (("1", 1.0), ("0.5", 0.5), ("60", 60.0)),
 }
+# They go together, and have a test of their own.
+PAIRED = {"tls_cert", "tls_key"}
+SINGLE = [spec for spec in SPECS if spec.name not in PAIRED]
 
 
 def yaml_file(folder: Path, content: object) -> Path:
@@ -52,7 +68,20 @@ def yaml_file(folder: Path, content: object) -> Path:
 
 
 def test_every_option_has_samples() -> None:
-    assert set(SAMPLES) == set(EngineOptions.model_fields)
+    assert set(SAMPLES) | PAIRED == set(EngineOptions.model_fields) | set(ServerOptions.model_fields)
+    assert not set(EngineOptions.model_fields) & set(ServerOptions.model_fields)
+
+
+def test_a_certificate_needs_its_key() -> None:
+    with pytest.raises(ConfigError, match="tls_cert and tls_key go together"):
+        resolve_options({"tls_cert": "a.pem"}, {})
+    assert resolve_options({"tls_cert": "a.pem", "tls_key": "b.pem"}, {}).server.tls_key == "b.pem"
+
+
+def test_a_slip_in_a_file_is_told_by_whoever_has_the_nearest_name(tmp_path: Path) -> None:
+    for slip, meant in (("prot", "port"), ("page_sise", "page_size")):
+        with pytest.raises(ConfigError, match=f"did you mean {meant}"):
+            resolve_options({}, {}, yaml_file(tmp_path, {slip: 1}))
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
@@ -62,7 +91,7 @@ def test_every_option_is_described(spec: OptionSpec) -> None:
 
 
 @given(
-    option=st.sampled_from([spec.name for spec in SPECS]),
+    option=st.sampled_from([spec.name for spec in SINGLE]),
     given_in=st.sets(st.sampled_from([Source.FLAG, Source.ENVIRONMENT, Source.FILE])),
     order=st.permutations([0, 1, 2]),
 )
@@ -86,11 +115,12 @@ def test_the_highest_source_wins_and_is_named(
         Source.FILE: f"{path}:{option}",
     }
     winner = next((source for source in places if source in given_in), None)
+    options = resolved.server if option in ServerOptions.model_fields else resolved.options
     if winner is None:
-        assert getattr(resolved.options, option) == spec.default
+        assert getattr(options, option) == spec.default
         assert resolved.origins[option] == Origin(Source.DEFAULT)
     else:
-        assert getattr(resolved.options, option) == typed[winner][1]
+        assert getattr(options, option) == typed[winner][1]
         assert resolved.origins[option] == Origin(winner, places[winner])
     others = [origin for name, origin in resolved.origins.items() if name != option]
     assert others == [Origin(Source.DEFAULT)] * (len(SPECS) - 1)

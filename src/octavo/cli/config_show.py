@@ -7,21 +7,26 @@ import msgspec
 from octavo.cli.flags import add_option_flags
 from octavo.cli.invocation import Invocation
 from octavo.cli.terminal import as_typed, table
+from octavo.config import EngineOptions, ServerOptions
 
 USAGE = "config show"
 DESCRIPTION = """\
 Print every option with its value and where the value came from.
 Flags win over OCTAVO_* variables, these over the YAML file, and that over the defaults."""
 
+HIDDEN = "(hidden)"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
-    add_option_flags(parser)
+    add_option_flags(parser, (EngineOptions, ServerOptions))
 
 
 def run(call: Invocation) -> int:
     origins = call.resolved.origins
-    values = call.options.model_dump()
+    values = call.options.model_dump() | call.resolved.server.model_dump()
+    if values["api_key"] is not None:
+        values["api_key"] = HIDDEN
     if call.args.json:
         shown = {name: {"value": value, "origin": str(origins[name])} for name, value in values.items()}
         call.terminal.write(msgspec.json.format(msgspec.json.encode(shown), indent=2).decode() + "\n")

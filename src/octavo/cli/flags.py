@@ -2,7 +2,7 @@
 
 import argparse
 import typing
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,15 @@ from typing import Any
 import msgspec
 
 from octavo.cli.terminal import Terminal
-from octavo.config import ResolvedOptions, nearest_name, option_specs, resolve_options
+from octavo.config import (
+    EngineOptions,
+    Options,
+    ResolvedOptions,
+    ServerOptions,
+    nearest_name,
+    option_specs,
+    resolve_options,
+)
 from octavo.errors import ConfigError
 from octavo.protocol import SamplingParams
 
@@ -68,10 +76,12 @@ KINDS = {
 CHAT_SAMPLING_FLAGS = tuple(flag for flag in SAMPLING_FLAGS if flag.one_answer)
 
 
-def add_option_flags(parser: argparse.ArgumentParser) -> None:
-    """A flag for every engine option. Only those given end up in the namespace."""
+def add_option_flags(
+    parser: argparse.ArgumentParser, kinds: Sequence[type[Options]] = (EngineOptions,)
+) -> None:
+    """A flag for every option. Only those given end up in the namespace."""
     groups: dict[str, Any] = {}
-    for spec in option_specs():
+    for spec in (spec for kind in kinds for spec in option_specs(kind)):
         if spec.group not in groups:
             groups[spec.group] = parser.add_argument_group(spec.group)
         shown = str(spec.default).lower() if spec.is_switch else spec.default
@@ -111,7 +121,8 @@ def add_sampling_flags(
 
 def options_from(args: argparse.Namespace, terminal: Terminal) -> ResolvedOptions:
     """Flags, environment, file and defaults, merged; what looks like a slip is warned about."""
-    given = {spec.name: getattr(args, spec.name) for spec in option_specs() if hasattr(args, spec.name)}
+    names = (spec.name for kind in (EngineOptions, ServerOptions) for spec in option_specs(kind))
+    given = {name: getattr(args, name) for name in names if hasattr(args, name)}
     positional = getattr(args, "model_argument", None)
     if positional is not None:
         if given.get("model", positional) != positional:

@@ -82,6 +82,9 @@ def build_parser() -> argparse.ArgumentParser:
     commands.add_parser("generate", help="complete prompts", module="generate")
     commands.add_parser("chat", help="talk with a model", module="chat")
     commands.add_parser(
+        "serve", help="serve a model over HTTP, as OpenAI's clients expect it", module="serve"
+    )
+    commands.add_parser(
         "inspect", help="describe a model and what fits this machine, without loading it", module="inspect"
     )
     bench = _commands_of(commands.add_parser("bench", help="measure against what this machine can do"))

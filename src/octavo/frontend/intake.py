@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from octavo.errors import RequestError
+from octavo.errors import ContextLengthError, RequestError
 from octavo.protocol import GenerateRequest, SamplingParams
 from octavo.text.tokenizer import Tokenizer
 
@@ -105,7 +105,7 @@ class Intake:
             raise RequestError("the prompt is empty: send at least one token", "prompt")
         if room < 1 or wanted > room:
             asked = "" if params.max_tokens is None else f" and max_tokens asks for {wanted} more"
-            raise RequestError(
+            raise ContextLengthError(
                 f"This model's maximum context length is {self._limits.max_model_len} tokens; the prompt has"
                 f" {len(prompt_ids)}{asked}. Shorten the prompt or lower max_tokens.",
                 "prompt" if room < 1 else "max_tokens",

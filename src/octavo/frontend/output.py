@@ -21,6 +21,7 @@ class StreamDelta(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: tuple[TokenLogprob, ...] = ()
     finish_reason: str | None = None
     num_cached: int = 0  # prompt tokens whose KV was found in the prefix cache
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()  # with the first token of choice 0, if asked for
     error: str | None = None  # with the finish reason `error`
 
 
@@ -156,6 +157,7 @@ class OutputProcessor:
             choice.finish = FinishReason.STOP
         else:
             choice.finish = output.finish
+        is_first = output.choice == 0 and not choice.token_ids and used
         choice.token_ids += output.token_ids[:used]
         choice.logprobs += output.logprobs[:used]
         text = "".join(pieces)
@@ -170,6 +172,7 @@ class OutputProcessor:
             logprobs=output.logprobs[:used],
             finish_reason=None if choice.finish is None else choice.finish.value,
             num_cached=output.num_cached,
+            prompt_logprobs=tuple(request.prompt_logprobs) if is_first else (),
             error=output.error,
         )
 

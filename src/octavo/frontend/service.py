@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import logging
 import shutil
-import tempfile
 import time
 from dataclasses import dataclass
 from enum import StrEnum
@@ -29,7 +28,7 @@ from octavo.frontend.flights import Flights
 from octavo.frontend.intake import PreparedRequest
 from octavo.frontend.output import OutputProcessor
 from octavo.frontend.updates import Update, Updates
-from octavo.link.folder import EngineSettings
+from octavo.link.folder import EngineSettings, new_run_folder
 from octavo.link.status_page import Phase, Status
 from octavo.link.wire import ToEngine, decode_from_engine, encode
 from octavo.protocol import (
@@ -75,12 +74,15 @@ class EngineLife:
 
 class EngineService:
     def __init__(
-        self, settings: EngineSettings, tokenizer: Tokenizer, *, module: str = ENGINE_MODULE
+        self, settings: EngineSettings, tokenizer: Tokenizer | None = None, *, module: str = ENGINE_MODULE
     ) -> None:
-        """`module` is what the engine process runs."""
+        """An engine takes long to start: it may do so before there is a tokenizer. See `use_tokenizer`.
+
+        `module` is what the engine process runs.
+        """
         self._settings = settings
         self._module = module
-        self._processor = OutputProcessor(tokenizer)
+        self._processor = None if tokenizer is None else OutputProcessor(tokenizer)
         self._flights = Flights()
         self._updates: dict[str, Updates] = {}
         self._folder: Path | None = None
@@ -98,8 +100,13 @@ class EngineService:
     # -- life ----------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="octavo-"))
+        self._folder = new_run_folder()
         self._supervisor = asyncio.create_task(self._supervise(self._folder), name="octavo-supervisor")
+
+    def use_tokenizer(self, tokenizer: Tokenizer) -> None:
+        """Once, before the first request."""
+        assert self._processor is None
+        self._processor = OutputProcessor(tokenizer)
 
     async def close(self) -> None:
         """End the engine. What is under way gets an error."""
@@ -143,13 +150,21 @@ class EngineService:
         flight = self._flights.get(request_id)
         return 0 if flight is None else flight.num_replays
 
+    @property
+    def _text(self) -> OutputProcessor:
+        assert self._processor is not None, "see `use_tokenizer`"
+        return self._processor
+
     # -- requests ------------------------------------------------------------------------------------
 
-    async def submit(self, prepared: PreparedRequest) -> Updates:
-        """Also while the engine is restarting: the request then waits for the next one."""
-        updates, flight = Updates(prepared.request_id), Flight(prepared)
+    async def submit(self, prepared: PreparedRequest, updates: Updates | None = None) -> Updates:
+        """Also while the engine is restarting: the request then waits for the next one.
+
+        Several requests may be read from the same `updates`; their names tell them apart.
+        """
+        updates, flight = updates or Updates(), Flight(prepared)
         self._updates[prepared.request_id] = updates
-        self._processor.open(prepared)
+        self._text.open(prepared)
         self._flights.add(flight)
         if self.state in (ServiceState.FAILED, ServiceState.CLOSED):
             self._end(flight, FinishReason.ERROR, self.failure or "the server is shutting down")
@@ -195,7 +210,7 @@ class EngineService:
     def _deliver(self, flight: Flight, output: TokenOutput) -> None:
         updates = self._updates[flight.request_id]
         try:
-            processed = self._processor.process(flight.note(output))
+            processed = self._text.process(flight.note(output))
         except Exception as error:  # whatever it is, it is this request's alone
             logger.exception("the text of request %s cannot be made", flight.request_id)
             self._send(Abort(flight.request_id))
@@ -220,7 +235,7 @@ class EngineService:
 
     def _forget(self, flight: Flight) -> None:
         self._flights.remove(flight)
-        self._processor.forget(flight.request_id)
+        self._text.forget(flight.request_id)
         del self._updates[flight.request_id]
 
     def _give_up(self, reason: str) -> None:

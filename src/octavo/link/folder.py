@@ -1,5 +1,6 @@
 """The folder of one engine process: who starts it writes the settings, and both find the socket there."""
 
+import tempfile
 from pathlib import Path
 from typing import Any, Self
 
@@ -10,6 +11,18 @@ from octavo.link.status_page import StatusPage
 
 EXIT_CANNOT_START = 3  # the settings or the checkpoint are wrong: to try again would not help
 LONGEST_SOCKET_PATH = 100  # bytes; the kernel's limit is 103 to 107
+
+
+LONGEST_BASE = 70  # characters: the name of a unix socket may have 107 in all
+
+
+def new_run_folder() -> Path:
+    """A folder for the folders of engines. Only the user may look into it."""
+    path = Path(tempfile.mkdtemp(prefix="octavo-"))
+    if len(str(path)) <= LONGEST_BASE:
+        return path
+    path.rmdir()
+    return Path(tempfile.mkdtemp(prefix="octavo-", dir="/tmp"))
 
 
 class EngineSettings(msgspec.Struct, frozen=True):

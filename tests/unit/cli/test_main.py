@@ -14,7 +14,7 @@ import pytest
 import octavo
 from octavo.cli.flags import CHAT_SAMPLING_FLAGS, SAMPLING_FLAGS, SamplingFlag, sampling_value
 from octavo.cli.main import build_parser, main
-from octavo.config import OptionSpec, option_specs
+from octavo.config import EngineOptions, OptionSpec, ServerOptions, option_specs
 from octavo.errors import CapacityError, ConfigError, OctavoError
 from octavo.protocol import SamplingParams
 
@@ -106,13 +106,21 @@ def test_every_option_is_a_flag_a_variable_and_a_key(
     ]
 
 
+def test_config_show_hides_the_key(run_octavo: Any) -> None:
+    for arguments in ((), ("--json",)):
+        ran = run_octavo("config", "show", "--api-key", "a-secret", *arguments)
+        assert "a-secret" not in ran.out
+        assert "(hidden)" in ran.out
+
+
 def test_config_show_is_a_table_of_value_and_origin(run_octavo: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OCTAVO_THREADS", "2")
     monkeypatch.setenv("OCTAVO_THREAD", "2")
     ran = run_octavo("config", "show", "--kv-memory", "1KiB", "--no-prefix-caching")
     rows = [line.split(maxsplit=2) for line in ran.out.splitlines()]
     assert rows[0] == ["option", "value", "origin"]
-    assert [row[0] for row in rows[1:]] == [spec.name for spec in option_specs()]
+    specs = option_specs(EngineOptions) + option_specs(ServerOptions)
+    assert [row[0] for row in rows[1:]] == [spec.name for spec in specs]
     assert ["threads", "2", "environment OCTAVO_THREADS"] in rows
     assert ["kv_memory", "1024", "flag --kv-memory"] in rows
     assert ["prefix_caching", "false", "flag --prefix-caching"] in rows

@@ -1,0 +1,25 @@
+"""`octavo serve`: an OpenAI-compatible HTTP server."""
+
+import argparse
+
+from octavo.cli.flags import add_option_flags
+from octavo.cli.invocation import Invocation
+from octavo.cli.model import require_model
+from octavo.config import EngineOptions, ServerOptions
+
+USAGE = "serve MODEL"
+DESCRIPTION = """\
+Serve a model over HTTP, with the API that OpenAI's clients speak.
+The port answers at once, with 503 until the model is loaded. SIGTERM lets answers under way finish."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model_argument", metavar="MODEL", nargs="?", help="hub id or path of a checkpoint")
+    add_option_flags(parser, (ServerOptions, EngineOptions))
+
+
+def run(call: Invocation) -> int:
+    require_model(call.options, "serve")
+    from octavo.server.serve import serve
+
+    return serve(call.options, call.resolved.server)

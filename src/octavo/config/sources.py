@@ -1,0 +1,114 @@
+"""Where the values of options come from: flags, variables, a YAML file, defaults."""
+
+import re
+import types
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from octavo.config.definition import VARIABLE_PREFIX, OptionSpec, nearest_name, option_specs_of
+from octavo.config.engine import EngineOptions
+from octavo.config.server import ServerOptions
+from octavo.errors import ConfigError
+
+CONFIG_VARIABLE = "OCTAVO_CONFIG"
+# Variables that are ours but no option: they never draw a "did you mean".
+OTHER_VARIABLES = re.compile(r"OCTAVO_(CONFIG|KERNEL_LIBRARY|TEST_\w+|CI_\w+)")
+
+
+class Source(StrEnum):
+    FLAG = "flag"
+    ENVIRONMENT = "environment"
+    FILE = "file"
+    DEFAULT = "default"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a value came from; `place` is the flag, the variable, or path:key."""
+
+    source: Source
+    place: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.source} {self.place}".rstrip()
+
+
+@dataclass(frozen=True)
+class ResolvedOptions:
+    options: EngineOptions
+    server: ServerOptions
+    origins: Mapping[str, Origin]
+    warnings: tuple[str, ...] = ()
+
+
+def resolve_options(
+    flags: Mapping[str, Any], environ: Mapping[str, str], config_file: Path | None = None
+) -> ResolvedOptions:
+    """Merge the sources: flags, then OCTAVO_* variables, then the YAML file, then defaults.
+
+    `flags` holds only what was given. The text "none" stands for no value, in every source.
+    """
+    specs = {spec.name: spec for kind in (EngineOptions, ServerOptions) for spec in option_specs_of(kind)}
+    if config_file is None and environ.get(CONFIG_VARIABLE):
+        config_file = Path(environ[CONFIG_VARIABLE])
+
+    values: dict[str, Any] = {}
+    origins = {name: Origin(Source.DEFAULT) for name in specs}
+    if config_file is not None:
+        for key, value in _read_config_file(config_file).items():
+            values[key], origins[key] = value, Origin(Source.FILE, f"{config_file}:{key}")
+    for spec in specs.values():
+        if environ.get(spec.variable):  # an empty variable counts as unset
+            values[spec.name] = environ[spec.variable]
+            origins[spec.name] = Origin(Source.ENVIRONMENT, spec.variable)
+    for name, value in flags.items():
+        values[name], origins[name] = value, Origin(Source.FLAG, "--" + name.replace("_", "-"))
+
+    for name, value in values.items():
+        if isinstance(value, str) and value.lower() == "none" and name in specs and specs[name].is_optional:
+            values[name] = None
+    for_server = {name: value for name, value in values.items() if _is_for_server(name)}
+    for_engine = {name: value for name, value in values.items() if name not in for_server}
+    return ResolvedOptions(
+        EngineOptions.model_validate(for_engine, context=origins),
+        ServerOptions.model_validate(for_server, context=origins),
+        types.MappingProxyType(origins),
+        _unknown_variables(environ, specs.values()),
+    )
+
+
+def _is_for_server(name: str) -> bool:
+    """Whose option it is; a slip is told by whoever has the nearest name."""
+    if name in ServerOptions.model_fields or name in EngineOptions.model_fields:
+        return name in ServerOptions.model_fields
+    return not nearest_name(name, EngineOptions.model_fields) and bool(
+        nearest_name(name, ServerOptions.model_fields)
+    )
+
+
+def _read_config_file(path: Path) -> dict[str, Any]:
+    try:
+        content = msgspec.yaml.decode(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"cannot read the config file {path}: {error.strerror or error}") from error
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"the config file {path} is not YAML: {' '.join(str(error).split())}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ConfigError(f"the config file {path} must hold one option per line, such as 'page_size: 32'")
+    return {str(key): value for key, value in content.items()}
+
+
+def _unknown_variables(environ: Mapping[str, str], specs: Iterable[OptionSpec]) -> tuple[str, ...]:
+    known = [spec.variable for spec in specs]
+    return tuple(
+        f"{name} is set but is not an option{nearest_name(name, known)}"
+        for name in sorted(environ)
+        if name.startswith(VARIABLE_PREFIX) and name not in known and not OTHER_VARIABLES.fullmatch(name)
+    )

@@ -1,0 +1,1 @@
+"""The HTTP server: what OpenAI's clients say, and what they expect to hear. Wire names live only here."""

@@ -1,0 +1,63 @@
+"""The application: who answers what, and what stands before it."""
+
+from typing import Any
+
+from fastapi import APIRouter, Depends, FastAPI, Request
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
+
+import octavo
+from octavo.errors import OctavoError
+from octavo.server import chat, completions, models, probes, tokenize
+from octavo.server.auth import Keys, require_key
+from octavo.server.boundary import Boundary
+from octavo.server.errors import ApiError, as_api_error, error_response
+from octavo.server.state import ServerState
+
+
+def build_app(state: ServerState, keys: Keys) -> FastAPI:
+    app = FastAPI(
+        title="octavo",
+        version=octavo.__version__,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.server = state
+    app.state.keys = keys
+    app.include_router(probes.router)
+    # Default deny: whatever is not a probe goes in here, behind the key.
+    for router in (chat.router, completions.router, models.router, tokenize.router, schema_router(app)):
+        app.include_router(router, dependencies=[Depends(require_key)])
+    app.add_exception_handler(OctavoError, _of_octavo)
+    app.add_exception_handler(HTTPException, _of_http)
+    if state.options.cors_origins is not None:
+        origins = [origin.strip() for origin in state.options.cors_origins.split(",")]
+        app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
+    app.add_middleware(Boundary)
+    return app
+
+
+def schema_router(app: FastAPI) -> APIRouter:
+    """The description of the API, for those who may use it."""
+    router = APIRouter()
+
+    @router.get("/openapi.json", include_in_schema=False)
+    async def openapi() -> dict[str, Any]:
+        return app.openapi()
+
+    return router
+
+
+async def _of_octavo(request: Request, error: Exception) -> Response:
+    return error_response(as_api_error(error))
+
+
+async def _of_http(request: Request, error: Exception) -> Response:
+    """Starlette's own: no such route, or not with this method."""
+    assert isinstance(error, HTTPException)
+    words = {404: "there is no such endpoint", 405: "this endpoint does not take that method"}
+    message = words.get(error.status_code, "the request cannot be answered")
+    return error_response(ApiError(error.status_code, message, headers=dict(error.headers or {})))

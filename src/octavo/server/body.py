@@ -1,0 +1,73 @@
+"""From the bytes of a request to a checked model of it, within limits of size and time."""
+
+import asyncio
+from typing import TypeVar
+
+import msgspec
+from fastapi import Request
+from pydantic import ValidationError
+
+from octavo.config import format_size
+from octavo.server.errors import ApiError, ClientGone, invalid, of_validation
+from octavo.server.schema import WireModel
+
+BODY_SECONDS = 60.0
+
+Body = TypeVar("Body", bound=WireModel)
+
+
+async def read_request(request: Request, kind: type[Body], max_bytes: int) -> Body:
+    # Web pages can send forms and plain text anywhere without asking; JSON they cannot.
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise ApiError(415, "send JSON, with the header 'Content-Type: application/json'")
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise ApiError(415, "compressed bodies are not taken: send plain JSON")
+    return parse(await _read(request, max_bytes), kind)
+
+
+def parse(body: bytes, kind: type[Body]) -> Body:
+    """Strict JSON: numbers are finite, strings are Unicode, nesting is bounded."""
+    try:
+        content = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise invalid("the body is not valid JSON") from error
+    if not isinstance(content, dict):
+        raise invalid("the body must be a JSON object")
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        raise of_validation(error) from error
+    except RecursionError as error:
+        raise invalid("the body is nested too deeply") from error
+
+
+async def _read(request: Request, max_bytes: int) -> bytes:
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared[:20]) > max_bytes:
+        raise _too_large(max_bytes)
+    pieces: list[bytes] = []
+    num_bytes = 0
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            while True:
+                message = await request.receive()
+                if message["type"] != "http.request":
+                    raise ClientGone
+                piece = message.get("body", b"")
+                num_bytes += len(piece)
+                if num_bytes > max_bytes:
+                    raise _too_large(max_bytes)
+                pieces.append(piece)
+                if not message.get("more_body", False):
+                    return b"".join(pieces)
+    except TimeoutError as error:
+        raise ApiError(408, "the body did not arrive in time", headers={"connection": "close"}) from error
+
+
+def _too_large(max_bytes: int) -> ApiError:
+    return ApiError(
+        413,
+        f"the body is larger than {format_size(max_bytes)}",
+        code="request_too_large",
+        headers={"connection": "close"},
+    )

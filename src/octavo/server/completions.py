@@ -1,0 +1,218 @@
+"""POST /v1/completions"""
+
+from contextlib import AsyncExitStack
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from octavo.frontend.intake import PreparedRequest, Prompt
+from octavo.frontend.output import Choice, RequestOutput, StreamDelta
+from octavo.server.auth import caller
+from octavo.server.body import read_request
+from octavo.server.chat import head
+from octavo.server.errors import invalid, unsupported
+from octavo.server.generation import Asked, Generation, raise_if_failed
+from octavo.server.logprobs import LegacyLogprobs, joined, prompt_logprobs
+from octavo.server.openapi import json_body
+from octavo.server.sampling_request import completion_params
+from octavo.server.schema import CompletionRequest
+from octavo.server.sse import ChunkFrame, EventStream, encode
+from octavo.server.state import ServerState
+from octavo.server.usage import explanation, usage, usage_of
+
+router = APIRouter()
+
+
+@router.post("/v1/completions", openapi_extra=json_body(CompletionRequest))
+async def completions(request: Request) -> Response:
+    state: ServerState = request.app.state.server
+    state.check_ready()
+    state.admission.check_door()
+    body = await read_request(request, CompletionRequest, state.options.max_body)
+    check_supported(body)
+    state.check_model(body.model)
+    asked = Asked(
+        response_id=state.new_id("cmpl"),
+        fields=body,
+        params=completion_params(body, state.model.defaults),
+        identity=caller(request),
+        add_special_tokens=body.add_special_tokens is not False,
+    )
+    async with AsyncExitStack() as stack:
+        generation = await stack.enter_async_context(Generation(state, asked, request.receive))
+        await generation.prepare(as_prompts(body))
+        await generation.submit()
+        if body.stream:
+            stack.pop_all()
+            return EventStream(generation, CompletionChunks(generation, body))
+        outputs = await generation.finish()
+        return Response(encode(whole_answer(generation, body, outputs)), media_type="application/json")
+
+
+def check_supported(body: CompletionRequest) -> None:
+    if body.suffix:
+        raise unsupported("suffix", "suffix")
+    if body.best_of is not None and body.best_of != (body.n or 1):
+        raise unsupported("best_of", "best_of other than n")
+    if body.stream and body.prompt_logprobs is not None:
+        raise unsupported("prompt_logprobs", "prompt_logprobs in a stream")
+
+
+def as_prompts(body: CompletionRequest) -> list[Prompt]:
+    """A text, ids, or a list of either."""
+    prompt = body.prompt
+    if isinstance(prompt, str):
+        return [prompt]
+    if not prompt:
+        raise invalid("prompt: the list is empty", "prompt")
+    if isinstance(prompt[0], int):
+        return [prompt]
+    return list(prompt)
+
+
+def shows_only_prompt(body: CompletionRequest) -> bool:
+    return bool(body.echo) and body.max_tokens == 0
+
+
+def whole_answer(
+    generation: Generation, body: CompletionRequest, outputs: list[RequestOutput]
+) -> dict[str, Any]:
+    n = generation.asked.params.n
+    answer = head(generation, "text_completion") | {
+        "choices": [
+            whole_choice(generation, body, output, choice, index * n + choice.index)
+            for index, output in enumerate(outputs)
+            for choice in output.choices
+        ],
+        "usage": usage_of(outputs, hidden=n * len(outputs) if shows_only_prompt(body) else 0),
+    }
+    if body.wants_explanation:
+        answer["octavo"] = explanation(generation)
+    return answer
+
+
+def whole_choice(
+    generation: Generation, body: CompletionRequest, output: RequestOutput, choice: Choice, index: int
+) -> dict[str, Any]:
+    tokenizer = generation.state.model.tokenizer
+    echo = Echo(generation, body, output.prompt, output.prompt_ids)
+    if shows_only_prompt(body):
+        choice = msgspec.structs.replace(
+            choice, text="", token_ids=(), logprobs=None if choice.logprobs is None else ()
+        )
+    text, logprobs = choice.text, None
+    if choice.logprobs is not None:
+        logprobs = echo.logprobs.of_answer(choice.logprobs) if not body.echo else None
+    if body.echo:
+        text = echo.text + choice.text
+        if choice.logprobs is not None:
+            logprobs = joined(
+                echo.logprobs.of_prompt(output.prompt_ids, output.prompt_logprobs or ()),
+                echo.logprobs.of_answer(choice.logprobs),
+            )
+    shown: dict[str, Any] = {
+        "index": index,
+        "text": text,
+        "logprobs": logprobs,
+        "finish_reason": choice.finish_reason,
+    }
+    if body.return_token_ids:
+        shown |= {"prompt_token_ids": output.prompt_ids, "token_ids": choice.token_ids}
+    if body.prompt_logprobs is not None and output.prompt_logprobs is not None:
+        shown["prompt_logprobs"] = prompt_logprobs(tokenizer, output.prompt_logprobs)
+    return shown
+
+
+class Echo:
+    """One choice's text and logprobs, with its prompt before it if that is wanted."""
+
+    def __init__(
+        self, generation: Generation, body: CompletionRequest, prompt: str | None, prompt_ids: tuple[int, ...]
+    ) -> None:
+        tokenizer = generation.state.model.tokenizer
+        skips = generation.asked.params.skip_special_tokens
+        self.text = tokenizer.decode(prompt_ids, skip_special_tokens=skips) if prompt is None else prompt
+        self.logprobs = LegacyLogprobs(tokenizer, skip_special_tokens=skips)
+
+
+class CompletionChunks:
+    """Events of streamed completions. A plain piece of text costs one encoding of that text and a join."""
+
+    def __init__(self, generation: Generation, body: CompletionRequest) -> None:
+        self._generation = generation
+        self._body = body
+        self._frame = ChunkFrame(head(generation, "text_completion"), has_usage=body.includes_usage)
+        self._wants_logprobs = body.logprobs is not None
+        self._is_plain = not (self._wants_logprobs or body.return_token_ids or body.has_continuous_usage)
+        self._shows_only_prompt = shows_only_prompt(body)
+        self._plain_starts: dict[int, bytes] = {}  # of choices that have begun
+        self._plain_end = b',"logprobs":null,"finish_reason":null}' + self._frame.end
+        self._echoes: dict[int, Echo] = {}
+        # The prompt's logprobs come with choice 0: until then, what the others say is held back.
+        self._held: dict[str, list[StreamDelta]] | None = (
+            {one.name: [] for one in generation.prepared} if body.echo and self._wants_logprobs else None
+        )
+        self._scores: dict[str, tuple[Any, ...]] = {}
+        self._num_completion = 0
+
+    def of_delta(self, delta: StreamDelta) -> bytes:
+        if self._is_plain and delta.finish_reason is None and not self._shows_only_prompt:
+            start = self._plain_starts.get(self._generation.choice_index(delta))
+            if start is not None:
+                return start + encode(delta.text) + self._plain_end if delta.text else b""
+        raise_if_failed(delta.finish_reason, delta.error)
+        if self._held is not None and delta.request_id in self._held:
+            return self._release(delta, self._held)
+        return self._full(delta)
+
+    def at_end(self) -> bytes:
+        body, generation = self._body, self._generation
+        more = {"octavo": explanation(generation)} if body.wants_explanation else {}
+        if body.includes_usage:
+            hidden = generation.asked.params.n * len(generation.prepared) if self._shows_only_prompt else 0
+            counted = usage_of(generation.results.values(), hidden=hidden)
+            return self._frame.chunk(b"", usage=counted, **more)
+        return self._frame.chunk(b"", **more) if more else b""
+
+    def _release(self, delta: StreamDelta, held: dict[str, list[StreamDelta]]) -> bytes:
+        if delta.choice != 0:
+            held[delta.request_id].append(delta)
+            return b""
+        self._scores[delta.request_id] = delta.prompt_logprobs
+        return b"".join(self._full(one) for one in (delta, *held.pop(delta.request_id)))
+
+    def _full(self, delta: StreamDelta) -> bytes:
+        index, prompt = self._generation.choice_index(delta), self._generation.prompt_of(delta)
+        is_first = index not in self._plain_starts
+        self._plain_starts[index] = self._frame.start + b'{"index":' + str(index).encode() + b',"text":'
+        if self._shows_only_prompt:
+            delta = msgspec.structs.replace(delta, text="", token_ids=(), logprobs=())
+        if is_first:
+            self._echoes[index] = Echo(self._generation, self._body, prompt.prompt, prompt.prompt_ids)
+        echo = self._echoes[index]
+        choice: dict[str, Any] = {
+            "index": index,
+            "text": echo.text + delta.text if is_first and self._body.echo else delta.text,
+            "logprobs": self._logprobs(echo, delta, prompt, is_first) if self._wants_logprobs else None,
+            "finish_reason": delta.finish_reason,
+        }
+        if self._body.return_token_ids:
+            choice["token_ids"] = delta.token_ids
+            choice["prompt_token_ids"] = prompt.prompt_ids if is_first else None
+        more: dict[str, Any] = {}
+        if self._body.has_continuous_usage:
+            self._num_completion += len(delta.token_ids)
+            num_prompt = sum(len(one.prompt_ids) for one in self._generation.prepared)
+            more["usage"] = usage(num_prompt, self._num_completion, delta.num_cached)
+        return self._frame.chunk(encode(choice), **more)
+
+    def _logprobs(
+        self, echo: Echo, delta: StreamDelta, prompt: PreparedRequest, is_first: bool
+    ) -> dict[str, Any]:
+        if not (is_first and self._body.echo):
+            return echo.logprobs.of_answer(delta.logprobs)
+        scores = self._scores.get(delta.request_id, ())
+        first = echo.logprobs.of_prompt(prompt.prompt_ids, scores)
+        return joined(first, echo.logprobs.of_answer(delta.logprobs))

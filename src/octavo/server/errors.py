@@ -1,0 +1,127 @@
+"""What a client is told when something goes wrong: one shape, fixed words, never anything of the inside."""
+
+import logging
+import math
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from pydantic import ValidationError
+from starlette.responses import Response
+
+from octavo.errors import ContextLengthError, OctavoError, RequestError, TemplateError
+
+logger = logging.getLogger(__name__)
+
+
+class ApiError(OctavoError):
+    """An answer other than 200. The message is for the client to read."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str = "invalid_request_error",
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+        self.param = param
+        self.code = code
+        self.headers = dict(headers or {})
+
+    @property
+    def body(self) -> dict[str, Any]:
+        return {
+            "error": {"message": str(self), "type": self.kind, "param": self.param, "code": self.code},
+        }
+
+
+class ClientGone(Exception):
+    """The client has closed the connection: there is nobody to answer."""
+
+
+def invalid(message: str, param: str | None = None) -> ApiError:
+    return ApiError(400, message, param=param)
+
+
+def unsupported(param: str, what: str) -> ApiError:
+    return ApiError(400, f"{what} is not supported by this server", param=param, code="unsupported_parameter")
+
+
+def unavailable(message: str, *, code: str, retry_after: float = 1.0) -> ApiError:
+    return ApiError(
+        503, message, kind="service_unavailable_error", code=code, headers=_retry_after(retry_after)
+    )
+
+
+def too_many(message: str, retry_after: float) -> ApiError:
+    return ApiError(
+        429,
+        message,
+        kind="rate_limit_error",
+        code="rate_limit_exceeded",
+        headers=_retry_after(retry_after),
+    )
+
+
+def internal() -> ApiError:
+    """The id is all that the client sees; the log says the rest beside the same id."""
+    error_id = secrets.token_hex(8)
+    return ApiError(
+        500,
+        f"the server failed to answer this request; its log has the details under error id {error_id}",
+        kind="server_error",
+        code="internal_error",
+    )
+
+
+def as_api_error(error: Exception) -> ApiError:
+    """Whatever was raised, as an answer. What nobody expected is logged here, with its traceback."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, ContextLengthError):
+        return ApiError(400, str(error), param=error.param, code="context_length_exceeded")
+    if isinstance(error, RequestError):
+        return ApiError(400, str(error), param=error.param)
+    if isinstance(error, TemplateError):
+        return ApiError(400, str(error), param="messages")
+    answer = internal()
+    logger.error("%s", answer, exc_info=error)
+    return answer
+
+
+def of_validation(error: ValidationError) -> ApiError:
+    """The first thing that is wrong with a body, by the name the client gave it."""
+    problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    param = _path(problem["loc"])
+    return invalid(f"{param}: {problem['msg']}" if param else problem["msg"], param or None)
+
+
+def error_response(error: ApiError) -> Response:
+    return Response(
+        msgspec.json.encode(error.body), error.status, error.headers, media_type="application/json"
+    )
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    """messages, 0, content -> messages[0].content. Names of the alternatives of a union are left out."""
+    path = ""
+    for part in location:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif part.isidentifier() and part not in {"str", "int", "float", "bool"} and not part[:1].isupper():
+            path += f".{part}" if path else part
+    return path
+
+
+def _retry_after(seconds: float) -> dict[str, str]:
+    return {
+        "retry-after": str(max(1, math.ceil(seconds))),
+        "retry-after-ms": str(max(1, round(seconds * 1000))),
+    }

@@ -1,0 +1,98 @@
+"""Log-probabilities in the three shapes that clients know."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from octavo.protocol import TokenLogprob
+from octavo.text.detokenizer import IncrementalDetokenizer
+from octavo.text.tokenizer import Tokenizer
+
+LOWEST = -9999.0  # JSON has no infinity
+
+
+def finite(logprob: float) -> float:
+    return max(logprob, LOWEST)
+
+
+def chat_logprobs(tokenizer: Tokenizer, logprobs: Iterable[TokenLogprob]) -> dict[str, Any]:
+    return {"content": [_chat_entry(tokenizer, entry) for entry in logprobs], "refusal": None}
+
+
+def _chat_entry(tokenizer: Tokenizer, entry: TokenLogprob) -> dict[str, Any]:
+    return _chat_token(tokenizer, entry.token_id, entry.logprob) | {
+        "top_logprobs": [_chat_token(tokenizer, token_id, logprob) for token_id, logprob in entry.top]
+    }
+
+
+def _chat_token(tokenizer: Tokenizer, token_id: int, logprob: float) -> dict[str, Any]:
+    return {
+        "token": tokenizer.token_text(token_id),
+        "logprob": finite(logprob),
+        "bytes": list(tokenizer.token_bytes(token_id)),
+    }
+
+
+def legacy_token(tokenizer: Tokenizer, token_id: int) -> str:
+    """A token that is no text by itself is written as its bytes, so that two of them stay different."""
+    piece = tokenizer.token_bytes(token_id)
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
+
+
+class LegacyLogprobs:
+    """Of one choice of a completion, piece by piece: offsets count through, from an echoed prompt on."""
+
+    def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool) -> None:
+        self._tokenizer = tokenizer
+        self._text = IncrementalDetokenizer(tokenizer, skip_special_tokens=skip_special_tokens)
+        self._offset = 0
+
+    def of_prompt(self, prompt_ids: Sequence[int], scores: Sequence[TokenLogprob]) -> dict[str, Any]:
+        """The first token has nothing before it, and so no probability."""
+        return self._entries([(prompt_ids[0], None), *((score.token_id, score) for score in scores)])
+
+    def of_answer(self, scores: Sequence[TokenLogprob]) -> dict[str, Any]:
+        return self._entries([(score.token_id, score) for score in scores])
+
+    def _entries(self, scored: Sequence[tuple[int, TokenLogprob | None]]) -> dict[str, Any]:
+        offsets = []
+        for token_id, _ in scored:
+            offsets.append(self._offset)
+            self._offset += len(self._text.push((token_id,)))
+        return {
+            "tokens": [legacy_token(self._tokenizer, token_id) for token_id, _ in scored],
+            "token_logprobs": [None if score is None else finite(score.logprob) for _, score in scored],
+            "top_logprobs": [None if score is None else self._top(score) for _, score in scored],
+            "text_offset": offsets,
+        }
+
+    def _top(self, score: TokenLogprob) -> dict[str, float]:
+        """The best, and the token itself if it is not one of them."""
+        best: dict[str, float] = {}
+        for token_id, logprob in (*score.top, (score.token_id, score.logprob)):
+            best.setdefault(legacy_token(self._tokenizer, token_id), finite(logprob))
+        return best
+
+
+def joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """Two pieces of legacy logprobs, one after the other."""
+    return {name: first[name] + second[name] for name in first}
+
+
+def prompt_logprobs(tokenizer: Tokenizer, scores: Sequence[TokenLogprob]) -> list[dict[str, Any] | None]:
+    """A mapping of token id to its score for every token of the prompt; none for the first."""
+    return [None, *(_by_id(tokenizer, score) for score in scores)]
+
+
+def _by_id(tokenizer: Tokenizer, score: TokenLogprob) -> dict[str, Any]:
+    ranks = {token_id: rank for rank, (token_id, _) in enumerate(score.top, start=1)}
+    return {
+        str(token_id): {
+            "logprob": finite(logprob),
+            "rank": ranks.get(token_id),
+            "decoded_token": tokenizer.token_text(token_id),
+        }
+        for token_id, logprob in dict([*score.top, (score.token_id, score.logprob)]).items()
+    }

@@ -1,0 +1,85 @@
+"""Messages as clients write them to messages as chat templates read them, and those to a prompt."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from octavo.server.errors import invalid, unsupported
+from octavo.server.schema import ContentPart, Message, TemplateFields, ToolCall
+from octavo.server.state import ServerState
+
+
+async def render(state: ServerState, messages: Sequence[Message], fields: TemplateFields) -> str:
+    """The prompt, by the checkpoint's own template; long conversations are rendered beside the event loop."""
+    plain = [template_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
+    kwargs = dict(fields.chat_template_kwargs or {})
+    reserved = {"messages", "tools", "add_generation_prompt", "continue_final_message"} & set(kwargs)
+    if reserved:
+        raise invalid(f"chat_template_kwargs: {min(reserved)} is set otherwise", "chat_template_kwargs")
+    if fields.reasoning_effort is not None:
+        kwargs.setdefault("reasoning_effort", fields.reasoning_effort)
+    continues = bool(fields.continue_final_message)
+    if continues and fields.add_generation_prompt:
+        raise invalid(
+            "continue_final_message and add_generation_prompt exclude each other", "continue_final_message"
+        )
+
+    def run() -> str:
+        return state.model.template.render(
+            plain,
+            add_generation_prompt=fields.add_generation_prompt is not False,
+            continue_final_message=continues,
+            **kwargs,
+        )
+
+    return await state.in_thread(sum(len(str(message["content"])) for message in plain), run)
+
+
+def template_message(message: Message, where: str) -> dict[str, Any]:
+    """Only what was said. Templates know no developer, and expect arguments of calls as objects."""
+    plain: dict[str, Any] = {
+        "role": "system" if message.role == "developer" else message.role,
+        "content": _text(message.content, f"{where}.content"),
+    }
+    for name in ("name", "reasoning_content", "reasoning", "tool_call_id"):
+        if (value := getattr(message, name)) is not None:
+            plain[name] = value
+    if message.refusal is not None and not plain["content"]:
+        plain["content"] = message.refusal
+    if message.tool_calls:
+        plain["tool_calls"] = [
+            _tool_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(message.tool_calls)
+        ]
+    elif message.content is None and message.refusal is None:
+        raise invalid(f"{where}.content: a message without tool calls needs a content", f"{where}.content")
+    return plain
+
+
+def _text(content: str | list[ContentPart] | None, where: str) -> str:
+    if not isinstance(content, list):
+        return content or ""
+    texts = []
+    for index, part in enumerate(content):
+        text = part.refusal if part.type == "refusal" else part.text
+        if part.type not in ("text", "refusal", "input_text", "output_text"):
+            raise unsupported(f"{where}[{index}]", f"content of the type {part.type[:40]!r}")
+        if text is None:
+            raise invalid(f"{where}[{index}]: the part has no text", f"{where}[{index}]")
+        texts.append(text)
+    return "".join(texts)
+
+
+def _tool_call(call: ToolCall, where: str) -> dict[str, Any]:
+    arguments: Any = call.function.arguments
+    if isinstance(arguments, str):
+        try:
+            arguments = msgspec.json.decode(arguments or "{}")
+        except (msgspec.DecodeError, RecursionError) as error:
+            param = f"{where}.function.arguments"
+            raise invalid(f"{param}: the arguments are not valid JSON", param) from error
+    return {
+        **({} if call.id is None else {"id": call.id}),
+        "type": "function",
+        "function": {"name": call.function.name, "arguments": {} if arguments is None else arguments},
+    }

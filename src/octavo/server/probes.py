@@ -1,0 +1,30 @@
+"""Is it alive, is it ready? The only endpoints that ask for no key; they tell nothing about anybody."""
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse
+
+from octavo.server.state import ServerState
+
+router = APIRouter()
+
+
+@router.get("/livez")
+async def livez(request: Request) -> JSONResponse:
+    """Not live: no step can run and none will. Restart me."""
+    state: ServerState = request.app.state.server
+    return _answer(state.service.is_live, {"status": "live" if state.service.is_live else "dead"})
+
+
+@router.get("/readyz")
+@router.get("/healthz")
+@router.get("/health")
+async def readyz(request: Request) -> JSONResponse:
+    """Not ready: send requests elsewhere."""
+    state: ServerState = request.app.state.server
+    return _answer(state.is_ready and state.service.is_live, state.readiness)
+
+
+def _answer(is_well: bool, content: dict[str, Any]) -> JSONResponse:
+    return JSONResponse(content, 200 if is_well else 503, None if is_well else {"retry-after": "1"})

@@ -1,0 +1,134 @@
+"""The server from the start of its engine to the end of its last answer."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import time
+from collections.abc import Iterator
+from typing import Self
+
+import uvicorn
+
+from octavo.checkpoint import open_checkpoint
+from octavo.config import EngineOptions, ServerOptions, counted
+from octavo.frontend.service import EngineService, ServiceState
+from octavo.server.app import build_app
+from octavo.server.auth import Keys
+from octavo.server.early import EarlyAnswers
+from octavo.server.http_protocol import BoundedHttpProtocol
+from octavo.server.state import ServedModel, ServerState
+from octavo.server.stopping import Stopping
+
+logger = logging.getLogger(__name__)
+
+KEEP_ALIVE_SECONDS = 75  # longer than clients and proxies keep an idle connection: they close it, not we
+BACKLOG = 4096
+CLOSING_SECONDS = 5  # for the last bytes to reach clients, once every answer is complete
+POLL_SECONDS = 0.05
+
+EXIT_FAILED = 1
+
+
+class HttpServer(uvicorn.Server):
+    """Leaves signals to us: a server that is told to stop first finishes its answers."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class RunningServer:
+    """Made in any thread; run in the event loop."""
+
+    def __init__(self, server_options: ServerOptions, model: ServedModel, keys: Keys) -> None:
+        self._server_options = server_options
+        self._model = model
+        self._keys = keys
+
+    @classmethod
+    def open(cls, options: EngineOptions, server_options: ServerOptions) -> Self:
+        """Reads the checkpoint's text side."""
+        checkpoint = open_checkpoint(
+            options.model,
+            checkpoint_path=options.checkpoint_path,
+            revision=options.revision,
+            tokenizer=options.tokenizer,
+        )
+        keys = Keys.from_options(server_options)
+        model = ServedModel.of_checkpoint(checkpoint, server_options.served_model_name, int(time.time()))
+        return cls(server_options, model, keys)
+
+    async def run(
+        self,
+        service: EngineService,
+        listener: socket.socket,
+        early: EarlyAnswers | None,
+        stopping: Stopping,
+    ) -> int:
+        """`service` has been started, and is closed by who started it too: twice does no harm."""
+        service.use_tokenizer(self._model.tokenizer)
+        state = ServerState(self._server_options, self._model, service)
+        http = HttpServer(self._http_config(state))
+        if early is not None:
+            early.close()
+        serving = asyncio.create_task(http.serve([listener]))
+        try:
+            is_up = await self._started(service, stopping)
+            if is_up:
+                logger.info("%s is ready at %s", self._model.name, self._url(listener))
+                await stopping.first.wait()
+            state.is_draining = True
+            await self._drained(state, stopping)
+        finally:
+            await service.close()
+            http.should_exit = True
+            http.force_exit = stopping.second.is_set()
+            await serving
+            state.close()
+        failed = service.failure is not None and not stopping.first.is_set()
+        if failed:
+            logger.error("the server stops, since it has no engine")
+        return EXIT_FAILED if failed or stopping.second.is_set() else 0
+
+    async def _started(self, service: EngineService, stopping: Stopping) -> bool:
+        waits = [asyncio.create_task(service.wait_until_ready()), asyncio.create_task(stopping.first.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        return service.state is ServiceState.READY
+
+    async def _drained(self, state: ServerState, stopping: Stopping) -> None:
+        """Until every answer under way is complete, or patience ends."""
+        if state.num_open:
+            logger.info("waiting for %s under way", counted(state.num_open, "request"))
+        deadline = time.monotonic() + self._server_options.grace
+        while state.num_open and time.monotonic() < deadline and not stopping.second.is_set():
+            await asyncio.sleep(POLL_SECONDS)
+        if state.num_open:
+            logger.warning("%s not complete when time is up", counted(state.num_open, "request"))
+
+    def _http_config(self, state: ServerState) -> uvicorn.Config:
+        return uvicorn.Config(
+            build_app(state, self._keys),
+            http=BoundedHttpProtocol,
+            ws="none",
+            loop="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            backlog=BACKLOG,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=CLOSING_SECONDS,
+            ssl_certfile=self._server_options.tls_cert,
+            ssl_keyfile=self._server_options.tls_key,
+        )
+
+    def _url(self, listener: socket.socket) -> str:
+        scheme = "http" if self._server_options.tls_cert is None else "https"
+        host, port = listener.getsockname()[:2]
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/v1"

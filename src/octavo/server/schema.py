@@ -1,0 +1,151 @@
+"""Requests as clients write them. Unknown fields are tolerated, known ones are checked strictly:
+a number is a number, not a string of one. Ranges are checked at the one door, `frontend.intake`."""
+
+from typing import Annotated, Any, Literal
+
+import pydantic
+from pydantic import Field
+
+TokenIds = list[int]
+
+
+class WireModel(pydantic.BaseModel, strict=True, extra="ignore", allow_inf_nan=False):
+    """`null` always means the same as leaving the field out."""
+
+
+class StreamOptions(WireModel):
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class OctavoOptions(WireModel):
+    prompt: bool = Field(False, description="show the prompt as the chat template has rendered it")
+
+
+class SamplingFields(WireModel):
+    """What completions and chat have in common."""
+
+    model: str | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    n: int | None = None
+    stop: str | list[str] | None = None
+    seed: int | None = None
+    logit_bias: dict[str, float] | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = Field(None, description="accepted and ignored")
+    # Extensions.
+    top_k: int | None = Field(None, description="0 or -1: off")
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    ignore_eos: bool | None = None
+    min_tokens: int | None = None
+    stop_token_ids: TokenIds | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    prompt_logprobs: int | None = None
+    return_token_ids: bool | None = None
+    priority: int | None = Field(None, description="smaller is more urgent")
+    timeout: float | None = Field(None, description="seconds after which the request is ended")
+    cache_salt: str | None = Field(None, description="prompts share cached prefixes within a salt only")
+    octavo: bool | OctavoOptions | None = Field(None, description="explain the answer")
+
+    @property
+    def includes_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def has_continuous_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.continuous_usage_stats)
+
+    @property
+    def wants_explanation(self) -> bool:
+        return bool(self.octavo)
+
+    @property
+    def wants_prompt_shown(self) -> bool:
+        return isinstance(self.octavo, OctavoOptions) and self.octavo.prompt
+
+
+class CompletionRequest(SamplingFields):
+    prompt: str | list[str] | TokenIds | list[TokenIds]
+    echo: bool | None = None
+    logprobs: int | None = None
+    add_special_tokens: bool | None = None
+    suffix: str | None = Field(None, description="not supported")
+    best_of: int | None = Field(None, description="not supported, unless it equals n")
+
+
+class ContentPart(WireModel):
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+
+
+class FunctionCall(WireModel):
+    name: str
+    arguments: str | dict[str, Any] | None = None
+
+
+class ToolCall(WireModel):
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+class Message(WireModel):
+    role: Literal["developer", "system", "user", "assistant", "tool", "function"]
+    content: str | list[ContentPart] | None = None
+    name: str | None = None
+    refusal: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+
+
+class ResponseFormat(WireModel):
+    type: str
+
+
+class TemplateFields(WireModel):
+    """How messages become a prompt."""
+
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+
+
+class ChatRequest(SamplingFields, TemplateFields):
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: int | None = Field(None, description="wins over max_tokens")
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    prompt_cache_key: str | None = Field(None, description="accepted: prefixes are always cached")
+    response_format: ResponseFormat | None = Field(None, description="only text for now")
+    tools: list[Any] | None = Field(None, description="not supported yet")
+    tool_choice: Any = Field(None, description="only none for now")
+    parallel_tool_calls: bool | None = None
+    functions: list[Any] | None = Field(None, description="not supported")
+    function_call: Any = Field(None, description="not supported")
+    modalities: list[str] | None = Field(None, description="only text")
+    audio: Any = Field(None, description="not supported")
+    web_search_options: Any = Field(None, description="not supported")
+
+
+class TokenizeRequest(TemplateFields):
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[Message] | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+
+
+class DetokenizeRequest(WireModel):
+    model: str | None = None
+    tokens: TokenIds

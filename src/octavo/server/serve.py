@@ -1,0 +1,87 @@
+"""Start the server. The port answers at once, and the engine starts while the rest is being imported."""
+
+import asyncio
+import ipaddress
+import logging
+import socket
+from typing import TYPE_CHECKING
+
+import uvloop
+
+from octavo.config import EngineOptions, ServerOptions
+from octavo.errors import ConfigError
+from octavo.server.early import EarlyAnswers
+from octavo.server.stopping import Stopping
+
+if TYPE_CHECKING:
+    from octavo.frontend.service import EngineService
+    from octavo.server.running import RunningServer
+
+logger = logging.getLogger(__name__)
+
+BACKLOG = 4096
+
+
+def serve(options: EngineOptions, server_options: ServerOptions) -> int:
+    """Until a signal comes. The result is the exit code."""
+    listener = listen(server_options)
+    host, port = listener.getsockname()[:2]
+    logger.info("listening on %s, port %d", host, port)
+    if not _is_local(host) and server_options.api_key is None and server_options.api_key_file is None:
+        logger.warning("anybody who reaches %s may use this server: set an API key", host)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(options, server_options, listener))
+
+
+def listen(options: ServerOptions) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {options.host}, port {options.port}: {error.strerror or error};"
+            " give another host or port"
+        ) from error
+    listener.setblocking(False)
+    return listener
+
+
+async def _serve(options: EngineOptions, server_options: ServerOptions, listener: socket.socket) -> int:
+    stopping = Stopping()
+    stopping.listen()
+    # Early answers are plain HTTP: a client that wants TLS waits for the application.
+    early = await EarlyAnswers.start(listener) if server_options.tls_cert is None else None
+    service = await asyncio.to_thread(_engine_service, options)
+    service.start()
+    try:
+        loading = asyncio.ensure_future(asyncio.to_thread(_open, options, server_options))
+        stopped = asyncio.create_task(stopping.first.wait())
+        await asyncio.wait((loading, stopped), return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if not loading.done():
+            return 0
+        return await loading.result().run(service, listener, early, stopping)
+    finally:
+        await service.close()
+
+
+def _engine_service(options: EngineOptions) -> "EngineService":
+    from octavo.frontend.service import EngineService
+    from octavo.link.folder import EngineSettings
+
+    return EngineService(EngineSettings(options.model_dump(), options.log_level))
+
+
+def _open(options: EngineOptions, server_options: ServerOptions) -> "RunningServer":
+    from octavo.server.running import RunningServer
+
+    return RunningServer.open(options, server_options)
+
+
+def _is_local(host: str) -> bool:
+    return ipaddress.ip_address(host).is_loopback

@@ -1,0 +1,140 @@
+"""Server-sent events: chunks as they come, comments while nothing comes, and an end that is always said."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import msgspec
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from octavo.frontend.output import StreamDelta
+from octavo.server.errors import ClientGone, as_api_error
+from octavo.server.generation import Generation
+
+logger = logging.getLogger(__name__)
+
+PING_SECONDS = 5.0
+STALLED_SECONDS = 60.0  # after so long, a client that does not read is cut off
+
+PING = b": ping\n\n"
+DONE = b"data: [DONE]\n\n"
+
+HEADERS = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache, no-transform",
+    "x-accel-buffering": "no",
+}
+
+encode = msgspec.json.Encoder().encode
+
+
+class Chunks(Protocol):
+    """How an endpoint writes its events. Whole events, or nothing."""
+
+    def of_delta(self, delta: StreamDelta) -> bytes: ...
+
+    def at_end(self) -> bytes: ...
+
+
+class ChunkFrame:
+    """The part of an event that is the same in all of a response, encoded once.
+
+    data: {"id": ..., "model": ..., "choices":[    CHOICE    ],"usage":null}
+    `---------------- start ----------------´                `----- end ----´
+    """
+
+    def __init__(self, head: Mapping[str, Any], *, has_usage: bool) -> None:
+        self._has_usage = has_usage
+        self.start = b"data: " + encode(head)[:-1] + b',"choices":['
+        self.end = b'],"usage":null}\n\n' if has_usage else b"]}\n\n"
+
+    def chunk(self, choice: bytes, *, usage: Mapping[str, Any] | None = None, **more: Any) -> bytes:
+        """`more` are further fields of the event, beside `choices`."""
+        if usage is None and not more:
+            return self.start + choice + self.end
+        rest = ({"usage": usage} if self._has_usage or usage is not None else {}) | more
+        return self.start + choice + b"]," + encode(rest)[1:] + b"\n\n"
+
+
+def error_event(error: Exception) -> bytes:
+    return b"data: " + encode(as_api_error(error).body) + b"\n\n"
+
+
+class EventStream(StreamingResponse):
+    """Takes over a generation that was submitted, and closes it.
+
+    All that has come since the last write goes out in one write: a reader that is slower than the engine
+    gets fewer, larger ones. One that does not read at all is bounded by the number of updates that may
+    wait, and cut off after a while.
+    """
+
+    def __init__(self, generation: Generation, chunks: Chunks) -> None:
+        super().__init__((), headers=HEADERS)
+        self._generation = generation
+        self._chunks = chunks
+        self._wrote_at = time.monotonic()
+        self._is_writing = False
+        self._is_stalled = False
+        self._task: asyncio.Task[Any] | None = None
+        self._ticker: asyncio.TimerHandle | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._task = asyncio.current_task()
+        self._ticker = asyncio.get_running_loop().call_later(PING_SECONDS, self._tick)
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            await self._pump(send)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except ClientGone:
+            pass
+        except asyncio.CancelledError:
+            if not self._is_stalled:
+                raise
+            # To return without an end makes the server close the connection.
+            logger.warning("a client that does not read its stream is cut off")
+        finally:
+            self._ticker.cancel()
+            await self._generation.close()
+
+    async def _pump(self, send: Send) -> None:
+        generation, chunks = self._generation, self._chunks
+        is_done = False
+        while not is_done:
+            updates = await generation.take()
+            is_done = generation.is_done
+            events: list[bytes] = []
+            try:
+                for update in updates:
+                    if isinstance(update, StreamDelta):
+                        events.append(chunks.of_delta(update))  # noqa: PERF401 - what came before an error counts
+                if is_done:
+                    events += (chunks.at_end(), DONE)
+                elif not updates:
+                    events.append(PING)
+            except Exception as error:
+                is_done = True
+                events += (error_event(error), DONE)
+            body = b"".join(events)
+            if body:
+                await self._write(send, body)
+
+    async def _write(self, send: Send, body: bytes) -> None:
+        self._is_writing = True
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+        self._is_writing = False
+        self._wrote_at = time.monotonic()
+
+    def _tick(self) -> None:
+        """Every few seconds: has anything been written, and is anybody reading?"""
+        idle = time.monotonic() - self._wrote_at
+        if self._is_writing and idle > STALLED_SECONDS:
+            assert self._task is not None
+            self._is_stalled = True
+            self._task.cancel()
+            return
+        if idle > PING_SECONDS / 2:
+            self._generation.wake()
+        self._ticker = asyncio.get_running_loop().call_later(PING_SECONDS, self._tick)

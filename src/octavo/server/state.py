@@ -1,0 +1,141 @@
+"""What the endpoints share: the options, the text side of the model, the engine, the queue."""
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
+
+from octavo.checkpoint import Checkpoint
+from octavo.config import ServerOptions, format_size
+from octavo.frontend.defaults import default_params
+from octavo.frontend.intake import Intake, Limits
+from octavo.frontend.service import EngineService, ServiceState
+from octavo.link.status_page import Phase
+from octavo.protocol import EngineFacts, SamplingParams
+from octavo.server.errors import ApiError, unavailable
+from octavo.server.limits import Admission
+from octavo.text.assets import TextAssets
+from octavo.text.chat_template import ChatTemplate
+from octavo.text.tokenizer import Tokenizer
+
+TEXT_THREADS = 2  # tokenizers lets go of the interpreter's lock: these run beside the event loop
+SHORT_TEXT = 4096  # characters that are sooner tokenised than handed to another thread
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A checkpoint as far as text goes."""
+
+    name: str  # as clients ask for it
+    assets: TextAssets
+    tokenizer: Tokenizer
+    template: ChatTemplate
+    defaults: SamplingParams
+    created: int  # seconds since 1970
+
+    @classmethod
+    def of_checkpoint(cls, checkpoint: Checkpoint, served_name: str | None, created: int) -> Self:
+        return cls(
+            name=served_name or checkpoint.name,
+            assets=checkpoint.text,
+            tokenizer=Tokenizer(checkpoint.text),
+            template=ChatTemplate(checkpoint.text),
+            defaults=default_params(checkpoint.generation_config),
+            created=created,
+        )
+
+
+class ServerState:
+    """Owned by the event loop."""
+
+    def __init__(self, options: ServerOptions, model: ServedModel, service: EngineService) -> None:
+        self.options = options
+        self.model = model
+        self.service = service
+        self.admission = Admission(options.max_queued_requests, options.max_queued_tokens)
+        self.is_draining = False
+        self.num_open = 0  # requests for tokens that have not been answered to the end
+        self._intake: Intake | None = None
+        self._numbers = itertools.count()
+        self._run = secrets.token_hex(6)  # so that ids of two runs differ
+        self._threads = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="octavo-text")
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def new_id(self, prefix: str) -> str:
+        """Never used twice, and not to be guessed."""
+        return f"{prefix}-{self._run}{next(self._numbers):06x}{secrets.token_hex(6)}"
+
+    async def in_thread(self, num_chars: int, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Work on text: at once if there is little of it, else beside the event loop."""
+        if num_chars <= SHORT_TEXT:
+            return function(*arguments)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+
+    # -- may a request be taken? -----------------------------------------------------------------------
+
+    @property
+    def readiness(self) -> dict[str, Any]:
+        """For probes and for people: what is missing, and how far it has got."""
+        if self.is_draining:
+            return {"status": "draining"}
+        status = self.service.engine_status
+        if self.service.state is ServiceState.READY or status is None:
+            return {"status": self.service.state.value}
+        shown: dict[str, Any] = {
+            "status": self.service.state.value,
+            "phase": status.phase.name.lower(),
+        }
+        if status.phase is Phase.LOADING and status.total:
+            shown["progress"] = round(status.done / status.total, 3)
+            shown["loaded"] = f"{format_size(status.done)} of {format_size(status.total)}"
+        return shown
+
+    @property
+    def is_ready(self) -> bool:
+        return self.service.state is ServiceState.READY and not self.is_draining
+
+    def check_ready(self) -> None:
+        """Requests are taken while an engine is restarted, but not before the first is there."""
+        if self.is_draining:
+            raise unavailable("the server is shutting down", code="draining", retry_after=5)
+        if self.service.state in (ServiceState.FAILED, ServiceState.CLOSED):
+            raise unavailable("the engine has failed", code="engine_failed", retry_after=30)
+        if self.service.facts is None:
+            how_far = ", ".join(f"{name}: {value}" for name, value in self.readiness.items())
+            raise unavailable(f"the model is being loaded ({how_far})", code="loading")
+
+    def check_model(self, name: str | None) -> None:
+        if name is not None and name != self.model.name:
+            raise ApiError(
+                404, f"the model {name[:100]!r} does not exist here", param="model", code="model_not_found"
+            )
+
+    # -- the engine, once it is there ------------------------------------------------------------------
+
+    @property
+    def facts(self) -> EngineFacts:
+        facts = self.service.facts
+        assert facts is not None, "checked by `check_ready`"
+        return facts
+
+    @property
+    def fingerprint(self) -> str | None:
+        return getattr(self.facts, "system_fingerprint", None)
+
+    @property
+    def intake(self) -> Intake:
+        if self._intake is None:
+            limits = Limits(
+                self.facts.vocab_size,
+                self.facts.max_model_len,
+                max_n=self.options.max_n,
+            )
+            self._intake = Intake(self.model.tokenizer, limits)
+        return self._intake

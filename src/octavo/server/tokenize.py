@@ -1,0 +1,67 @@
+"""POST /tokenize and /detokenize, GET /tokenizer_info"""
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from octavo.server.body import read_request
+from octavo.server.errors import invalid
+from octavo.server.messages import render
+from octavo.server.openapi import json_body
+from octavo.server.schema import DetokenizeRequest, TokenizeRequest
+from octavo.server.state import ServerState
+
+router = APIRouter()
+
+
+@router.post("/tokenize", openapi_extra=json_body(TokenizeRequest))
+async def tokenize(request: Request) -> dict[str, Any]:
+    state: ServerState = request.app.state.server
+    body = await read_request(request, TokenizeRequest, state.options.max_body)
+    state.check_model(body.model)
+    if (body.prompt is None) == (body.messages is None):
+        raise invalid("give either prompt or messages", "prompt")
+    if body.messages is not None:
+        text, adds = await render(state, body.messages, body), bool(body.add_special_tokens)
+    else:
+        text, adds = body.prompt or "", body.add_special_tokens is not False
+    tokenizer = state.model.tokenizer
+    ids = await state.in_thread(len(text), lambda: tokenizer.encode(text, add_special_tokens=adds))
+    facts = state.service.facts
+    return {
+        "count": len(ids),
+        "max_model_len": None if facts is None else facts.max_model_len,
+        "tokens": ids,
+        "token_strs": [tokenizer.token_text(i) for i in ids] if body.return_token_strs else None,
+    }
+
+
+@router.post("/detokenize", openapi_extra=json_body(DetokenizeRequest))
+async def detokenize(request: Request) -> dict[str, Any]:
+    state: ServerState = request.app.state.server
+    body = await read_request(request, DetokenizeRequest, state.options.max_body)
+    state.check_model(body.model)
+    tokenizer = state.model.tokenizer
+    if any(not 0 <= token_id < tokenizer.vocab_size for token_id in body.tokens):
+        raise invalid(f"tokens: ids are whole numbers from 0 to {tokenizer.vocab_size - 1}", "tokens")
+    decode = tokenizer.decode
+    text = await state.in_thread(len(body.tokens), lambda: decode(body.tokens, skip_special_tokens=False))
+    return {"prompt": text}
+
+
+@router.get("/tokenizer_info")
+async def tokenizer_info(request: Request) -> dict[str, Any]:
+    state: ServerState = request.app.state.server
+    assets, tokenizer = state.model.assets, state.model.tokenizer
+    facts = state.service.facts
+    return {
+        "tokenizer_class": "tokenizers",
+        "vocab_size": tokenizer.vocab_size,
+        "max_model_len": None if facts is None else facts.max_model_len,
+        "bos_token": assets.bos_token,
+        "eos_token": assets.eos_token,
+        "pad_token": assets.pad_token,
+        "unk_token": assets.unk_token,
+        "eos_token_ids": tokenizer.eos_ids,
+        "chat_template": assets.chat_template,
+    }

@@ -1,0 +1,85 @@
+"""What README and docs/server.md tell people to type at a server works, on a real model."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = ("README.md", "docs/server.md")
+BLOCK = re.compile(r"<!-- test: (\w+) -->\n```\w+\n(.*?)```", re.DOTALL)
+DEFAULT_ADDRESS = "127.0.0.1:8000"
+
+pytestmark = [pytest.mark.assets, pytest.mark.xdist_group("server")]
+
+
+@pytest.fixture(scope="module")
+def address(assets: Callable[[str], Path]) -> Iterator[str]:
+    """A server as the page starts it, but for the port."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    (command,) = {re.sub(" --port 8000", "", block("serve", page)[0]) for page in PAGES}
+    arguments = command.replace("$MODEL", str(assets("smollm2-135m-instruct-q4_1.gguf"))).split()[1:]
+    port = ["--port", address.partition(":")[2], "--kv-memory", "256MiB"]
+    process = subprocess.Popen([sys.executable, "-m", "octavo.cli.main", *arguments, *port])
+    try:
+        wait_until_ready(process, address)
+        yield address
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+
+
+def wait_until_ready(process: subprocess.Popen[bytes], address: str) -> None:
+    deadline = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            urlopen(f"http://{address}/readyz").close()
+            return
+        except URLError:
+            time.sleep(0.05)
+    raise AssertionError("the server is not ready")
+
+
+def block(kind: str, page: str) -> list[str]:
+    """The commands of a console, or one program."""
+    (body,) = (body for found, body in BLOCK.findall((ROOT / page).read_text()) if found == kind)
+    return [command.strip() for command in re.split(r"^\$ ", body, flags=re.MULTILINE) if command.strip()]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_curl(page: str, address: str) -> None:
+    for command in block("curl", page):
+        done = subprocess.run(
+            ["bash", "-c", command.replace(DEFAULT_ADDRESS, address)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        assert "Paris" in done.stdout or '"count":' in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_python_client(page: str, address: str) -> None:
+    (program,) = block("client", page)
+    done = subprocess.run(
+        [sys.executable, "-c", program.replace(DEFAULT_ADDRESS, address)],
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Paris" in done.stdout

@@ -1,0 +1,455 @@
+"""The application on an engine that only does what the test says: every phase of a request, held still."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo.checkpoint import open_checkpoint
+from octavo.config import ServerOptions
+from octavo.frontend.intake import PreparedRequest
+from octavo.frontend.output import Choice, RequestOutput, StreamDelta
+from octavo.frontend.service import ServiceState, Updates
+from octavo.protocol import EngineFacts, Timings
+from octavo.server import sse
+from octavo.server.app import build_app
+from octavo.server.auth import Keys
+from octavo.server.state import ServedModel, ServerState
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+
+
+@dataclass
+class FakeService:
+    state: ServiceState = ServiceState.READY
+    facts: EngineFacts | None = None
+    is_live: bool = True
+    engine_status: Any = None
+    num_restarts: int = 0
+    submitted: list[tuple[PreparedRequest, Updates]] = field(default_factory=list)
+    aborted: list[str] = field(default_factory=list)
+    failure: Exception | None = None
+
+    async def submit(self, prepared: PreparedRequest, updates: Updates) -> Updates:
+        if self.failure is not None:
+            raise self.failure
+        self.submitted.append((prepared, updates))
+        return updates
+
+    async def abort(self, request_id: str) -> None:
+        self.aborted.append(request_id)
+
+    def say(self, text: str, finish: str | None = None, error: str | None = None, request: int = -1) -> None:
+        prepared, updates = self.submitted[request]
+        updates.put(
+            StreamDelta(
+                request_id=prepared.name,
+                choice=0,
+                text=text,
+                token_ids=(1,),
+                finish_reason=finish,
+                error=error,
+            )
+        )
+        if finish is not None:
+            choice = Choice(
+                index=0,
+                text=text,
+                token_ids=(1,),
+                logprobs=None,
+                finish_reason=finish,
+                timings=Timings(0, 0, 0),
+                error=error,
+            )
+            updates.put(
+                RequestOutput(
+                    request_id=prepared.name,
+                    prompt=prepared.prompt,
+                    prompt_ids=prepared.prompt_ids,
+                    prompt_logprobs=None,
+                    choices=(choice,),
+                    num_cached=0,
+                    seed=0,
+                )
+            )
+
+
+class Exchange:
+    """One request to the application, by hand: the client can go away whenever it likes."""
+
+    def __init__(self, app: Any, path: str, body: Any, headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:
+        self._gone = asyncio.Event()
+        self._asked = False
+        self._body = json.dumps(body).encode()
+        self.status = 0
+        self.is_reading = True
+        self.headers: dict[str, str] = {}
+        self.content = b""
+        scope = {
+            "type": "http",
+            "method": "GET" if body is None else "POST",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "root_path": "",
+            "scheme": "http",
+            "http_version": "1.1",
+            "server": ("test", 80),
+            "client": ("test", 1),
+            "headers": [(b"content-type", b"application/json"), *headers],
+        }
+        self.task = asyncio.create_task(app(scope, self._receive, self._send))
+
+    async def _receive(self) -> Any:
+        if not self._asked:
+            self._asked = True
+            return {"type": "http.request", "body": self._body, "more_body": False}
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self.headers = {name.decode(): value.decode() for name, value in message["headers"]}
+        else:
+            while not self.is_reading:
+                await asyncio.sleep(0.01)
+            self.content += message["body"]
+
+    def disconnect(self) -> None:
+        self._gone.set()
+
+    async def done(self) -> "Exchange":
+        async with asyncio.timeout(5):
+            await self.task
+        return self
+
+    @property
+    def error(self) -> Any:
+        return json.loads(self.content)["error"]
+
+
+class Bench:
+    def __init__(self, model: ServedModel, **options: Any) -> None:
+        self.service = FakeService(
+            facts=EngineFacts(
+                vocab_size=260,
+                max_model_len=100_000,
+                page_size=32,
+                num_pages=9,
+                device="cpu",
+                dtype="float32",
+                explanation=(),
+            )
+        )
+        self.state = ServerState(ServerOptions(**options), model, self.service)  # type: ignore[arg-type]
+        self.app = build_app(self.state, Keys.from_options(self.state.options))
+
+    def ask(self, body: Any, path: str = COMPLETIONS, *headers: tuple[bytes, bytes]) -> Exchange:
+        return Exchange(self.app, path, body, headers)
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        async with asyncio.timeout(5):
+            while not condition():
+                await asyncio.sleep(0.001)
+
+    @property
+    def is_clean(self) -> bool:
+        return not (
+            self.state.num_open or self.state.admission.num_sequences or self.state.admission.num_tokens
+        )
+
+
+@pytest.fixture(scope="module")
+def model(tiny_checkpoint: Path) -> ServedModel:
+    return ServedModel.of_checkpoint(open_checkpoint(str(tiny_checkpoint)), "tiny", 0)
+
+
+@pytest.fixture
+def run(model: ServedModel) -> Callable[..., None]:
+    def run(test: Callable[[Bench], Awaitable[None]], **options: Any) -> None:
+        async def main() -> None:
+            bench = Bench(model, **options)
+            await test(bench)
+            assert bench.is_clean
+            bench.state.close()
+
+        asyncio.run(main())
+
+    return run
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("tokens", [0, 2])
+def test_a_client_that_leaves_ends_its_requests(run: Any, stream: bool, tokens: int) -> None:
+    async def test(bench: Bench) -> None:
+        asked = bench.ask({"prompt": ["ab", "cd"], "stream": stream})
+        await bench.until(lambda: len(bench.service.submitted) == 2)
+        assert bench.state.admission.num_sequences == 2
+        for _ in range(tokens):
+            bench.service.say("x")
+            await asyncio.sleep(0.01)
+        asked.disconnect()
+        await asked.done()
+        assert sorted(bench.service.aborted) == sorted(one.request_id for one, _ in bench.service.submitted)
+
+    run(test)
+
+
+def test_a_client_that_leaves_while_its_prompt_is_tokenised(run: Any) -> None:
+    async def test(bench: Bench) -> None:
+        asked = bench.ask({"prompt": "x" * 50_000})
+        await bench.until(lambda: bench.state.num_open)
+        asked.disconnect()
+        await asked.done()
+        assert bench.service.submitted == []
+
+    run(test)
+
+
+def test_a_request_that_is_done_is_not_aborted(run: Any) -> None:
+    async def test(bench: Bench) -> None:
+        asked = bench.ask({"prompt": ["ab", "cd"]})
+        await bench.until(lambda: len(bench.service.submitted) == 2)
+        bench.service.say("x", "stop", request=0)
+        await bench.until(lambda: bench.state.admission.num_sequences == 1)
+        bench.service.say("y", "length", request=1)
+        answer = json.loads((await asked.done()).content)
+        assert [choice["text"] for choice in answer["choices"]] == ["x", "y"]
+        assert bench.service.aborted == []
+
+    run(test)
+
+
+def test_the_queue_is_bounded_in_requests(run: Any) -> None:
+    async def test(bench: Bench) -> None:
+        asked = [bench.ask({"prompt": "ab"}) for _ in range(2)]
+        await bench.until(lambda: len(bench.service.submitted) == 2)
+        refused = await bench.ask({"prompt": "ab"}).done()
+        assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
+        assert 1 <= int(refused.headers["retry-after"]) <= 60
+        assert int(refused.headers["retry-after-ms"]) >= 500
+        bench.service.say("x", request=0)  # the first token: it waits no longer
+        await bench.until(lambda: bench.state.admission.num_sequences == 1)
+        asked.append(bench.ask({"prompt": "ab"}))
+        await bench.until(lambda: len(bench.service.submitted) == 3)
+        for one in asked:
+            one.disconnect()
+            await one.done()
+
+    run(test, max_queued_requests=2)
+
+
+def test_the_queue_is_bounded_in_tokens(run: Any) -> None:
+    async def test(bench: Bench) -> None:
+        never = await bench.ask({"prompt": "x" * 101}).done()
+        assert never.status == 400
+        asked = bench.ask({"prompt": "x" * 60})
+        await bench.until(lambda: bench.service.submitted)
+        refused = await bench.ask({"prompt": "x" * 60}).done()
+        assert refused.status == 429
+        asked.disconnect()
+        await asked.done()
+
+    run(test, max_queued_tokens=100)
+
+
+def test_a_failure_in_mid_stream_is_said_and_the_stream_ended(run: Any) -> None:
+    async def test(bench: Bench) -> None:
+        asked = bench.ask({"messages": [{"role": "user", "content": "x"}], "stream": True}, CHAT)
+        await bench.until(lambda: bench.service.submitted)
+        bench.service.say("ab")
+        bench.service.say("cd")
+        bench.service.say("", "error", "the engine was restarted several times")
+        events = (await asked.done()).content.decode().strip().split("\n\n")
+        assert asked.status == 200
+        assert json.loads(events[-2].removeprefix("data: "))["error"]["code"] == "engine_failed"
+        assert events[-1] == "data: [DONE]"
+        assert len(events) == 4  # what came before it is not lost
+
+    run(test)
+
+
+def test_silence_is_filled_with_comments(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "PING_SECONDS", 0.02)
+
+    async def test(bench: Bench) -> None:
+        asked = bench.ask({"prompt": "x", "stream": True})
+        await bench.until(lambda: asked.content.count(b": ping\n\n") >= 2)
+        assert b"data:" not in asked.content  # nothing that could be taken for a token
+        assert asked.headers["content-type"].startswith("text/event-stream")
+        assert asked.headers["cache-control"] == "no-cache, no-transform"
+        assert asked.headers["x-accel-buffering"] == "no"
+        bench.service.say("ab", "stop")
+        assert (await asked.done()).content.endswith(b"data: [DONE]\n\n")
+
+    run(test)
+
+
+def test_a_reader_that_never_reads_is_cut_off(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "PING_SECONDS", 0.02)
+    monkeypatch.setattr(sse, "STALLED_SECONDS", 0.1)
+
+    async def test(bench: Bench) -> None:
+        asked = bench.ask({"prompt": "x", "stream": True})
+        await bench.until(lambda: bench.service.submitted)
+        bench.service.say("ab")
+        await bench.until(lambda: b"ab" in asked.content)
+        asked.is_reading = False
+        bench.service.say("cd")
+        await asked.done()
+        assert b"[DONE]" not in asked.content
+        assert bench.service.aborted
+
+    run(test)
+
+
+def test_what_nobody_expected_tells_nothing(run: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async def test(bench: Bench) -> None:
+        bench.service.failure = RuntimeError("secret at 0xdeadbeef")
+        answer = await bench.ask({"prompt": "x"}).done()
+        assert (answer.status, answer.error["type"]) == (500, "server_error")
+        assert b"secret" not in answer.content
+        error_id = answer.error["message"].split()[-1]
+        assert error_id in caplog.text
+        assert "secret" in caplog.text
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("state", "code"), [(ServiceState.STARTING, "loading"), (ServiceState.FAILED, "engine_failed")]
+)
+def test_no_engine(run: Any, state: ServiceState, code: str) -> None:
+    async def test(bench: Bench) -> None:
+        bench.service.state, bench.service.facts = state, None
+        bench.service.is_live = state is not ServiceState.FAILED
+        answer = await bench.ask({"prompt": "x"}).done()
+        assert (answer.status, answer.error["code"]) == (503, code)
+        assert int(answer.headers["retry-after"]) >= 1
+        assert (await bench.ask(None, "/readyz").done()).status == 503
+        assert (await bench.ask(None, "/livez").done()).status == (200 if bench.service.is_live else 503)
+
+    run(test)
+
+
+def test_requests_wait_while_an_engine_is_restarted(run: Any) -> None:
+    async def test(bench: Bench) -> None:
+        bench.service.state = ServiceState.RESTARTING
+        asked = bench.ask({"prompt": "x", "octavo": True})
+        await bench.until(lambda: bench.service.submitted)
+        bench.service.num_restarts += 1
+        bench.service.say("a", "stop")
+        answer = json.loads((await asked.done()).content)
+        assert answer["octavo"]["engine_restarts"] == 1
+        assert (await bench.ask(None, "/readyz").done()).status == 503
+
+    run(test)
+
+
+def test_draining(run: Any) -> None:
+    async def test(bench: Bench) -> None:
+        asked = bench.ask({"prompt": "x"})
+        await bench.until(lambda: bench.service.submitted)
+        bench.state.is_draining = True
+        refused = await bench.ask({"prompt": "x"}).done()
+        assert (refused.status, refused.error["code"]) == (503, "draining")
+        assert (await bench.ask(None, "/readyz").done()).status == 503
+        assert (await bench.ask(None, "/livez").done()).status == 200
+        bench.service.say("a", "stop")
+        assert (await asked.done()).status == 200
+
+    run(test)
+
+
+PROBES = {"/livez", "/readyz", "/healthz", "/health"}
+
+
+def test_every_route_but_the_probes_wants_a_key(run: Any) -> None:
+    async def test(bench: Bench) -> None:
+        paths = {route.path for route in walk(bench.app.routes)}
+        assert paths > PROBES
+        assert len(paths) > 10
+        for path in paths:
+            concrete = path.replace("{model_id:path}", "tiny")
+            for method_body in (None, {"prompt": "x"}):
+                asked = await bench.ask(method_body, concrete).done()
+                expected = {200, 405} if path in PROBES else {401, 405}
+                assert asked.status in expected, (path, asked.status)
+            statuses = [(await bench.ask(b, concrete).done()).status for b in (None, {"prompt": "x"})]
+            assert path in PROBES or 401 in statuses
+
+    run(test, api_key="the-key")
+
+
+def walk(routes: Any) -> Iterator[Any]:
+    for route in routes:
+        if hasattr(route, "path") and hasattr(route, "endpoint"):
+            yield route
+        else:
+            yield from walk(getattr(route, "routes", None) or route.original_router.routes)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        (),
+        ((b"authorization", b""),),
+        ((b"authorization", b"Bearer"),),
+        ((b"authorization", b"Bearer "),),
+        ((b"authorization", b"Bearer wrong"),),
+        ((b"authorization", b"Basic the-key"),),
+        ((b"authorization", b"the-key"),),
+        ((b"authorization", b"Bearer the-key the-key"),),
+        ((b"authorization", b"Bearer \xff\xfe\xc3"),),
+        ((b"authorization", b"Bearer " + b"x" * (1 << 20)),),
+        ((b"authorization", b"Bearer wrong"), (b"authorization", b"Bearer the-key")),
+    ],
+)
+def test_keys_that_are_none(run: Any, headers: tuple[tuple[bytes, bytes], ...]) -> None:
+    async def test(bench: Bench) -> None:
+        answer = await bench.ask(None, "/v1/models", *headers).done()
+        assert (answer.status, answer.error["code"]) == (401, "invalid_api_key")
+        assert answer.headers["www-authenticate"] == "Bearer"
+
+    run(test, api_key="the-key")
+
+
+def test_each_identity_has_its_own_cache(run: Any, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("# ours\nalice key-a\nalice key-a2\nbob key-b\nkey-c\n")
+
+    async def test(bench: Bench) -> None:
+        salts = []
+        for key, salt in ((b"key-a", ""), (b"key-a2", ""), (b"key-b", ""), (b"key-c", ""), (b"key-b", "s")):
+            header = (b"authorization", b"bearer " + key)
+            asked = bench.ask({"prompt": "x", "cache_salt": salt}, COMPLETIONS, header)
+            number = len(bench.service.submitted)
+            await bench.until(lambda number=number: len(bench.service.submitted) > number)
+            salts.append(bench.service.submitted[-1][0].messages[0].cache_salt)
+            asked.disconnect()
+            await asked.done()
+        assert salts[0] == salts[1]
+        assert len(set(salts)) == 4
+        assert not any("key-" in salt for salt in salts)
+
+    run(test, api_key_file=str(keys))
+
+
+def test_origins_are_allowed_only_if_asked(run: Any) -> None:
+    origin = (b"origin", b"https://page.example")
+
+    async def refused(bench: Bench) -> None:
+        answer = await bench.ask(None, "/v1/models", origin).done()
+        assert "access-control-allow-origin" not in answer.headers
+
+    async def allowed(bench: Bench) -> None:
+        answer = await bench.ask(None, "/v1/models", origin).done()
+        assert answer.headers["access-control-allow-origin"] == "https://page.example"
+
+    run(refused)
+    run(allowed, cors_origins="https://other.example, https://page.example")

@@ -1,0 +1,285 @@
+"""Chat completions, asked with OpenAI's own client."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import openai
+import pytest
+
+from octavo import LLM
+
+pytestmark = pytest.mark.xdist_group("server")
+
+HELLO: Any = [{"role": "user", "content": "hello"}]
+LOVES: Any = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Name a colour."}]
+
+
+def chat(server: Any, **fields: Any) -> Any:
+    extra = fields.pop("extra", None)
+    fields = {"model": "tiny", "messages": HELLO, "seed": 7, "max_completion_tokens": 12} | fields
+    return server.client().chat.completions.create(**fields, extra_body=extra)
+
+
+def text(answer: Any) -> str:
+    return str(answer.choices[0].message.content)
+
+
+def test_every_field_of_an_answer(server: Any) -> None:
+    answer = chat(server)
+    assert answer.id.startswith("chatcmpl-")
+    assert (answer.object, answer.model) == ("chat.completion", "tiny")
+    assert abs(answer.created - time.time()) < 60
+    (choice,) = answer.choices
+    assert (choice.index, choice.finish_reason, choice.logprobs) == (0, "length", None)
+    assert (choice.message.role, choice.message.refusal, choice.message.tool_calls) == (
+        "assistant",
+        None,
+        None,
+    )
+    assert answer.usage.completion_tokens == 12
+    assert answer.usage.prompt_tokens == len("hello") + 3  # <|user|> ... <|end|> <|assistant|>
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + 12
+    assert answer.usage.prompt_tokens_details.cached_tokens >= 0
+    assert answer.usage.completion_tokens_details.reasoning_tokens == 0
+    assert answer._request_id.startswith("req_")
+
+
+def test_the_answer_is_what_the_engine_says_offline(server: Any, tiny_checkpoint: Path) -> None:
+    with LLM(str(tiny_checkpoint), kv_memory="4MiB") as llm:
+        params = msgspec.structs.replace(llm.default_params, seed=7, max_tokens=12, logprobs=3)
+        (expected,) = llm.chat(HELLO, params)
+    answer = chat(server, logprobs=True, top_logprobs=3)
+    assert text(answer) == expected.text
+    assert expected.choices[0].logprobs is not None
+    assert [entry.logprob for entry in answer.choices[0].logprobs.content] == [
+        entry.logprob for entry in expected.choices[0].logprobs
+    ]
+
+
+def test_a_stream_is_the_answer_in_pieces(server: Any) -> None:
+    whole = chat(server, n=2, logprobs=True, top_logprobs=2)
+    pieces: dict[int, list[Any]] = {0: [], 1: []}
+    tail = []
+    for chunk in chat(
+        server, n=2, logprobs=True, top_logprobs=2, stream=True, stream_options={"include_usage": True}
+    ):
+        assert chunk.object == "chat.completion.chunk"
+        tail.append(chunk)
+        for choice in chunk.choices:
+            pieces[choice.index].append(choice)
+    for choice in whole.choices:
+        parts = pieces[choice.index]
+        assert "".join(part.delta.content or "" for part in parts) == choice.message.content
+        assert [part.delta.role for part in parts] == ["assistant"] + [None] * (len(parts) - 1)
+        assert [part.finish_reason for part in parts] == [None] * (len(parts) - 1) + ["length"]
+        streamed = [entry for part in parts for entry in part.logprobs.content]
+        assert streamed == choice.logprobs.content
+    assert tail[-1].choices == []
+    assert tail[-1].usage.completion_tokens == whole.usage.completion_tokens == 24
+    assert all(chunk.usage is None for chunk in tail[:-1])
+    assert len({chunk.id for chunk in tail}) == 1
+
+
+def test_the_plain_stream_has_the_same_text(server: Any) -> None:
+    chunks = list(chat(server, stream=True))
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == text(chat(server))
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert chunks[0].choices[0].delta.content
+
+
+def test_async_client_streams_many_at_once(server: Any) -> None:
+    async def one(client: openai.AsyncOpenAI, seed: int) -> str:
+        stream = await client.chat.completions.create(
+            model="tiny", messages=HELLO, seed=seed, max_tokens=20, stream=True
+        )
+        return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+
+    async def all_of_them() -> list[str]:
+        async with server.async_client() as client:
+            return await asyncio.gather(*(one(client, seed) for seed in range(8)))
+
+    alone = [text(chat(server, seed=seed, max_completion_tokens=20)) for seed in range(8)]
+    assert asyncio.run(all_of_them()) == alone
+    assert len(set(alone)) > 4
+
+
+def test_max_completion_tokens_wins_over_max_tokens(server: Any) -> None:
+    assert chat(server, max_tokens=3).usage.completion_tokens == 12
+    assert chat(server, max_tokens=3, max_completion_tokens=None).usage.completion_tokens == 3
+
+
+def test_fields_that_change_the_tokens(server: Any) -> None:
+    plain = text(chat(server, temperature=0))
+    assert text(chat(server, temperature=0)) == plain
+    for fields in (
+        {"temperature": 1.5},
+        {"temperature": 0, "frequency_penalty": 2.0, "presence_penalty": 2.0},
+        {"temperature": 0, "logit_bias": {"65": 100}},
+        {"temperature": 0, "extra": {"repetition_penalty": 3.0}},
+    ):
+        assert text(chat(server, **fields)) != plain, fields
+    for narrow in ({"top_p": 1e-6}, {"extra": {"top_k": 1}}, {"extra": {"min_p": 1.0}}):
+        assert text(chat(server, temperature=1.0, **narrow)) == plain, narrow
+    assert text(chat(server, temperature=0, extra={"top_k": -1})) == plain
+    assert text(chat(server, temperature=0, logit_bias={"65": 100}))[:4] == "bbbb"  # bytes have shifted ids
+
+
+def test_stop_strings_and_stop_tokens(server: Any) -> None:
+    whole = text(chat(server, temperature=0))
+    stop = whole[3:5]
+    cut = chat(server, temperature=0, stop=stop)
+    assert text(cut) == whole[: whole.index(stop)]
+    assert cut.choices[0].finish_reason == "stop"
+    assert text(chat(server, temperature=0, stop=["never there", stop])) == text(cut)
+    kept = chat(server, temperature=0, stop=stop, extra={"include_stop_str_in_output": True})
+    assert text(kept) == whole[: whole.index(stop) + 2]
+    ids = chat(server, temperature=0, extra={"return_token_ids": True}).choices[0].token_ids
+    by_token = chat(server, temperature=0, extra={"stop_token_ids": [ids[2]], "octavo": True})
+    assert by_token.octavo["requests"][0]["choices"][0]["stop_reason"] == ids[2]
+
+
+def test_ends_of_sequence(server: Any) -> None:
+    always = {"256": 100}  # <|end|>
+    ended = chat(server, temperature=0, logit_bias=always)
+    assert (text(ended), ended.choices[0].finish_reason) == ("", "stop")
+    longer = chat(server, temperature=0, logit_bias=always, extra={"min_tokens": 4})
+    assert longer.usage.completion_tokens == 5
+    ignored = chat(server, temperature=0, logit_bias=always, extra={"ignore_eos": True})
+    assert (ignored.usage.completion_tokens, ignored.choices[0].finish_reason) == (12, "length")
+    shown = chat(
+        server,
+        temperature=0,
+        logit_bias=always,
+        extra={"ignore_eos": True, "skip_special_tokens": False},
+        max_completion_tokens=2,
+    )
+    assert text(shown) == "<|end|><|end|>"
+    (chunk,) = chat(server, temperature=0, logit_bias=always, stream=True)  # the role comes even so
+    assert (chunk.choices[0].delta.role, chunk.choices[0].delta.content) == ("assistant", "")
+
+
+def test_token_ids_and_prompt_logprobs(server: Any) -> None:
+    answer = chat(server, extra={"return_token_ids": True, "prompt_logprobs": 2})
+    assert answer.prompt_token_ids[0] == 257  # <|user|>
+    assert len(answer.choices[0].token_ids) == 12
+    scores = answer.prompt_logprobs
+    assert scores[0] is None
+    assert len(scores) == len(answer.prompt_token_ids)
+    for token_id, entries in zip(answer.prompt_token_ids[1:], scores[1:], strict=True):
+        assert 2 <= len(entries) <= 3
+        assert str(token_id) in entries
+    chunks = list(chat(server, stream=True, extra={"return_token_ids": True}))
+    assert chunks[0].prompt_token_ids == answer.prompt_token_ids
+    assert [i for chunk in chunks for i in chunk.choices[0].token_ids] == answer.choices[0].token_ids
+
+
+def test_continuous_usage(server: Any) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    counts = [chunk.usage.completion_tokens for chunk in chat(server, stream=True, stream_options=options)]
+    assert counts == [*range(1, 13), 12]
+
+
+def test_messages_of_all_kinds(server: Any) -> None:
+    parts = [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]
+    assert text(chat(server, messages=[{"role": "user", "content": parts}])) == text(chat(server))
+    as_system = chat(server, messages=[{"role": "system", "content": "x"}, *HELLO])
+    as_developer = chat(server, messages=[{"role": "developer", "content": "x"}, *HELLO])
+    assert text(as_system) == text(as_developer)
+
+
+def test_the_template_can_be_steered(server: Any) -> None:
+    shown = {"octavo": {"prompt": True}}
+
+    def prompt(**extra: Any) -> str:
+        answer = chat(server, messages=[*HELLO, {"role": "assistant", "content": "So"}], extra=shown | extra)
+        return str(answer.octavo["requests"][0]["prompt"])
+
+    assert prompt() == "<|user|>hello<|end|><|assistant|>So<|end|><|assistant|>"
+    assert prompt(add_generation_prompt=False) == "<|user|>hello<|end|><|assistant|>So<|end|>"
+    assert prompt(continue_final_message=True) == "<|user|>hello<|end|><|assistant|>So"
+    assert prompt(chat_template_kwargs={"unknown": 1}) == prompt()
+
+
+def test_the_octavo_block_explains(server: Any) -> None:
+    fresh = f"a prompt that nobody has sent before {id(server)}"
+    fields = {"messages": [{"role": "user", "content": fresh}], "extra": {"octavo": True}}
+    first, again = (chat(server, **fields).octavo["requests"][0] for _ in range(2))
+    assert first["cached_tokens"] == 0
+    assert first["first_miss"] == {"position": 0, "token_id": 257, "token": "<|user|>"}
+    assert again["cached_tokens"] >= 32
+    assert again["first_miss"]["position"] == again["cached_tokens"]
+    assert first["seed"] == 7
+    assert "prompt" not in first
+    (choice,) = first["choices"]
+    assert choice["tokens"] == 12
+    assert choice["prefill_seconds"] > 0
+    assert choice["decode_seconds"] > 0
+    assert choice["queue_seconds"] >= 0
+    *_, last = chat(server, stream=True, **fields)
+    assert (last.choices, last.octavo["engine_restarts"]) == ([], 0)
+
+
+def test_cache_salt_keeps_prefixes_apart(server: Any) -> None:
+    messages = [{"role": "user", "content": f"a long enough prompt to fill pages {id(server)} salt"}]
+
+    def cached(salt: str) -> int:
+        answer = chat(server, messages=messages, extra={"cache_salt": salt})
+        return int(answer.usage.prompt_tokens_details.cached_tokens)
+
+    assert cached("a") == 0
+    assert cached("a") > 0
+    assert cached("b") == 0
+
+
+def test_accepted_and_ignored(server: Any) -> None:
+    plain = text(chat(server))
+    ignored = {
+        "user": "me",
+        "safety_identifier": "me",
+        "metadata": {"a": "b"},
+        "store": False,
+        "service_tier": "auto",
+        "verbosity": "low",
+        "modalities": ["text"],
+        "parallel_tool_calls": True,
+        "prompt_cache_key": "k",
+        "reasoning_effort": "low",
+        "response_format": {"type": "text"},
+        "tool_choice": "none",
+    }
+    extra = {"an_unknown_field": [1, {"x": None}], "priority": -3, "timeout": 30, "logit_bias": None}
+    assert text(chat(server, **ignored, extra=extra)) == plain
+
+
+@pytest.mark.assets
+def test_a_model_that_can_talk(smollm2: Any) -> None:
+    client = smollm2.client()
+    messages: Any = [{"role": "user", "content": "What is the capital of France?"}]
+    answer = client.chat.completions.create(
+        model="smollm2", messages=messages, temperature=0, max_completion_tokens=24
+    )
+    assert "Paris" in answer.choices[0].message.content
+    assert answer.choices[0].finish_reason in ("stop", "length")
+    with client.chat.completions.stream(
+        model="smollm2", messages=messages, temperature=0, max_completion_tokens=24
+    ) as stream:
+        for _ in stream:
+            pass
+        final = stream.get_final_completion()
+    assert final.choices[0].message.content == answer.choices[0].message.content
+
+
+@pytest.mark.assets
+def test_arguments_of_tool_calls_reach_the_template_as_objects(smollm2: Any) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
+    history = [
+        {"role": "user", "content": "Call f."},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "2"},
+    ]
+    body = {"messages": history, "max_tokens": 2, "octavo": {"prompt": True}}
+    answered = smollm2.post("/v1/chat/completions", body)
+    assert answered.status_code == 200, answered.text

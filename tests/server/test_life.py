@@ -1,0 +1,228 @@
+"""From the first moment of a server to its last: it answers at once, ends in order, and leaves nothing."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+pytestmark = pytest.mark.xdist_group("server")
+
+LONG = {"prompt": "x", "max_tokens": 500, "ignore_eos": True, "stream": True, "seed": 1}
+
+
+def engine_of(server: Any) -> int:
+    """The only child of a server."""
+    children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
+    assert len(children) == 1
+    return int(children[0])
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_the_front_end_has_no_torch(server: Any) -> None:
+    def mapped(pid: int) -> str:
+        return Path(f"/proc/{pid}/maps").read_text()
+
+    assert "libtorch" not in mapped(server.process.pid)
+    assert "libtorch" in mapped(engine_of(server))
+    code = "import octavo.server.running, octavo.cli.serve, sys; print('torch' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"
+
+
+def test_until_the_model_is_there_the_server_says_how_far_it_is(start: Any) -> None:
+    server = start()
+    seen = []
+    while True:
+        answer = server.get("/readyz")
+        seen.append((answer.status_code, answer.json()["status"]))
+        if answer.status_code == 200:
+            break
+        assert answer.headers["retry-after"] == "1"
+        assert server.get("/livez").status_code == 200
+        asked = server.post("/v1/completions", {"prompt": "x"})
+        assert asked.status_code in (200, 503)
+        if asked.status_code == 503:
+            assert asked.json()["error"]["code"] == "loading"
+            assert int(asked.headers["retry-after"]) >= 1
+        time.sleep(0.05)
+    assert seen[0] == (503, "starting")
+    assert seen[-1] == (200, "ready")
+    assert server.post("/v1/completions", {"prompt": "x"}).status_code == 200
+
+
+def test_sigterm_lets_streams_finish_and_takes_no_more(start: Any) -> None:
+    server = start("--grace", "20").wait_until_ready()
+    engine = engine_of(server)
+    expected = server.post("/v1/completions", LONG).text.count("data: ")
+    texts: list[str] = []
+    all_begun = threading.Barrier(5)
+
+    def stream() -> None:
+        with httpx.stream("POST", server.url + "/v1/completions", json=LONG, timeout=30) as answer:
+            pieces = answer.iter_text()
+            text = next(pieces)
+            all_begun.wait(10)
+            texts.append(text + "".join(pieces))
+
+    threads = [threading.Thread(target=stream) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    all_begun.wait(10)
+    server.terminate()
+    refused = []
+    while server.process.poll() is None:
+        try:
+            refused.append(server.post("/v1/completions", {"prompt": "x"}).status_code)
+        except httpx.TransportError:  # the very last moment
+            break
+    for thread in threads:
+        thread.join(20)
+    assert server.process.wait(20) == 0, server.log
+    assert set(refused) <= {503}
+    assert [text.count("data: ") for text in texts] == [expected] * 4
+    assert all(text.endswith("data: [DONE]\n\n") for text in texts)
+    assert not is_alive(engine)
+    assert list(server.temporary.iterdir()) == []
+    assert "Traceback" not in server.log
+
+
+def test_grace_ends_what_takes_too_long(start: Any) -> None:
+    server = start("--grace", "0", "--max-running", "1").wait_until_ready()
+    with httpx.stream("POST", server.url + "/v1/completions", json=LONG | {"n": 8}, timeout=30) as answer:
+        pieces = answer.iter_text()
+        text = next(pieces)
+        server.terminate()
+        text += "".join(pieces)
+    assert '"error"' in text
+    assert text.endswith("data: [DONE]\n\n")
+    assert server.process.wait(20) == 0
+    assert list(server.temporary.iterdir()) == []
+
+
+def test_a_second_signal_stops_at_once(start: Any) -> None:
+    server = start("--grace", "600", "--max-running", "1").wait_until_ready()
+    os.kill(engine_of(server), signal.SIGSTOP)  # so that nothing ever finishes
+    with httpx.stream("POST", server.url + "/v1/completions", json=LONG, timeout=30):
+        server.terminate()
+        time.sleep(0.3)
+        assert server.process.poll() is None
+        started = time.monotonic()
+        server.terminate()
+        assert server.process.wait(20) == 1
+    assert time.monotonic() - started < 5
+    assert list(server.temporary.iterdir()) == []
+
+
+def test_sigterm_while_it_loads(start: Any) -> None:
+    server = start()
+    server.terminate()
+    assert server.process.wait(30) == 0
+    assert list(server.temporary.iterdir()) == []
+
+
+def test_a_killed_front_end_takes_its_engine_along(start: Any) -> None:
+    server = start().wait_until_ready()
+    engine = engine_of(server)
+    server.process.kill()
+    server.process.wait()
+    deadline = time.monotonic() + 10
+    while is_alive(engine) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not is_alive(engine)
+
+
+def test_what_cannot_be_served_ends_with_a_word(tmp_path: Path, tiny_checkpoint: Path) -> None:
+    def serve(*arguments: str) -> tuple[int, str]:
+        command = [sys.executable, "-m", "octavo.cli.main", "serve", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return done.returncode, done.stderr
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        code, words = serve(str(tiny_checkpoint), "--port", str(taken.getsockname()[1]))
+        assert code == 2
+        assert "cannot listen on 127.0.0.1" in words
+    code, words = serve(str(tmp_path), "--port", "0")
+    assert code == 1
+    assert "neither safetensors nor GGUF" in words
+    code, words = serve(str(tiny_checkpoint), "--port", "0", "--kv-memory", "1KiB")
+    assert code == 1
+    assert "KV" in words
+    code, words = serve(str(tiny_checkpoint), "--port", "0", "--api-key-file", str(tmp_path / "none"))
+    assert code == 2
+    assert "api_key_file" in words
+    assert "Traceback" not in words
+
+
+def test_an_open_server_without_a_key_is_warned_about(start: Any) -> None:
+    server = start("--host", "0.0.0.0")
+    server.wait_for_log("anybody who reaches")
+    assert not re.search("anybody", start("--host", "0.0.0.0", "--api-key", "k").log)
+
+
+def test_keys_over_http(start: Any) -> None:
+    server = start(environ={"OCTAVO_API_KEY": "the-key"}).wait_until_ready()
+    assert server.client(api_key="the-key").models.list().data
+    assert server.get("/v1/models").status_code == 401
+    assert server.get("/readyz").status_code == 200
+    assert "the-key" not in server.log
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_https(start: Any, tmp_path: Path) -> None:
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    command = (
+        f"openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=x -keyout {key} -out {certificate}"
+    )
+    subprocess.run(
+        [*command.split(), "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True
+    )
+    server = start("--tls-cert", str(certificate), "--tls-key", str(key)).wait_until_ready()
+    trusted = ssl.create_default_context(cafile=str(certificate))
+    answer = httpx.get(f"https://127.0.0.1:{server.port}/v1/models", verify=trusted, timeout=10)
+    assert answer.status_code == 200
+    with pytest.raises(httpx.TransportError):
+        server.get("/v1/models")
+
+
+@pytest.mark.timing
+def test_the_port_answers_within_half_a_second(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """Of the moment a Python that has imported what the command line needs would be there."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "octavo.cli.main", "serve", str(tiny_checkpoint), "--port", str(port)]
+    took = []
+    for _ in range(3):
+        started = time.monotonic()
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        try:
+            while True:
+                try:
+                    assert httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=5).status_code == 503
+                    break
+                except httpx.TransportError:
+                    time.sleep(0.005)
+            took.append(time.monotonic() - started)
+        finally:
+            process.terminate()
+            process.wait(30)
+    print(f"the port answers after {min(took):.2f} s")
+    assert min(took) < 0.5

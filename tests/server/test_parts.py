@@ -1,0 +1,152 @@
+"""Small parts of the server, each alone."""
+
+import asyncio
+import json
+import socket
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from octavo.checkpoint import open_checkpoint
+from octavo.config import ServerOptions
+from octavo.errors import ConfigError
+from octavo.protocol import SamplingParams, TokenLogprob
+from octavo.server.auth import Keys
+from octavo.server.early import EarlyAnswers
+from octavo.server.errors import ApiError
+from octavo.server.limits import HALF_LIFE, LONGEST_RETRY, Admission
+from octavo.server.logprobs import LOWEST, LegacyLogprobs, chat_logprobs, prompt_logprobs
+from octavo.server.sampling_request import chat_params, completion_params
+from octavo.server.schema import ChatRequest, CompletionRequest
+from octavo.server.sse import ChunkFrame
+from octavo.text.tokenizer import Tokenizer
+
+MINUS_INFINITY = float("-inf")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_checkpoint: Path) -> Tokenizer:
+    return Tokenizer(open_checkpoint(str(tiny_checkpoint)).text)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_retry_after_follows_the_pace_of_the_queue() -> None:
+    clock = Clock()
+    admission = Admission(100, 10_000, clock)
+    admission.enter(100, 100)
+    assert admission.retry_after == LONGEST_RETRY  # nothing has moved yet
+    for _ in range(200):  # ten a second, for long enough
+        clock.now += 0.1
+        admission.leave(1, 1)
+        admission.enter(1, 1)
+    assert 3 < admission.retry_after < 8  # half of a hundred at ten a second
+    slow = admission.retry_after
+    clock.now += 2 * HALF_LIFE
+    assert admission.retry_after == pytest.approx(4 * slow)
+    with pytest.raises(ApiError) as refused:
+        admission.check_door()
+    assert refused.value.status == 429
+    admission.leave(100, 100)
+    admission.check_door()
+    assert (admission.num_sequences, admission.num_tokens, admission.retry_after) == (0, 0, 0.5)
+
+
+def test_json_has_no_infinity(tokenizer: Tokenizer) -> None:
+    score = TokenLogprob(5, MINUS_INFINITY, ((6, -0.5), (7, MINUS_INFINITY)))
+    legacy = LegacyLogprobs(tokenizer, skip_special_tokens=True)
+    for shown in (
+        chat_logprobs(tokenizer, [score]),
+        prompt_logprobs(tokenizer, [score]),
+        legacy.of_answer([score]),
+        legacy.of_prompt([1, 5], [score]),
+    ):
+        text = msgspec.json.encode(shown)
+        assert str(LOWEST).encode() in text
+        json.loads(text, parse_constant=pytest.fail)
+        assert b"null" not in text.replace(b"[null", b"").replace(b'"rank":null', b"").replace(
+            b'"refusal":null', b""
+        )
+
+
+def test_parts_of_a_character_stay_apart(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode("é€")
+    assert len(ids) == 5
+    scores = [TokenLogprob(i, -1.0, tuple((j, -1.0) for j in ids)) for i in ids]
+    shown = LegacyLogprobs(tokenizer, skip_special_tokens=True).of_answer(scores)
+    assert shown["tokens"] == [f"bytes:\\x{byte:02x}" for byte in "é€".encode()]
+    assert all(len(top) == 5 for top in shown["top_logprobs"])
+    assert shown["text_offset"] == [0, 0, 1, 1, 1]
+
+
+def test_what_a_request_leaves_out_the_checkpoint_recommends() -> None:
+    defaults = SamplingParams(temperature=0.6, top_k=20, repetition_penalty=1.1)
+    chat = ChatRequest.model_validate({"messages": [{"role": "user", "content": "x"}]})
+    assert chat_params(chat, defaults) == defaults
+    given = ChatRequest.model_validate(
+        {"messages": [{"role": "user", "content": "x"}], "temperature": 0, "top_k": -1}
+    )
+    assert chat_params(given, defaults).temperature == 0
+    assert chat_params(given, defaults).top_k == 0
+    assert completion_params(CompletionRequest(prompt="x"), defaults).max_tokens == 16
+
+
+def test_key_files(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    for content in ("", "# nothing\n", "a b c\n", "\n\n"):
+        path.write_text(content)
+        with pytest.raises(ConfigError, match="api_key_file"):
+            Keys.from_options(ServerOptions(api_key_file=str(path)))
+    path.write_text("# ours\n\nalice  key-a\nkey-b\n")
+    keys = Keys.from_options(ServerOptions(api_key_file=str(path), api_key="key-c"))
+    assert keys.identify(b"Bearer key-a") == "alice"
+    assert keys.identify(b"bearer key-b") not in (None, "", "alice", "key-b")
+    assert keys.identify(b"Bearer key-c") not in (None, "", keys.identify(b"Bearer key-b"))
+    assert keys.identify(b"Bearer alice") is None
+
+
+def test_early_answers() -> None:
+    async def ask(port: int, request: bytes) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request)
+        answer = await reader.read()
+        writer.close()
+        return answer
+
+    async def main() -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        early = await EarlyAnswers.start(listener)
+        assert (await ask(port, b"GET /livez HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        posted = await ask(port, b"POST /v1/completions HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}")
+        assert posted.startswith(b"HTTP/1.1 503")
+        assert json.loads(posted.partition(b"\r\n\r\n")[2])["error"]["code"] == "loading"
+        ready = await ask(port, b"GET /readyz HTTP/1.1\r\n\r\n")
+        assert json.loads(ready.partition(b"\r\n\r\n")[2]) == {"status": "starting", "phase": "importing"}
+        assert await ask(port, b"\r\n\r\n") == b""
+        early.close()
+        listener.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("has_usage", [False, True])
+def test_a_chunk_is_the_json_it_would_be_in_one_piece(has_usage: bool) -> None:
+    frame = ChunkFrame({"id": "x", "model": "ü"}, has_usage=has_usage)
+    head = {"id": "x", "model": "ü"}
+
+    def content(chunk: bytes) -> object:
+        assert chunk.startswith(b"data: ")
+        assert chunk.endswith(b"\n\n")
+        return json.loads(chunk[6:])
+
+    null = {"usage": None} if has_usage else {}
+    assert content(frame.chunk(b'{"index":0}')) == head | {"choices": [{"index": 0}]} | null
+    assert content(frame.chunk(b"", octavo={"a": 1})) == head | {"choices": [], "octavo": {"a": 1}} | null
+    assert content(frame.chunk(b"", usage={"b": 2})) == head | {"choices": [], "usage": {"b": 2}}
