@@ -1,10 +1,10 @@
 // The tile registers. Eight of them, each up to 16 rows of 64 bytes. One `tdpbf16ps c, a, b` adds to c (16 x 16
 // floats) the product of a (rows x 32 bf16) and b (16 k-pairs x 16 columns x 2 bf16).
 //
-// There are more tiles than these eight names, so that a load need not wait until the last multiplication with that
-// name is done. But the two hardware threads of a core seem to share them (measured, not documented): while the other
-// one is busy (it may be another virtual machine's), a loop that uses all eight names waits at every load and falls to
-// a quarter of its speed; one that uses four names falls to half. So: as few tiles as the loads allow.
+// Measured: in the slow state that a virtual machine's core falls into for seconds, a loop that uses all eight names
+// runs at a quarter of its speed, one that uses four at half, and multiplications without loads at full speed. Our guess
+// why: names are renamed to a few more tiles than eight, and the core's other hardware thread, when busy, takes its half
+// of them, so that a load has to wait until the last use of its name is done. So: as few tiles as the loads allow.
 //
 // The names, as `configure_tiles` gives them their rows (a kernel need not use them all):
 //
