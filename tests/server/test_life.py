@@ -203,14 +203,20 @@ def test_https(start: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.timing
-def test_the_port_answers_within_half_a_second(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    """Of the moment a Python that has imported what the command line needs would be there."""
+def test_the_port_answers_at_once(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """Half a second on the machine this was written on. A second of one machine is half a second of another:
+    so it is compared, by turns, with a Python that imports what the command line cannot do without."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "octavo.cli.main", "serve", str(tiny_checkpoint), "--port", str(port)]
-    took = []
-    for _ in range(3):
+    took, imports = [], []
+    for _ in range(5):
+        started = time.monotonic()
+        subprocess.run(
+            [sys.executable, "-c", "import asyncio, pydantic, msgspec; pydantic.BaseModel"], check=True
+        )
+        imports.append(time.monotonic() - started)
         started = time.monotonic()
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         try:
@@ -224,5 +230,5 @@ def test_the_port_answers_within_half_a_second(tiny_checkpoint: Path, tmp_path: 
         finally:
             process.terminate()
             process.wait(30)
-    print(f"the port answers after {min(took):.2f} s")
-    assert min(took) < 0.5
+    print(f"the port answers after {min(took):.2f} s, the imports alone take {min(imports):.2f} s")
+    assert min(took) < 3 * min(imports)

@@ -126,8 +126,8 @@ class ServerState:
         return facts
 
     @property
-    def fingerprint(self) -> str | None:
-        return getattr(self.facts, "system_fingerprint", None)
+    def fingerprint(self) -> str:
+        return self.facts.system_fingerprint
 
     @property
     def intake(self) -> Intake:
