@@ -185,6 +185,7 @@ def test_one_stream_outlives_three_engines(serve: Serve) -> None:
     run(test)
 
 
+@pytest.mark.timing
 def test_a_stopped_engine_is_seen_and_replaced(
     serve: Serve, record_property: Callable[[str, object], None]
 ) -> None:
