@@ -2,9 +2,10 @@
 // floats) the product of a (rows x 32 bf16) and b (16 k-pairs x 16 columns x 2 bf16).
 //
 // Measured: in the slow state that a virtual machine's core falls into for seconds, a loop that uses all eight names
-// runs at a quarter of its speed, one that uses four at half, and multiplications without loads at full speed. Our guess
-// why: names are renamed to a few more tiles than eight, and the core's other hardware thread, when busy, takes its half
-// of them, so that a load has to wait until the last use of its name is done. So: as few tiles as the loads allow.
+// runs at a quarter of its speed, one that uses four at half, and multiplications without loads at full speed. Our
+// guess why: names are renamed to a few more tiles than eight, and the core's other hardware thread, when busy, takes
+// its half of them, so that a load has to wait until the last use of its name is done. So: as few tiles as the loads
+// allow.
 //
 // The names, as `configure_tiles` gives them their rows (a kernel need not use them all):
 //
