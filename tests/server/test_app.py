@@ -144,6 +144,8 @@ class Bench:
                 device="cpu",
                 dtype="float32",
                 explanation=(),
+                kv_bytes=0,
+                system_fingerprint="",
             )
         )
         self.state = ServerState(ServerOptions(**options), model, self.service)  # type: ignore[arg-type]
