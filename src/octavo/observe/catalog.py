@@ -1,7 +1,7 @@
 """Every metric there is. docs/observability.md has the same list for people, and a test compares them.
 
 Names are those of vLLM with another prefix, where vLLM has the metric: its dashboards work after one
-replacement. Every sample has the label `model_name`; values of the others are from fixed sets, so that no client
+replacement. Every sample has the label `model_name`. Values of other labels are from fixed sets: no client
 can make the list longer.
 """
 

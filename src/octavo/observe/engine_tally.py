@@ -1,4 +1,4 @@
-"""What engines have done, over all of their lives. An engine counts from zero; what is summed here goes on."""
+"""What engines have done, over all of their lives. Each counts from zero; the sums here go on."""
 
 from dataclasses import dataclass, field
 
