@@ -1,98 +1,15 @@
-"""What /metrics says after a known mix of requests, on the real scheduler with a model that computes nothing."""
+"""What /metrics says after a known mix of requests: the real scheduler, a model that computes nothing."""
 
-import asyncio
-import json
 import os
 import signal
-from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
-from octavo.checkpoint import open_checkpoint
-from octavo.config import ServerOptions
-from octavo.frontend.service import EngineService
-from octavo.link.folder import EngineSettings
 from octavo.observe.catalog import METRICS, Kind
-from octavo.server.app import build_app
-from octavo.server.auth import Keys
-from octavo.server.state import ServedModel, ServerState
 from octavo.simulate.null_engine import FIRST_TOKEN
 from server.exchange import Exchange
-
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-STEP_SECONDS = 0.002
-
-
-class Scrape:
-    """Samples of one look at /metrics."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.families = {family.name: family for family in text_string_to_metric_families(text)}
-        self.samples = {
-            (sample.name, *sorted(set(sample.labels.items()) - {("model_name", "tiny")})): sample.value
-            for family in self.families.values()
-            for sample in family.samples
-        }
-
-    def __call__(self, name: str, **labels: str) -> float:
-        return self.samples[f"octavo:{name}", *sorted(labels.items())]
-
-    def by(self, name: str, label: str) -> dict[str, float]:
-        """The samples that are not zero."""
-        return {
-            dict(labels)[label]: value  # type: ignore[arg-type]
-            for (found, *labels), value in self.samples.items()
-            if found == f"octavo:{name}" and value
-        }
-
-
-class Bench:
-    def __init__(self, service: EngineService, model: ServedModel) -> None:
-        self.service = service
-        self.state = ServerState(ServerOptions(), model, service)
-        self.app = build_app(self.state, Keys())
-
-    def ask(self, path: str, body: Any) -> Exchange:
-        return Exchange(self.app, path, body)
-
-    async def answer(self, path: str = COMPLETIONS, **body: Any) -> Any:
-        asked = await self.ask(path, body).done()
-        return json.loads(asked.content) if not body.get("stream") else asked.content
-
-    async def scrape(self) -> Scrape:
-        return Scrape((await self.ask("/metrics", None).done()).content.decode())
-
-    async def until(self, condition: Callable[[], Any]) -> None:
-        async with asyncio.timeout(20):
-            while not condition():
-                await asyncio.sleep(0.002)
-
-
-@pytest.fixture(scope="module")
-def model(tiny_checkpoint: Path) -> ServedModel:
-    return ServedModel.of_checkpoint(open_checkpoint(str(tiny_checkpoint)), "tiny", 0)
-
-
-@pytest.fixture
-def run(model: ServedModel) -> Callable[..., None]:
-    def run(test: Callable[[Bench], Awaitable[None]]) -> None:
-        async def main() -> None:
-            settings = EngineSettings({"vocab_size": 260, "step_seconds": STEP_SECONDS}, log_level="warning")
-            service = EngineService(settings, model.tokenizer, module="octavo.simulate.null_engine")
-            service.start()
-            try:
-                await service.wait_until_ready()
-                await test(Bench(service, model))
-            finally:
-                await service.close()
-
-        asyncio.run(main())
-
-    return run
+from server.null_bench import CHAT, COMPLETIONS, STEP_SECONDS, Bench
 
 
 async def send_known_mix(bench: Bench) -> None:
@@ -113,7 +30,7 @@ async def send_known_mix(bench: Bench) -> None:
     assert [one.status for one in refused] == [404, 400, 400, 404]
 
 
-def test_counts_agree_with_a_known_mix(run: Any) -> None:
+def test_counts_agree_with_a_known_mix(run_null: Any) -> None:
     async def test(bench: Bench) -> None:
         await send_known_mix(bench)
         seen = await bench.scrape()
@@ -136,10 +53,10 @@ def test_counts_agree_with_a_known_mix(run: Any) -> None:
         assert seen("num_requests_queued") == seen("num_tokens_queued") == 0
         assert (seen("ready"), seen("kv_cache_usage_perc")) == (1, 0)
 
-    run(test)
+    run_null(test)
 
 
-def test_times_are_those_of_the_engine(run: Any) -> None:
+def test_times_are_those_of_the_engine(run_null: Any) -> None:
     async def test(bench: Bench) -> None:
         answer = await bench.answer(prompt=[65] * 3, max_tokens=20, octavo=True)
         told = answer["octavo"]["requests"][0]["choices"][0]
@@ -152,10 +69,10 @@ def test_times_are_those_of_the_engine(run: Any) -> None:
         between = seen("inter_token_latency_seconds_sum") + seen("time_to_first_token_seconds_sum")
         assert 20 * STEP_SECONDS <= between <= seen("e2e_request_latency_seconds_sum") + 1e-6
 
-    run(test)
+    run_null(test)
 
 
-def test_the_prefix_cache_is_counted_as_in_usage(run: Any) -> None:
+def test_the_prefix_cache_is_counted_as_in_usage(run_null: Any) -> None:
     async def test(bench: Bench) -> None:
         cached = 0
         for _ in range(3):
@@ -167,11 +84,11 @@ def test_the_prefix_cache_is_counted_as_in_usage(run: Any) -> None:
         assert seen("kv_cache_usage_perc") == 0  # kept for the next, but nobody's
         assert seen("kv_cache_filled_perc") > 0
 
-    run(test)
+    run_null(test)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_those_who_leave(run: Any, stream: bool) -> None:
+def test_those_who_leave(run_null: Any, stream: bool) -> None:
     async def test(bench: Bench) -> None:
         asked = bench.ask(COMPLETIONS, {"prompt": [65] * 9, "max_tokens": 5000, "n": 2, "stream": stream})
         await bench.until(lambda: bench.state.metrics.generation_tokens > 5)
@@ -189,10 +106,10 @@ def test_those_who_leave(run: Any, stream: bool) -> None:
         assert seen("inter_token_latency_seconds_count") == seen("generation_tokens_total") - 2
         assert seen("e2e_request_latency_seconds_count") == seen("request_queue_time_seconds_count") == 0
 
-    run(test)
+    run_null(test)
 
 
-def test_those_who_run_out_of_time(run: Any) -> None:
+def test_those_who_run_out_of_time(run_null: Any) -> None:
     async def test(bench: Bench) -> None:
         body = {"messages": [{"role": "user", "content": "x"}], "timeout": 0.05, "max_tokens": 5000}
         assert (await bench.ask(CHAT, body).done()).status == 408
@@ -200,10 +117,10 @@ def test_those_who_run_out_of_time(run: Any) -> None:
         assert seen.by("request_success_total", "finished_reason") == {"deadline": 1}
         assert seen("http_requests_total", route=CHAT, status="4xx") == 1
 
-    run(test)
+    run_null(test)
 
 
-def test_counters_go_on_when_the_engine_is_replaced(run: Any) -> None:
+def test_counters_go_on_when_the_engine_is_replaced(run_null: Any) -> None:
     async def test(bench: Bench) -> None:
         await send_known_mix(bench)
         before = await bench.scrape()
@@ -224,10 +141,10 @@ def test_counters_go_on_when_the_engine_is_replaced(run: Any) -> None:
             assert after(name) == 2 * before(name), name
         assert after("step_seconds_count") > before("step_seconds_count")
 
-    run(test)
+    run_null(test)
 
 
-def test_clients_cannot_make_it_longer(run: Any) -> None:
+def test_clients_cannot_make_it_longer(run_null: Any) -> None:
     async def test(bench: Bench) -> None:
         async def ask_strangely(number: int) -> None:
             await bench.ask(f"/strange/{number}", {}).done()
@@ -243,10 +160,10 @@ def test_clients_cannot_make_it_longer(run: Any) -> None:
         assert after.samples.keys() == before
         assert "strange" not in after.text
 
-    run(test)
+    run_null(test)
 
 
-def test_every_metric_is_there_with_its_kind(run: Any) -> None:
+def test_every_metric_is_there_with_its_kind(run_null: Any) -> None:
     async def test(bench: Bench) -> None:
         seen = await bench.scrape()
         found = {name: family.type for name, family in seen.families.items() if name.startswith("octavo:")}
@@ -258,4 +175,4 @@ def test_every_metric_is_there_with_its_kind(run: Any) -> None:
         openmetrics = Exchange(bench.app, "/metrics", None, ((b"accept", b"application/openmetrics-text"),))
         assert (await openmetrics.done()).content.endswith(b"# EOF\n")
 
-    run(test)
+    run_null(test)

@@ -1,4 +1,4 @@
-"""OpenTelemetry spans, for those who ask. Nothing of it is imported, and no connection opened, otherwise."""
+"""OpenTelemetry spans, for those who ask. Otherwise its SDK is not imported and no connection opened."""
 
 import importlib.util
 from collections.abc import Mapping

@@ -25,6 +25,8 @@ def build_app(state: ServerState, keys: Keys) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        # Newer FastAPIs would send spans and tracebacks where a variable says; older ones take no notice.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.state.server = state
     app.state.keys = keys
