@@ -94,6 +94,7 @@ class RequestRecord:
         num_prompt = self._prompts.pop(delta.request_id, None)
         if num_prompt is not None:
             self._metrics.prompt_tokens += num_prompt
+        if delta.choice == 0:  # as usage has it
             self.num_cached += delta.num_cached
 
     def _note_finish(self, name: str, choice: int, reason: str, now: float) -> None:
