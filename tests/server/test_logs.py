@@ -173,3 +173,19 @@ def test_a_traced_request_that_ends_with_nobody_there_is_an_error() -> None:
     RequestRecord("req_1", RequestMetrics()).close({"method": "BREW", "headers": []}, told)
     assert told.name == "other other"
     assert told.keywords["is_error"]
+
+
+def test_a_server_with_every_line_for_machines_and_a_collector_that_is_away(start: Any) -> None:
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    server = start("--log-format", "json", "--otlp-endpoint", "http://127.0.0.1:9").wait_until_ready()
+    answer = server.post(COMPLETIONS, {"prompt": SECRET, "max_tokens": 3})
+    assert answer.status_code == 200
+    assert "octavo:generation_tokens_total" in server.get("/metrics").text
+    server.terminate()
+    assert server.process.wait(20) == 0
+    lines = [json.loads(line) for line in server.log.splitlines()]
+    (told,) = [line for line in lines if line.get("route") == COMPLETIONS]
+    assert told["request_id"] == answer.headers["x-request-id"]
+    assert told["completion_tokens"] == 3
+    assert {line["process"] for line in lines} == {"octavo", "octavo engine"}
+    assert SECRET not in server.log

@@ -302,6 +302,7 @@ class EngineService:
         finally:
             self._socket = None
             self._flights.lose_engine()
+            self.tally.lose()
             life.engine.kill()
             reader.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):

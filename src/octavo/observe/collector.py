@@ -72,7 +72,8 @@ def _of_requests(seen: Seen) -> Iterator[tuple[Metric, Values | Histogram]]:
 
 
 def _of_engine(seen: Seen) -> Iterator[tuple[Metric, Values | Histogram]]:
-    counts, stats = seen.engine.counts, seen.engine.stats
+    counts = seen.engine.counts
+    stats = seen.engine.stats if seen.engine.is_there else None  # a dead engine holds nothing
     yield catalog.PREFIX_QUERIES, {(): counts.prompt_tokens}
     yield catalog.PREFIX_HITS, {(): counts.prompt_tokens_cached}
     yield catalog.PREEMPTIONS, {(): counts.preemptions}

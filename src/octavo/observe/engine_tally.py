@@ -29,7 +29,8 @@ class EngineCounts:
 class EngineTally:
     """Mutated by EngineService only: a few additions for each step."""
 
-    stats: EngineStats | None = None  # the last that was heard; no news from a dead engine
+    stats: EngineStats | None = None  # the last that was heard, be it of a dead engine
+    is_there: bool = False  # an engine that is ready, and lives
     step_seconds: Histogram = field(default_factory=lambda: Histogram(SHORT))
     phase_seconds: dict[Phase, float] = field(default_factory=dict)  # of the last start
     _before: EngineCounts = EngineCounts()  # by engines that are dead
@@ -51,6 +52,11 @@ class EngineTally:
         """An engine is ready; what it has counted so far was its warm-up."""
         self._before = self.counts
         self._at_ready = self.stats = stats
+        self.is_there = True
+
+    def lose(self) -> None:
+        """The engine is dead. What it had done is not forgotten."""
+        self.is_there = False
 
     def begin(self, now: float) -> None:
         """An engine is being started."""

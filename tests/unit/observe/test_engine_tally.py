@@ -45,6 +45,9 @@ def test_sums_over_lives(lives: list[list[int]]) -> None:
             stats = after_step(stats, prompt_tokens)
             tally.note(stats)
             tally.note(stats)  # a message without a step
+        assert tally.is_there
+        tally.lose()
+        assert not tally.is_there
     steps = [prompt_tokens for life in lives for prompt_tokens in life]
     counts = tally.counts
     assert counts.steps == tally.step_seconds.count == len(steps)
