@@ -144,6 +144,23 @@ def test_counters_go_on_when_the_engine_is_replaced(run_null: Any) -> None:
     run_null(test)
 
 
+def test_an_answer_that_outlives_its_engine_is_counted_once(run_null: Any) -> None:
+    async def test(bench: Bench) -> None:
+        asked = bench.ask(COMPLETIONS, {"prompt": [65] * 9, "max_tokens": 60, "stream": True})
+        await bench.until(lambda: bench.state.metrics.generation_tokens > 5)
+        os.kill(bench.service.engine_pid or 0, signal.SIGKILL)
+        await asked.done()
+        seen = await bench.scrape()
+        assert seen("engine_restarts_total") == 1
+        assert seen.by("request_success_total", "finished_reason") == {"length": 1}
+        assert (seen("prompt_tokens_total"), seen("generation_tokens_total")) == (9, 60)
+        assert seen("time_to_first_token_seconds_count") == 1
+        assert seen("inter_token_latency_seconds_count") == 59
+        assert seen("prefix_cache_queries_total") == 18  # both engines looked it up
+
+    run_null(test)
+
+
 def test_clients_cannot_make_it_longer(run_null: Any) -> None:
     async def test(bench: Bench) -> None:
         async def ask_strangely(number: int) -> None:
