@@ -1,5 +1,6 @@
 """From our numbers to what Prometheus scrapes."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -7,7 +8,6 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 import octavo
 from octavo.observe import catalog
@@ -104,19 +104,21 @@ def _part(stats: EngineStats, not_counted: int) -> float:
 
 
 def _family(metric: Metric) -> CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily:
-    families = {
-        Kind.COUNTER: CounterMetricFamily,
-        Kind.GAUGE: GaugeMetricFamily,
-        Kind.HISTOGRAM: HistogramMetricFamily,
-    }
-    return families[metric.kind](metric.name, metric.meaning, labels=("model_name", *metric.labels))
+    labels = ("model_name", *metric.labels)
+    if metric.kind is Kind.COUNTER:
+        return CounterMetricFamily(metric.name, metric.meaning, labels=labels)
+    if metric.kind is Kind.GAUGE:
+        return GaugeMetricFamily(metric.name, metric.meaning, labels=labels)
+    return HistogramMetricFamily(metric.name, metric.meaning, labels=labels)
 
 
 def _filled(metric: Metric, model_name: str, values: Values | Histogram) -> Family:
     family = _family(metric)
     if isinstance(values, Histogram):
         assert isinstance(family, HistogramMetricFamily)
-        buckets = [(floatToGoString(edge), float(count)) for edge, count in values.cumulative()]
+        buckets = [
+            ("+Inf" if math.isinf(edge) else str(edge), float(count)) for edge, count in values.cumulative()
+        ]
         family.add_metric((model_name,), buckets, values.sum)
         return family
     assert not isinstance(family, HistogramMetricFamily)

@@ -11,7 +11,7 @@ from octavo.protocol import Timings
 class RequestMetrics:
     """Owned by the event loop."""
 
-    http: Counter[tuple[str, str]] = field(default_factory=Counter)  # by route and class of status
+    http: Counter[tuple[str, ...]] = field(default_factory=Counter)  # by route and class of status
     finished: Counter[str] = field(default_factory=Counter)  # sequences, by finish reason
     prompt_tokens: int = 0
     generation_tokens: int = 0
