@@ -117,12 +117,14 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     pages_total: int
     pages_free: int
     pages_cached: int  # in the prefix tree, whether in use or not
+    pages_idle: int = 0  # of them, those that no sequence holds
     steps: int
     tokens_computed: int
     prompt_tokens: int  # of admitted requests
     prompt_tokens_cached: int
     tokens_sampled: int
     preemptions: int
+    step_seconds: float = 0.0  # in all steps
 
 
 class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,5 +1,6 @@
 """Servers as people start them: the command, in a process of its own, on a free port."""
 
+import asyncio
 import os
 import re
 import shutil
@@ -15,6 +16,10 @@ from typing import Any
 import httpx
 import openai
 import pytest
+
+from octavo.checkpoint import open_checkpoint
+from octavo.server.state import ServedModel
+from server.null_bench import on_null_engine
 
 START_SECONDS = 60
 
@@ -129,3 +134,15 @@ def smollm2(assets: Callable[[str], Path], tmp_path_factory: pytest.TempPathFact
         assert "Traceback" not in running.log, running.log
     finally:
         running.stop()
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tiny_checkpoint: Path) -> ServedModel:
+    """The text side of the tiny model."""
+    return ServedModel.of_checkpoint(open_checkpoint(str(tiny_checkpoint)), "tiny", 0)
+
+
+@pytest.fixture
+def run_null(tiny_model: ServedModel) -> Callable[..., None]:
+    """Runs a test of the application on an engine that computes nothing."""
+    return lambda test: asyncio.run(on_null_engine(tiny_model, test))

@@ -47,6 +47,8 @@ SAMPLES: Mapping[str, tuple[tuple[str, Any], ...]] = {
     "port": (("0", 0), ("80", 80), ("65535", 65535)),
     "served_model_name": (("a", "a"), ("b/c", "b/c"), ("none", None)),
     "grace": (("0", 0.0), ("2.5", 2.5), ("600", 600.0)),
+    "log_format": (("json", "json"), ("json", "json"), ("json", "json")),
+    "otlp_endpoint": (("http://a", "http://a"), ("http://b:1", "http://b:1"), ("none", None)),
     "api_key": (("a", "a"), ("b", "b"), ("none", None)),
     "api_key_file": (("a", "a"), ("b", "b"), ("none", None)),
     "cors_origins": (("*", "*"), ("https://a.b", "https://a.b"), ("none", None)),

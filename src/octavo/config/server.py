@@ -1,6 +1,6 @@
 """The options of `octavo serve`."""
 
-from typing import Self
+from typing import Literal, Self
 
 import pydantic
 
@@ -20,6 +20,16 @@ class ServerOptions(Options, frozen=True):
     )
     grace: float = option(
         30.0, Group.SERVER, "seconds that answers under way have to finish after SIGTERM", ge=0, le=86400
+    )
+
+    log_format: Literal["human", "json"] = option(
+        "human", Group.LOGS, "lines of text, or one JSON object a line"
+    )
+    otlp_endpoint: str | None = option(
+        None,
+        Group.LOGS,
+        "OpenTelemetry collector to send spans to, over HTTP (none: no tracing)",
+        min_length=1,
     )
 
     api_key: str | None = option(

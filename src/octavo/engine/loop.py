@@ -22,6 +22,7 @@ from octavo.errors import OctavoError, RequestError
 from octavo.link.folder import EXIT_CANNOT_START, EngineFolder, EngineSettings
 from octavo.link.status_page import Phase, StatusPage
 from octavo.link.wire import FromEngine, ToEngine, decode_to_engine, encode
+from octavo.observe.logs import make_handler
 from octavo.protocol import (
     EngineFacts,
     EngineOutputs,
@@ -46,7 +47,8 @@ def run_engine(arguments: list[str], start: StartEngine) -> int:
     folder, parent = EngineFolder(Path(arguments[0])), int(arguments[1])
     _live_and_die_with(parent)
     page, settings = folder.open_status(), folder.read_settings()
-    logging.basicConfig(format="octavo engine: %(message)s", level=settings.log_level.upper())
+    handler = make_handler(settings.log_format, "octavo engine")
+    logging.basicConfig(handlers=[handler], level=settings.log_level.upper())
     pulse = Pulse(page)
     try:
         core, facts = start(settings, page, pulse)

@@ -31,6 +31,7 @@ from octavo.frontend.updates import Update, Updates
 from octavo.link.folder import EngineSettings, new_run_folder
 from octavo.link.status_page import Phase, Status
 from octavo.link.wire import ToEngine, decode_from_engine, encode
+from octavo.observe.engine_tally import EngineTally
 from octavo.protocol import (
     Abort,
     EngineFacts,
@@ -94,7 +95,7 @@ class EngineService:
         self.state = ServiceState.STARTING
         self.failure: str | None = None  # with `FAILED`, what to tell people
         self.facts: EngineFacts | None = None
-        self.stats: EngineStats | None = None
+        self.tally = EngineTally()
         self.num_restarts = 0
 
     # -- life ----------------------------------------------------------------------------------------
@@ -140,6 +141,10 @@ class EngineService:
         if self.state in (ServiceState.FAILED, ServiceState.CLOSED):
             return False
         return self._life is None or not self._life.engine.is_stale
+
+    @property
+    def stats(self) -> EngineStats | None:
+        return self.tally.stats
 
     @property
     def num_in_flight(self) -> int:
@@ -200,7 +205,7 @@ class EngineService:
     # -- outputs -------------------------------------------------------------------------------------
 
     def _take(self, message: EngineOutputs) -> None:
-        self.stats = message.stats
+        self.tally.note(message.stats)
         for output in message.outputs:
             flight = self._flights.get(output.request_id)
             if flight is not None:
@@ -281,11 +286,13 @@ class EngineService:
         """An engine from start to death."""
         life = EngineLife(EngineProcess(path, self._settings, self._module))
         self._life = life
+        self.tally.begin(time.monotonic())
         reader = asyncio.create_task(self._read(life), name="octavo-engine-reader")
         try:
             while not life.death:
                 await asyncio.sleep(WATCH_SECONDS)
                 life.death = life.engine.death() or ""
+                self.tally.watch(life.engine.status.phase, time.monotonic())
                 if reader.done():
                     life.death = life.death or f"its messages could not be read: {reader.exception()}"
                 if self._socket is None:
@@ -295,6 +302,7 @@ class EngineService:
         finally:
             self._socket = None
             self._flights.lose_engine()
+            self.tally.lose()
             life.engine.kill()
             reader.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
@@ -329,7 +337,8 @@ class EngineService:
         """A new engine is there: ask it for what the last one did not finish."""
         if self.facts is None:
             self._pin(ready.facts)
-        self.facts, self.stats, self._socket = ready.facts, ready.stats, socket
+        self.facts, self._socket = ready.facts, socket
+        self.tally.meet(ready.stats)
         again = f" again; {len(self._flights)} requests go on" if self.num_restarts else ""
         logger.info("the engine is ready%s", again)
         self._flights.meet_engine()

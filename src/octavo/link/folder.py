@@ -28,6 +28,7 @@ def new_run_folder() -> Path:
 class EngineSettings(msgspec.Struct, frozen=True):
     options: dict[str, Any]  # of `EngineOptions`
     log_level: str = "info"
+    log_format: str = "human"
 
 
 class EngineFolder:

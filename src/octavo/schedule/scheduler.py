@@ -41,6 +41,7 @@ class Counters:
     prompt_tokens_cached: int = 0
     tokens_sampled: int = 0
     preemptions: int = 0
+    step_seconds: float = 0.0
 
 
 class Scheduler:
@@ -50,6 +51,7 @@ class Scheduler:
         self.config = config
         self.kv = kv
         self.counters = Counters()
+        self._step_began = 0.0
         self._order = 0
         self._requests: dict[str, dict[int, Sequence]] = {}  # unfinished, by request id and choice
         self._waiting = LazyHeap(lambda sequence: sequence.status is Status.WAITING)
@@ -135,11 +137,13 @@ class Scheduler:
             if self.counters.preemptions != preemptions:
                 head = None  # pages are so short that one sequence had to yield: nobody else joins now
         self.counters.steps += 1
+        self._step_began = now
         return StepPlan(self.counters.steps, tuple(self._closed_slots), tuple(opened), tuple(slices))
 
     def apply(self, plan: StepPlan, result: StepResult, now: float) -> None:
         """Take in what the workers computed."""
         in_flight, self._in_flight = self._in_flight, []
+        self.counters.step_seconds += now - self._step_began
         self._closed_slots.clear()  # the workers know
         for sequence, piece, outcome in zip(in_flight, plan.slices, result.slices, strict=True):
             if outcome.error is not None:
@@ -212,12 +216,14 @@ class Scheduler:
             pages_total=self.kv.pool.num_total,
             pages_free=self.kv.pool.num_free,
             pages_cached=self.kv.num_cached,
+            pages_idle=self.kv.num_available - self.kv.pool.num_free,
             steps=counters.steps,
             tokens_computed=counters.tokens_computed,
             prompt_tokens=counters.prompt_tokens,
             prompt_tokens_cached=counters.prompt_tokens_cached,
             tokens_sampled=counters.tokens_sampled,
             preemptions=counters.preemptions,
+            step_seconds=counters.step_seconds,
         )
 
     def check(self) -> None:

@@ -9,10 +9,11 @@ from starlette.responses import Response
 
 import octavo
 from octavo.errors import OctavoError
-from octavo.server import chat, completions, models, probes, tokenize
+from octavo.server import chat, completions, metrics, models, probes, tokenize
 from octavo.server.auth import Keys, require_key
 from octavo.server.boundary import Boundary
 from octavo.server.errors import ApiError, as_api_error, error_response
+from octavo.server.record import record_of
 from octavo.server.state import ServerState
 
 
@@ -24,19 +25,22 @@ def build_app(state: ServerState, keys: Keys) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        # Newer FastAPIs would send spans and tracebacks where a variable says; older ones take no notice.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.state.server = state
     app.state.keys = keys
     app.include_router(probes.router)
     # Default deny: whatever is not a probe goes in here, behind the key.
-    for router in (chat.router, completions.router, models.router, tokenize.router, schema_router(app)):
+    routers = (chat.router, completions.router, models.router, tokenize.router, metrics.router)
+    for router in (*routers, schema_router(app)):
         app.include_router(router, dependencies=[Depends(require_key)])
     app.add_exception_handler(OctavoError, _of_octavo)
     app.add_exception_handler(HTTPException, _of_http)
     if state.options.cors_origins is not None:
         origins = [origin.strip() for origin in state.options.cors_origins.split(",")]
         app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
-    app.add_middleware(Boundary)
+    app.add_middleware(Boundary, state=state)
     return app
 
 
@@ -52,7 +56,7 @@ def schema_router(app: FastAPI) -> APIRouter:
 
 
 async def _of_octavo(request: Request, error: Exception) -> Response:
-    return error_response(as_api_error(error))
+    return _answer(request, as_api_error(error, record_of(request).request_id))
 
 
 async def _of_http(request: Request, error: Exception) -> Response:
@@ -60,4 +64,9 @@ async def _of_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     words = {404: "there is no such endpoint", 405: "this endpoint does not take that method"}
     message = words.get(error.status_code, "the request cannot be answered")
-    return error_response(ApiError(error.status_code, message, headers=dict(error.headers or {})))
+    return _answer(request, ApiError(error.status_code, message, headers=dict(error.headers or {})))
+
+
+def _answer(request: Request, error: ApiError) -> Response:
+    record_of(request).error = error
+    return error_response(error)

@@ -1,4 +1,4 @@
-"""The outermost layer of the application: every request gets an id, and no exception gets out."""
+"""The outermost layer: every request gets an id and a record, and no exception gets out."""
 
 import secrets
 from collections.abc import MutableMapping
@@ -7,23 +7,25 @@ from typing import Any
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from octavo.server.errors import ClientGone, as_api_error, error_response
+from octavo.server.record import RequestRecord
+from octavo.server.state import ServerState
 
 
 class Boundary:
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, state: ServerState) -> None:
         self._app = app
+        self._state = state
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         request_id = f"req_{secrets.token_hex(12)}"
-        scope.setdefault("state", {})["request_id"] = request_id
-        has_started = False
+        record = RequestRecord(request_id, self._state.metrics)
+        scope.setdefault("state", {})["record"] = record
 
         async def send_with_id(message: MutableMapping[str, Any]) -> None:
-            nonlocal has_started
             if message["type"] == "http.response.start":
-                has_started = True
+                record.status = message["status"]
                 message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
             await send(message)
 
@@ -32,6 +34,8 @@ class Boundary:
         except ClientGone:
             pass
         except Exception as error:
-            answer = as_api_error(error)
-            if not has_started:
-                await error_response(answer)(scope, receive, send_with_id)
+            record.error = as_api_error(error, request_id)
+            if record.status is None:
+                await error_response(record.error)(scope, receive, send_with_id)
+        finally:
+            record.close(scope, self._state.tracing)

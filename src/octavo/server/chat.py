@@ -15,6 +15,7 @@ from octavo.server.generation import Asked, Generation, raise_if_failed
 from octavo.server.logprobs import chat_logprobs, prompt_logprobs
 from octavo.server.messages import render
 from octavo.server.openapi import json_body
+from octavo.server.record import record_of
 from octavo.server.sampling_request import chat_params
 from octavo.server.schema import ChatRequest
 from octavo.server.sse import ChunkFrame, EventStream, encode
@@ -40,7 +41,9 @@ async def chat_completions(request: Request) -> Response:
         add_special_tokens=False,  # the template has written them
     )
     async with AsyncExitStack() as stack:
-        generation = await stack.enter_async_context(Generation(state, asked, request.receive))
+        generation = await stack.enter_async_context(
+            Generation(state, asked, record_of(request), request.receive)
+        )
         prompt = await generation.timed(render(state, body.messages, body))
         await generation.prepare([prompt])
         await generation.submit()

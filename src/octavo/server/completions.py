@@ -16,6 +16,7 @@ from octavo.server.errors import invalid, unsupported
 from octavo.server.generation import Asked, Generation, raise_if_failed
 from octavo.server.logprobs import LegacyLogprobs, joined, prompt_logprobs
 from octavo.server.openapi import json_body
+from octavo.server.record import record_of
 from octavo.server.sampling_request import completion_params
 from octavo.server.schema import CompletionRequest
 from octavo.server.sse import ChunkFrame, EventStream, encode
@@ -41,7 +42,9 @@ async def completions(request: Request) -> Response:
         add_special_tokens=body.add_special_tokens is not False,
     )
     async with AsyncExitStack() as stack:
-        generation = await stack.enter_async_context(Generation(state, asked, request.receive))
+        generation = await stack.enter_async_context(
+            Generation(state, asked, record_of(request), request.receive)
+        )
         await generation.prepare(as_prompts(body))
         await generation.submit()
         if body.stream:

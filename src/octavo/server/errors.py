@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from starlette.responses import Response
 
 from octavo.errors import ContextLengthError, OctavoError, RequestError, TemplateError
+from octavo.observe.logs import with_fields
 
 logger = logging.getLogger(__name__)
 
@@ -27,12 +28,14 @@ class ApiError(OctavoError):
         param: str | None = None,
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
+        error_id: str | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.kind = kind
         self.param = param
         self.code = code
+        self.error_id = error_id  # by which the log has more
         self.headers = dict(headers or {})
 
     @property
@@ -78,10 +81,11 @@ def internal() -> ApiError:
         f"the server failed to answer this request; its log has the details under error id {error_id}",
         kind="server_error",
         code="internal_error",
+        error_id=error_id,
     )
 
 
-def as_api_error(error: Exception) -> ApiError:
+def as_api_error(error: Exception, request_id: str) -> ApiError:
     """Whatever was raised, as an answer. What nobody expected is logged here, with its traceback."""
     if isinstance(error, ApiError):
         return error
@@ -92,7 +96,8 @@ def as_api_error(error: Exception) -> ApiError:
     if isinstance(error, TemplateError):
         return ApiError(400, str(error), param="messages")
     answer = internal()
-    logger.error("%s", answer, exc_info=error)
+    fields = with_fields(request_id=request_id, error_id=answer.error_id)
+    logger.error("request %s failed, error id %s", request_id, answer.error_id, exc_info=error, extra=fields)
     return answer
 
 

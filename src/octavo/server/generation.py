@@ -15,6 +15,7 @@ from octavo.frontend.output import RequestOutput, StreamDelta
 from octavo.frontend.service import Update, Updates
 from octavo.protocol import SamplingParams
 from octavo.server.errors import ApiError, ClientGone, internal, unavailable
+from octavo.server.record import RequestRecord
 from octavo.server.schema import SamplingFields
 from octavo.server.state import ServerState
 
@@ -33,8 +34,9 @@ class Asked:
 
 
 class Generation:
-    def __init__(self, state: ServerState, asked: Asked, receive: Receive) -> None:
+    def __init__(self, state: ServerState, asked: Asked, record: RequestRecord, receive: Receive) -> None:
         self.state = state
+        self.record = record
         self.asked = asked
         self.created = int(time.time())
         self.prepared: list[PreparedRequest] = []
@@ -63,6 +65,7 @@ class Generation:
             self.state.admission.leave(len(prepared.messages), len(prepared.prompt_ids))
         self._queued.clear()
         self.state.num_open -= 1
+        self.record.end_sequences()
         for index, prepared in enumerate(self.prepared):
             if index not in self.results:
                 await self.state.service.abort(prepared.request_id)
@@ -89,12 +92,14 @@ class Generation:
 
     async def submit(self) -> None:
         for prepared in self.prepared:
+            self.record.submit(prepared)
             await self.state.service.submit(prepared, self._updates)
 
     async def take(self) -> list[Update]:
         """What has come since; empty after `wake`."""
         updates = await self._updates.take()
         self.check_client()
+        self.record.note(updates)
         for update in updates:
             if update.request_id in self._queued:
                 prepared = self._queued.pop(update.request_id)

@@ -13,6 +13,7 @@ import uvicorn
 from octavo.checkpoint import open_checkpoint
 from octavo.config import EngineOptions, ServerOptions, counted
 from octavo.frontend.service import EngineService, ServiceState
+from octavo.observe.tracing import Tracing, open_tracing
 from octavo.server.app import build_app
 from octavo.server.auth import Keys
 from octavo.server.early import EarlyAnswers
@@ -41,8 +42,11 @@ class HttpServer(uvicorn.Server):
 class RunningServer:
     """Made in any thread; run in the event loop."""
 
-    def __init__(self, server_options: ServerOptions, model: ServedModel, keys: Keys) -> None:
+    def __init__(
+        self, server_options: ServerOptions, model: ServedModel, keys: Keys, tracing: Tracing | None
+    ) -> None:
         self._server_options = server_options
+        self._tracing = tracing
         self._model = model
         self._keys = keys
 
@@ -57,7 +61,8 @@ class RunningServer:
         )
         keys = Keys.from_options(server_options)
         model = ServedModel.of_checkpoint(checkpoint, server_options.served_model_name, int(time.time()))
-        return cls(server_options, model, keys)
+        endpoint = server_options.otlp_endpoint
+        return cls(server_options, model, keys, None if endpoint is None else open_tracing(endpoint))
 
     async def run(
         self,
@@ -68,7 +73,7 @@ class RunningServer:
     ) -> int:
         """`service` has been started, and is closed by who started it too: twice does no harm."""
         service.use_tokenizer(self._model.tokenizer)
-        state = ServerState(self._server_options, self._model, service)
+        state = ServerState(self._server_options, self._model, service, self._tracing)
         http = HttpServer(self._http_config(state))
         if early is not None:
             early.close()
@@ -86,6 +91,8 @@ class RunningServer:
             http.force_exit = stopping.second.is_set()
             await serving
             state.close()
+            if self._tracing is not None:
+                await asyncio.to_thread(self._tracing.close)
         failed = service.failure is not None and not stopping.first.is_set()
         if failed:
             logger.error("the server stops, since it has no engine")

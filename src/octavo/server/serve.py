@@ -10,6 +10,8 @@ import uvloop
 
 from octavo.config import EngineOptions, ServerOptions
 from octavo.errors import ConfigError
+from octavo.observe.logs import make_handler
+from octavo.observe.tracing import check_endpoint
 from octavo.server.early import EarlyAnswers
 from octavo.server.stopping import Stopping
 
@@ -24,6 +26,9 @@ BACKLOG = 4096
 
 def serve(options: EngineOptions, server_options: ServerOptions) -> int:
     """Until a signal comes. The result is the exit code."""
+    logging.basicConfig(handlers=[make_handler(server_options.log_format, "octavo")], force=True)
+    if server_options.otlp_endpoint is not None:
+        check_endpoint(server_options.otlp_endpoint)
     listener = listen(server_options)
     host, port = listener.getsockname()[:2]
     logger.info("listening on %s, port %d", host, port)
@@ -56,7 +61,7 @@ async def _serve(options: EngineOptions, server_options: ServerOptions, listener
     stopping.listen()
     # Early answers are plain HTTP: a client that wants TLS waits for the application.
     early = await EarlyAnswers.start(listener) if server_options.tls_cert is None else None
-    service = await asyncio.to_thread(_engine_service, options)
+    service = await asyncio.to_thread(_engine_service, options, server_options)
     service.start()
     try:
         loading = asyncio.ensure_future(asyncio.to_thread(_open, options, server_options))
@@ -70,11 +75,11 @@ async def _serve(options: EngineOptions, server_options: ServerOptions, listener
         await service.close()
 
 
-def _engine_service(options: EngineOptions) -> "EngineService":
+def _engine_service(options: EngineOptions, server_options: ServerOptions) -> "EngineService":
     from octavo.frontend.service import EngineService
     from octavo.link.folder import EngineSettings
 
-    return EngineService(EngineSettings(options.model_dump(), options.log_level))
+    return EngineService(EngineSettings(options.model_dump(), options.log_level, server_options.log_format))
 
 
 def _open(options: EngineOptions, server_options: ServerOptions) -> "RunningServer":

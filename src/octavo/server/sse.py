@@ -11,7 +11,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from octavo.frontend.output import StreamDelta
-from octavo.server.errors import ClientGone, as_api_error
+from octavo.server.errors import ApiError, ClientGone, as_api_error
 from octavo.server.generation import Generation
 
 logger = logging.getLogger(__name__)
@@ -59,8 +59,8 @@ class ChunkFrame:
         return self.start + choice + b"]," + encode(rest)[1:] + b"\n\n"
 
 
-def error_event(error: Exception) -> bytes:
-    return b"data: " + encode(as_api_error(error).body) + b"\n\n"
+def error_event(error: ApiError) -> bytes:
+    return b"data: " + encode(error.body) + b"\n\n"
 
 
 class EventStream(StreamingResponse):
@@ -116,7 +116,8 @@ class EventStream(StreamingResponse):
                     events.append(PING)
             except Exception as error:
                 is_done = True
-                events += (error_event(error), DONE)
+                generation.record.error = as_api_error(error, generation.record.request_id)
+                events += (error_event(generation.record.error), DONE)
             body = b"".join(events)
             if body:
                 await self._write(send, body)

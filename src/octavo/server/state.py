@@ -14,6 +14,9 @@ from octavo.frontend.defaults import default_params
 from octavo.frontend.intake import Intake, Limits
 from octavo.frontend.service import EngineService, ServiceState
 from octavo.link.status_page import Phase
+from octavo.observe.collector import Seen, registry_of
+from octavo.observe.request_metrics import RequestMetrics
+from octavo.observe.tracing import Tracing
 from octavo.protocol import EngineFacts, SamplingParams
 from octavo.server.errors import ApiError, unavailable
 from octavo.server.limits import Admission
@@ -53,11 +56,20 @@ class ServedModel:
 class ServerState:
     """Owned by the event loop."""
 
-    def __init__(self, options: ServerOptions, model: ServedModel, service: EngineService) -> None:
+    def __init__(
+        self,
+        options: ServerOptions,
+        model: ServedModel,
+        service: EngineService,
+        tracing: Tracing | None = None,
+    ) -> None:
         self.options = options
         self.model = model
         self.service = service
         self.admission = Admission(options.max_queued_requests, options.max_queued_tokens)
+        self.tracing = tracing
+        self.metrics = RequestMetrics()
+        self.registry = registry_of(self._seen)
         self.is_draining = False
         self.num_open = 0  # requests for tokens that have not been answered to the end
         self._intake: Intake | None = None
@@ -77,6 +89,18 @@ class ServerState:
         if num_chars <= SHORT_TEXT:
             return function(*arguments)
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+
+    def _seen(self) -> Seen:
+        return Seen(
+            model_name=self.model.name,
+            requests=self.metrics,
+            engine=self.service.tally,
+            num_restarts=self.service.num_restarts,
+            num_queued=self.admission.num_sequences,
+            num_tokens_queued=self.admission.num_tokens,
+            is_ready=self.is_ready and self.service.is_live,
+            facts=self.service.facts,
+        )
 
     # -- may a request be taken? -----------------------------------------------------------------------
 

@@ -1,0 +1,127 @@
+"""From our numbers to what Prometheus scrapes."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+
+import octavo
+from octavo.observe import catalog
+from octavo.observe.catalog import Kind, Metric
+from octavo.observe.engine_tally import EngineTally
+from octavo.observe.histogram import Histogram
+from octavo.observe.request_metrics import RequestMetrics
+from octavo.protocol import EngineFacts, EngineStats, FinishReason
+
+Values = Mapping[tuple[str, ...], float]  # by the values of the metric's labels
+
+
+@dataclass(frozen=True)
+class Seen:
+    """All there is to tell at one moment."""
+
+    model_name: str
+    requests: RequestMetrics
+    engine: EngineTally
+    num_restarts: int
+    num_queued: int
+    num_tokens_queued: int
+    is_ready: bool
+    facts: EngineFacts | None
+
+
+def registry_of(look: Callable[[], Seen]) -> CollectorRegistry:
+    """Our metrics, and what Prometheus expects of any process (`process_resident_memory_bytes`, ...)."""
+    registry = CollectorRegistry()
+    registry.register(OctavoCollector(look))
+    ProcessCollector(registry=registry)
+    return registry
+
+
+class OctavoCollector(Collector):
+    def __init__(self, look: Callable[[], Seen]) -> None:
+        self._look = look
+
+    def describe(self) -> Iterable[Family]:
+        """Asked when registered, to find names that are there twice."""
+        return [_family(metric) for metric in catalog.METRICS]
+
+    def collect(self) -> Iterator[Family]:
+        seen = self._look()
+        for metric, values in (*_of_requests(seen), *_of_engine(seen), *_of_server(seen)):
+            yield _filled(metric, seen.model_name, values)
+
+
+def _of_requests(seen: Seen) -> Iterator[tuple[Metric, Values | Histogram]]:
+    requests = seen.requests
+    yield catalog.HTTP_REQUESTS, requests.http
+    # Reasons that have not come yet are there as zeros: a first error is then seen as a rise.
+    yield catalog.FINISHED, {(reason.value,): requests.finished[reason.value] for reason in FinishReason}
+    yield catalog.PROMPT_TOKENS, {(): requests.prompt_tokens}
+    yield catalog.GENERATION_TOKENS, {(): requests.generation_tokens}
+    yield catalog.TIME_TO_FIRST_TOKEN, requests.time_to_first_token
+    yield catalog.INTER_TOKEN_LATENCY, requests.inter_token_latency
+    yield catalog.E2E_LATENCY, requests.e2e_latency
+    yield catalog.QUEUE_TIME, requests.queue_time
+    yield catalog.PREFILL_TIME, requests.prefill_time
+    yield catalog.DECODE_TIME, requests.decode_time
+
+
+def _of_engine(seen: Seen) -> Iterator[tuple[Metric, Values | Histogram]]:
+    counts = seen.engine.counts
+    stats = seen.engine.stats if seen.engine.is_there else None  # a dead engine holds nothing
+    yield catalog.PREFIX_QUERIES, {(): counts.prompt_tokens}
+    yield catalog.PREFIX_HITS, {(): counts.prompt_tokens_cached}
+    yield catalog.PREEMPTIONS, {(): counts.preemptions}
+    yield catalog.STEP_TIME, seen.engine.step_seconds
+    yield (
+        catalog.STARTUP,
+        {(phase.name.lower(),): seconds for phase, seconds in seen.engine.phase_seconds.items()},
+    )
+    yield catalog.RUNNING, {(): 0 if stats is None else stats.num_running}
+    yield catalog.WAITING, {(): 0 if stats is None else stats.num_waiting}
+    yield catalog.KV_USE, {(): 0.0 if stats is None else _part(stats, stats.pages_free + stats.pages_idle)}
+    yield catalog.KV_FILLED, {(): 0.0 if stats is None else _part(stats, stats.pages_free)}
+
+
+def _of_server(seen: Seen) -> Iterator[tuple[Metric, Values | Histogram]]:
+    yield catalog.QUEUED, {(): seen.num_queued}
+    yield catalog.QUEUED_TOKENS, {(): seen.num_tokens_queued}
+    yield catalog.READY, {(): int(seen.is_ready)}
+    yield catalog.ENGINE_RESTARTS, {(): seen.num_restarts}
+    facts = seen.facts
+    about_engine = ("", "", "") if facts is None else (facts.device, facts.dtype, facts.system_fingerprint)
+    yield catalog.BUILD, {(octavo.__version__, *about_engine): 1}
+
+
+def _part(stats: EngineStats, not_counted: int) -> float:
+    """The fraction of the pages that are not among those."""
+    return 1 - not_counted / stats.pages_total if stats.pages_total else 0.0
+
+
+def _family(metric: Metric) -> CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily:
+    labels = ("model_name", *metric.labels)
+    if metric.kind is Kind.COUNTER:
+        return CounterMetricFamily(metric.name, metric.meaning, labels=labels)
+    if metric.kind is Kind.GAUGE:
+        return GaugeMetricFamily(metric.name, metric.meaning, labels=labels)
+    return HistogramMetricFamily(metric.name, metric.meaning, labels=labels)
+
+
+def _filled(metric: Metric, model_name: str, values: Values | Histogram) -> Family:
+    family = _family(metric)
+    if isinstance(values, Histogram):
+        assert isinstance(family, HistogramMetricFamily)
+        buckets = [
+            ("+Inf" if math.isinf(edge) else str(edge), float(count)) for edge, count in values.cumulative()
+        ]
+        family.add_metric((model_name,), buckets, values.sum)
+        return family
+    assert not isinstance(family, HistogramMetricFamily)
+    for labels, value in values.items():
+        family.add_metric((model_name, *labels), value)
+    return family

@@ -1,0 +1,213 @@
+"""What is remembered of one HTTP request, for its log line, its span and the metrics."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fastapi import Request
+from starlette.types import Scope
+
+from octavo.frontend.intake import PreparedRequest
+from octavo.frontend.output import RequestOutput, StreamDelta
+from octavo.frontend.service import Update
+from octavo.observe.logs import with_fields
+from octavo.observe.request_metrics import RequestMetrics
+from octavo.observe.tracing import Tracing
+from octavo.server.errors import ApiError
+
+logger = logging.getLogger(__name__)
+
+ANSWERED = ("stop", "length")
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+# Asked every few seconds by machines: their lines would bury the others.
+QUIET_ROUTES = ("/livez", "/readyz", "/healthz", "/health", "/metrics")
+OTHER = "other"
+
+
+class RequestRecord:
+    """Mutated by the task that answers the request. For each token: a look into a dict, and an addition."""
+
+    def __init__(
+        self, request_id: str, metrics: RequestMetrics, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.request_id = request_id
+        self.status: int | None = None
+        self.error: ApiError | None = None
+        self.num_prompt = self.num_cached = self.num_completion = 0
+        self.first_token_seconds: float | None = None
+        self.queue_seconds: float | None = None  # the longest of its sequences'
+        self._metrics = metrics
+        self._clock = clock
+        self._began = clock()
+        self._began_ns = time.time_ns()
+        self._prompts: dict[str, int] = {}  # lengths of prompts without a token yet, by name
+        self._latest: dict[tuple[str, int], float] = {}  # when a sequence had its last token
+        self._unfinished: set[tuple[str, int]] = set()
+        self._reasons: dict[str, None] = {}  # in the order they came
+
+    @property
+    def seconds(self) -> float:
+        return self._clock() - self._began
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Of all its sequences."""
+        return ",".join(self._reasons) or None
+
+    # -- while it is answered --------------------------------------------------------------------------
+
+    def submit(self, prepared: PreparedRequest) -> None:
+        self._prompts[prepared.name] = len(prepared.prompt_ids)
+        self._unfinished |= {(prepared.name, message.choice) for message in prepared.messages}
+        self.num_prompt += len(prepared.prompt_ids)
+
+    def note(self, updates: Sequence[Update]) -> None:
+        """What came at once has one time."""
+        now = self._clock()
+        for update in updates:
+            if isinstance(update, RequestOutput):
+                self._note_result(update)
+                continue
+            if update.token_ids:
+                sequence = update.request_id, update.choice
+                latest = self._latest.get(sequence)
+                self._latest[sequence] = now
+                self.num_completion += len(update.token_ids)
+                self._metrics.generation_tokens += len(update.token_ids)
+                if latest is None:
+                    self._note_first(update, now - self._began)
+                else:
+                    self._metrics.inter_token_latency.observe(now - latest)
+            if update.finish_reason is not None:
+                self._note_finish(update.request_id, update.choice, update.finish_reason, now)
+
+    def end_sequences(self) -> None:
+        """What has not finished will not be waited for."""
+        for name, choice in sorted(self._unfinished):
+            self._note_finish(name, choice, "abort", self._clock())
+
+    def _note_first(self, delta: StreamDelta, seconds: float) -> None:
+        self._metrics.time_to_first_token.observe(seconds)
+        if self.first_token_seconds is None:
+            self.first_token_seconds = seconds
+        num_prompt = self._prompts.pop(delta.request_id, None)
+        if num_prompt is not None:
+            self._metrics.prompt_tokens += num_prompt
+        if delta.choice == 0:  # as usage has it
+            self.num_cached += delta.num_cached
+
+    def _note_finish(self, name: str, choice: int, reason: str, now: float) -> None:
+        self._unfinished.discard((name, choice))
+        self._reasons[reason] = None
+        self._metrics.finished[reason] += 1
+        if reason in ANSWERED:
+            self._metrics.e2e_latency.observe(now - self._began)
+
+    def _note_result(self, output: RequestOutput) -> None:
+        for choice in output.choices:
+            if choice.finish_reason in ANSWERED:
+                self._metrics.note_timings(choice.timings)
+                self.queue_seconds = max(self.queue_seconds or 0.0, choice.timings.queue)
+
+    # -- when it is over ---------------------------------------------------------------------------------
+
+    def close(self, scope: Scope, tracing: Tracing | None) -> None:
+        route = getattr(scope.get("route"), "path", OTHER)
+        method = scope["method"] if scope["method"] in METHODS else OTHER
+        seconds = self.seconds
+        self._metrics.answered(route, self.status)
+        level = logging.DEBUG if route in QUIET_ROUTES else logging.INFO
+        if logger.isEnabledFor(level):
+            fields = self._fields(method, route, seconds)
+            logger.log(level, "%s", _in_words(fields), extra=with_fields(**fields))
+        if tracing is not None:
+            tracing.tell(
+                f"{method} {route}",
+                begin_ns=self._began_ns,
+                end_ns=self._began_ns + int(seconds * 1e9),
+                parent=_trace_headers(scope),
+                is_error=self.status is None or self.status >= 500,
+                attributes=self._attributes(method, route, seconds),
+            )
+
+    def _fields(self, method: str, route: str, seconds: float) -> dict[str, Any]:
+        fields: dict[str, Any] = {
+            "request_id": self.request_id,
+            "method": method,
+            "route": route,
+            "status": self.status,
+            "seconds": round(seconds, 6),
+        }
+        if self.error is not None:
+            fields |= {"error": self.error.code or self.error.kind, "error_id": self.error.error_id}
+        if self._reasons:
+            rate = round(self.num_completion / seconds, 2) if seconds > 0 else 0.0
+            fields |= {
+                "prompt_tokens": self.num_prompt,
+                "cached_tokens": self.num_cached,
+                "completion_tokens": self.num_completion,
+                "finish_reason": self.finish_reason,
+                "queue_seconds": _rounded(self.queue_seconds),
+                "first_token_seconds": _rounded(self.first_token_seconds),
+                "tokens_per_second": rate,
+            }
+        return {name: value for name, value in fields.items() if value is not None or name == "status"}
+
+    def _attributes(self, method: str, route: str, seconds: float) -> dict[str, Any]:
+        """Names of OpenTelemetry's conventions where they have any, else those that others use."""
+        attributes: dict[str, Any] = {
+            "http.request.method": method,
+            "http.route": route,
+            "http.response.status_code": self.status,
+            "error.type": None if self.error is None else self.error.code or self.error.kind,
+            "octavo.request_id": self.request_id,
+        }
+        if self._reasons:
+            attributes |= {
+                "gen_ai.usage.input_tokens": self.num_prompt,
+                "gen_ai.usage.cached_tokens": self.num_cached,
+                "gen_ai.usage.output_tokens": self.num_completion,
+                "gen_ai.response.finish_reasons": tuple(self._reasons),
+                "gen_ai.latency.time_in_queue": self.queue_seconds,
+                "gen_ai.latency.time_to_first_token": self.first_token_seconds,
+                "gen_ai.latency.e2e": seconds,
+            }
+        return {name: value for name, value in attributes.items() if value is not None}
+
+
+def record_of(request: Request) -> RequestRecord:
+    record: RequestRecord = request.state.record
+    return record
+
+
+def _trace_headers(scope: Scope) -> Mapping[str, str]:
+    wanted = (b"traceparent", b"tracestate")
+    return {name.decode(): value.decode("latin-1") for name, value in scope["headers"] if name in wanted}
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 6)
+
+
+def _in_words(fields: Mapping[str, Any]) -> str:
+    status = "gone" if fields["status"] is None else fields["status"]
+    words = [f"{fields['method']} {fields['route']} {status} {fields['request_id']}"]
+    if "error" in fields:
+        words.append(f"{fields['error']} {fields.get('error_id', '')}".strip())
+    if "finish_reason" in fields:
+        words += [
+            f"{fields['prompt_tokens']} prompt tokens ({fields['cached_tokens']} cached)",
+            f"{fields['completion_tokens']} tokens",
+            fields["finish_reason"],
+        ]
+    for name, said in (
+        ("queue_seconds", "queue"),
+        ("first_token_seconds", "first token"),
+        ("seconds", "total"),
+    ):
+        if name in fields:
+            words.append(f"{said} {fields[name]:.3f} s")
+    if "tokens_per_second" in fields:
+        words.append(f"{fields['tokens_per_second']:.1f} tokens/s")
+    return ", ".join(words)

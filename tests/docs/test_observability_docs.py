@@ -1,0 +1,83 @@
+"""The list of metrics for people, the dashboard and the code say the same."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from octavo.observe.catalog import METRICS, Kind, Metric
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/observability.md").read_text()
+DASHBOARD = json.loads((ROOT / "deploy/grafana/octavo.json").read_text())
+QUERIED = re.compile(r"octavo:\w+")
+
+
+def row(metric: Metric) -> str:
+    labels = ", ".join(f"`{label}`" for label in metric.labels)
+    return f"| `{metric.name}` | {metric.kind} | {labels} | {metric.meaning} |"
+
+
+def samples() -> set[str]:
+    """Names that a query may use."""
+    plain = {metric.name for metric in METRICS if metric.kind is not Kind.HISTOGRAM}
+    histograms = [metric.name for metric in METRICS if metric.kind is Kind.HISTOGRAM]
+    return plain | {f"{name}_{part}" for name in histograms for part in ("bucket", "sum", "count")}
+
+
+def texts(content: Any) -> Iterator[str]:
+    if isinstance(content, str):
+        yield content
+    elif isinstance(content, dict | list):
+        for one in content.values() if isinstance(content, dict) else content:
+            yield from texts(one)
+
+
+def test_the_page_lists_every_metric() -> None:
+    listed = [line for line in PAGE.splitlines() if line.startswith("| `octavo:")]
+    assert listed == [row(metric) for metric in METRICS]
+
+
+def test_names_are_there_once() -> None:
+    assert len({metric.name for metric in METRICS}) == len(METRICS)
+
+
+def test_the_page_asks_for_what_exists() -> None:
+    questions = PAGE[PAGE.index("Useful questions") : PAGE.index("## Logs")]
+    asked = set(QUERIED.findall(questions))
+    assert len(asked) > 4
+    assert asked <= samples()
+
+
+def test_the_dashboard_asks_for_what_exists() -> None:
+    asked = {name for text in texts(DASHBOARD) for name in QUERIED.findall(text)}
+    assert asked <= samples()
+    # And for everything: what nobody looks at need not be counted.
+    shown = {re.sub("_(bucket|sum|count)$", "", name) for name in asked}
+    assert shown == {metric.name for metric in METRICS}
+
+
+def test_labels_of_the_dashboard_exist() -> None:
+    known = {"le", "model_name", *(label for metric in METRICS for label in metric.labels)}
+    for panel in DASHBOARD["panels"]:
+        for target in panel.get("targets", ()):
+            used = re.findall(r"by \((\w+)\)", target["expr"]) + re.findall(
+                r"\{\{(\w+)\}\}", target["legendFormat"]
+            )
+            assert set(used) <= known, panel["title"]
+
+
+def test_panels_do_not_overlap() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken, panel["title"]
+        assert max(x for x, _ in cells) < 24
+        taken |= cells
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])

@@ -1,0 +1,60 @@
+"""Requests to the application without a server between."""
+
+import asyncio
+import json
+from typing import Any
+
+
+class Exchange:
+    """One request to the application, by hand: the client can go away whenever it likes."""
+
+    def __init__(self, app: Any, path: str, body: Any, headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:
+        self._gone = asyncio.Event()
+        self._asked = False
+        self._body = json.dumps(body).encode()
+        self.status = 0
+        self.is_reading = True
+        self.headers: dict[str, str] = {}
+        self.content = b""
+        scope = {
+            "type": "http",
+            "method": "GET" if body is None else "POST",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "root_path": "",
+            "scheme": "http",
+            "http_version": "1.1",
+            "server": ("test", 80),
+            "client": ("test", 1),
+            "headers": [(b"content-type", b"application/json"), *headers],
+        }
+        self.task = asyncio.create_task(app(scope, self._receive, self._send))
+
+    async def _receive(self) -> Any:
+        if not self._asked:
+            self._asked = True
+            return {"type": "http.request", "body": self._body, "more_body": False}
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self.headers = {name.decode(): value.decode() for name, value in message["headers"]}
+        else:
+            while not self.is_reading:
+                await asyncio.sleep(0.01)
+            self.content += message["body"]
+
+    def disconnect(self) -> None:
+        self._gone.set()
+
+    async def done(self) -> "Exchange":
+        async with asyncio.timeout(5):
+            await self.task
+        return self
+
+    @property
+    def error(self) -> Any:
+        return json.loads(self.content)["error"]

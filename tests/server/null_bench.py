@@ -1,0 +1,76 @@
+"""The application on the real service, loop and scheduler, with a model that computes nothing."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from octavo.config import ServerOptions
+from octavo.frontend.service import EngineService
+from octavo.link.folder import EngineSettings
+from octavo.server.app import build_app
+from octavo.server.auth import Keys
+from octavo.server.state import ServedModel, ServerState
+from server.exchange import Exchange
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+STEP_SECONDS = 0.002
+
+
+class Scrape:
+    """Samples of one look at /metrics."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.families = {family.name: family for family in text_string_to_metric_families(text)}
+        self.samples = {
+            (sample.name, *sorted(set(sample.labels.items()) - {("model_name", "tiny")})): sample.value
+            for family in self.families.values()
+            for sample in family.samples
+        }
+
+    def __call__(self, name: str, **labels: str) -> float:
+        return self.samples[f"octavo:{name}", *sorted(labels.items())]
+
+    def by(self, name: str, label: str) -> dict[str, float]:
+        """The samples that are not zero."""
+        return {
+            dict(labels)[label]: value  # type: ignore[arg-type]
+            for (found, *labels), value in self.samples.items()
+            if found == f"octavo:{name}" and value
+        }
+
+
+class Bench:
+    def __init__(self, service: EngineService, model: ServedModel) -> None:
+        self.service = service
+        self.state = ServerState(ServerOptions(), model, service)
+        self.app = build_app(self.state, Keys())
+
+    def ask(self, path: str, body: Any) -> Exchange:
+        return Exchange(self.app, path, body)
+
+    async def answer(self, path: str = COMPLETIONS, **body: Any) -> Any:
+        asked = await self.ask(path, body).done()
+        return json.loads(asked.content) if not body.get("stream") else asked.content
+
+    async def scrape(self) -> Scrape:
+        return Scrape((await self.ask("/metrics", None).done()).content.decode())
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        async with asyncio.timeout(20):
+            while not condition():
+                await asyncio.sleep(0.002)
+
+
+async def on_null_engine(model: ServedModel, test: Callable[[Bench], Awaitable[None]]) -> None:
+    settings = EngineSettings({"vocab_size": 260, "step_seconds": STEP_SECONDS}, log_level="warning")
+    service = EngineService(settings, model.tokenizer, module="octavo.simulate.null_engine")
+    service.start()
+    try:
+        await service.wait_until_ready()
+        await test(Bench(service, model))
+    finally:
+        await service.close()

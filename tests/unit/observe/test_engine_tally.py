@@ -1,0 +1,67 @@
+"""Counters never fall, whatever becomes of engines."""
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from octavo.link.status_page import Phase
+from octavo.observe.engine_tally import EngineTally
+from octavo.protocol import EngineStats
+
+NEW = EngineStats(
+    num_running=0,
+    num_waiting=0,
+    pages_total=9,
+    pages_free=9,
+    pages_cached=0,
+    steps=1,  # the warm-up
+    tokens_computed=1,
+    prompt_tokens=1,
+    prompt_tokens_cached=0,
+    tokens_sampled=1,
+    preemptions=0,
+    step_seconds=5.0,
+)
+
+
+def after_step(stats: EngineStats, prompt_tokens: int) -> EngineStats:
+    return msgspec.structs.replace(
+        stats,
+        steps=stats.steps + 1,
+        prompt_tokens=stats.prompt_tokens + prompt_tokens,
+        prompt_tokens_cached=stats.prompt_tokens_cached + prompt_tokens // 2,
+        preemptions=stats.preemptions + prompt_tokens % 2,
+        step_seconds=stats.step_seconds + 0.25,
+    )
+
+
+@given(st.lists(st.lists(st.integers(0, 100))))
+def test_sums_over_lives(lives: list[list[int]]) -> None:
+    tally = EngineTally()
+    for life in lives:
+        tally.meet(NEW)
+        stats = NEW
+        for prompt_tokens in life:
+            stats = after_step(stats, prompt_tokens)
+            tally.note(stats)
+            tally.note(stats)  # a message without a step
+        assert tally.is_there
+        tally.lose()
+        assert not tally.is_there
+    steps = [prompt_tokens for life in lives for prompt_tokens in life]
+    counts = tally.counts
+    assert counts.steps == tally.step_seconds.count == len(steps)
+    assert counts.prompt_tokens == sum(steps)
+    assert counts.prompt_tokens_cached == sum(step // 2 for step in steps)
+    assert counts.preemptions == sum(step % 2 for step in steps)
+    assert tally.step_seconds.sum == 0.25 * len(steps)
+
+
+def test_phases_of_the_last_start() -> None:
+    tally = EngineTally()
+    for began in (0.0, 100.0):
+        tally.begin(began)
+        for after, phase in ((1, Phase.STARTING), (2, Phase.OPENING), (3, Phase.OPENING), (7, Phase.SERVING)):
+            tally.watch(phase, began + after)
+        tally.watch(Phase.SERVING, began + 50)
+        assert tally.phase_seconds == {Phase.STARTING: 2.0, Phase.OPENING: 5.0}

@@ -1,0 +1,60 @@
+import importlib.util
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+
+from octavo.errors import ConfigError
+from octavo.observe.tracing import check_endpoint, open_tracing
+
+SPAN: Any = {"begin_ns": 1, "end_ns": 2, "parent": {}, "is_error": False, "attributes": {"a": 1}}
+
+
+class Collector(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        self.server.taken.append((self.path, body))  # type: ignore[attr-defined]
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *arguments: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("path", "expected"), [("", "/v1/traces"), ("/", "/v1/traces"), ("/mine", "/mine")])
+def test_spans_reach_the_collector(path: str, expected: str) -> None:
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    with HTTPServer(("127.0.0.1", 0), Collector) as server:
+        server.taken = []  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        tracing = open_tracing(f"http://127.0.0.1:{server.server_port}{path}")
+        tracing.tell("POST /v1/completions", **SPAN)
+        tracing.close()
+        server.shutdown()
+        ((taken_path, body),) = server.taken  # type: ignore[attr-defined]
+        assert taken_path == expected
+        assert body
+
+
+@pytest.mark.parametrize("endpoint", ["127.0.0.1:4318", "grpc://a:4317", "http://", "x"])
+def test_an_endpoint_that_is_none(endpoint: str) -> None:
+    with pytest.raises(ConfigError, match="give one such as http://"):
+        check_endpoint(endpoint)
+
+
+def test_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'octavo\[otel\]'"):
+        open_tracing("http://127.0.0.1:4318")
+
+
+def test_nothing_is_imported_unasked() -> None:
+    # FastAPI brings the interfaces by itself; they send nothing.
+    program = (
+        "import sys, octavo.server.running;"
+        "assert not {'opentelemetry.sdk', 'opentelemetry.exporter'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
