@@ -1,7 +1,7 @@
 """`octavo check` finds nothing wrong with our server, and every fault of servers that have one.
 
-A broken server is ours behind something that spoils its replies. Each fault names the checks that must find it,
-and every check has a fault that it finds: none of them passes whatever it sees.
+A broken server is ours behind something that spoils its replies. Each fault names the checks that must find
+it, and every check has a fault that it finds: none of them passes whatever it sees.
 """
 
 import json

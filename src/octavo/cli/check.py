@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 USAGE = "check URL"
 DESCRIPTION = """\
 Ask any server that claims OpenAI's API, ours or another, and say what it does otherwise.
-Each row is a check. "not supported": the server refuses this and says so, or cannot show it; that is no fault.
+Each row is a check. "not supported": the server refuses this and says so, or cannot show it: no fault.
 The exit code is 1 if any check has failed."""
 
 EXIT_FAILED = 1
@@ -58,8 +58,9 @@ def run(call: Invocation) -> int:
     from octavo.conformance.transport import HttpTransport
 
     args = call.args
-    target = with_model(Target(HttpTransport.to(args.url, args.timeout), args.model_to_ask, args.key_to_send))
-    call.terminal.note(f"asking {args.url} for {target.model}")
+    transport = HttpTransport.to(args.url, args.timeout)
+    target = with_model(Target(transport, args.model_to_ask, args.key_to_send))
+    call.terminal.note(f"asking {transport.url} for {target.model}")
     columns = (
         Column("group", -max(len(check.group) for check in ALL_CHECKS)),
         Column("check", -max(len(check.name) for check in ALL_CHECKS)),
@@ -76,7 +77,7 @@ def run(call: Invocation) -> int:
     counts = Counter(result.outcome for result in results)
     call.terminal.note(", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome))
     if args.json is not None:
-        args.json.write_bytes(as_json(args.url, target, results))
+        args.json.write_bytes(as_json(transport.url, target, results))
     return EXIT_FAILED if counts[Outcome.FAILED] else 0
 
 

@@ -59,6 +59,10 @@ class HttpTransport:
         # Where the API lies elsewhere than below /v1, the whole path was given.
         return cls(parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/") or "/v1", seconds)
 
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://{self.address}{self.base}"
+
     def __call__(self, request: Request) -> Reply:
         kind = http.client.HTTPSConnection if self.scheme == "https" else http.client.HTTPConnection
         deadline = time.monotonic() + self.seconds
