@@ -17,6 +17,7 @@ import openai
 import pytest
 
 START_SECONDS = 60
+INSTALL_SECONDS = 60
 
 
 class Server:
@@ -129,3 +130,19 @@ def smollm2(assets: Callable[[str], Path], tmp_path_factory: pytest.TempPathFact
         assert "Traceback" not in running.log, running.log
     finally:
         running.stop()
+
+
+@pytest.fixture(scope="session")
+def node_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder where programs for Node find `openai`, if Node is here and the package can be had."""
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        pytest.skip("Node is not installed")
+    folder = tmp_path_factory.mktemp("node")
+    command = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(folder), "openai"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        pytest.skip("npm did not install openai in time")
+    if done.returncode != 0:
+        pytest.skip(f"npm cannot install openai: {done.stderr.strip()[-200:]}")
+    return folder
