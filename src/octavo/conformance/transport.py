@@ -90,4 +90,7 @@ def _read(answer: http.client.HTTPResponse, deadline: float) -> bytes:
         pieces.append(piece)
         if time.monotonic() > deadline:
             raise TimeoutError
-    return b"".join(pieces)
+    body = b"".join(pieces)
+    if answer.length:  # still to come, and read1 says nothing about it
+        raise http.client.IncompleteRead(body, answer.length)
+    return body
