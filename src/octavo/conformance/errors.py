@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from octavo.conformance.check import Check, NotSupported, expect, expect_equal, expect_kind
-from octavo.conformance.target import CHAT, COMPLETION, Target, user
+from octavo.conformance.target import Target, user
 from octavo.conformance.transport import Reply
 
 GROUP = "errors"
@@ -37,7 +37,7 @@ def _check_error_body(reply: Reply) -> None:
 
 
 def _chat_with(target: Target, **fields: Any) -> Reply:
-    return target.post("/chat/completions", CHAT | {"model": target.model} | fields)
+    return target.post("/chat/completions", target.chat_fields(**fields))
 
 
 def bad_value(target: Target) -> None:
@@ -77,7 +77,7 @@ def wrong_key(target: Target) -> None:
     if not target.api_key:
         raise NotSupported("no key was given")
     for key in ("", f"{target.api_key}-wrong"):
-        reply = target.post("/chat/completions", CHAT | {"model": target.model}, api_key=key)
+        reply = target.post("/chat/completions", target.chat_fields(), api_key=key)
         check_error(reply, 401)
     expect_equal("the status of /models", target.get("/models", api_key="").status, 401)
 
@@ -114,6 +114,7 @@ ODD_FIELDS: tuple[Mapping[str, Any], ...] = (
     {"temperature": True},
     {"model": 5},
 )
+ODD_PROMPTS: tuple[Any, ...] = (None, [], {}, [[]], [None], [-1], [10**12], ["a", 1], [[1], "a"], 5)
 ODD_BODIES = (b"", b"null", b"[]", b'"text"', b"1e999", b'{"messages": NaN}', b"[" * 5000)
 
 
@@ -123,9 +124,9 @@ def odd_chats(target: Target) -> None:
 
 
 def odd_completions(target: Target) -> None:
-    for prompt in (None, [], {}, [[]], [None], [-1], [10**12], ["a", 1], [[1], "a"], 5):
-        fields = COMPLETION | {"model": target.model, "prompt": prompt}
-        _check_no_failure(target.post("/completions", fields), f"prompt {prompt}")
+    for prompt in ODD_PROMPTS:
+        reply = target.post("/completions", target.completion_fields(prompt=prompt))
+        _check_no_failure(reply, f"prompt {prompt}")
 
 
 def odd_bodies(target: Target) -> None:

@@ -1,7 +1,7 @@
 """What tells one answer from another when people ask for help."""
 
 from octavo.conformance.check import Check, NotSupported, expect
-from octavo.conformance.target import CHAT, Target
+from octavo.conformance.target import Target
 
 GROUP = "ids"
 HEADER = "x-request-id"
@@ -13,11 +13,10 @@ def response_ids(target: Target) -> None:
 
 
 def request_ids(target: Target) -> None:
-    fields = CHAT | {"model": target.model}
     replies = (
-        target.post("/chat/completions", fields),
-        target.post("/chat/completions", fields | {"stream": True}),
-        target.post("/chat/completions", fields | {"temperature": -1}),
+        target.post("/chat/completions", target.chat_fields()),
+        target.post("/chat/completions", target.chat_fields(stream=True)),
+        target.post("/chat/completions", target.chat_fields(temperature=-1)),
         target.get("/models"),
     )
     found = [reply.headers.get(HEADER) for reply in replies]

@@ -63,17 +63,24 @@ class Target:
         headers = self._headers(api_key) | {"content-type": "application/json"}
         return self.transport(Request("POST", path, headers, content))
 
+    def chat_fields(self, **fields: Any) -> dict[str, Any]:
+        """A right request, but for what is given here."""
+        return {**CHAT, "model": self.model, **fields}
+
+    def completion_fields(self, **fields: Any) -> dict[str, Any]:
+        return {**COMPLETION, "model": self.model, **fields}
+
     def chat(self, **fields: Any) -> Any:
-        return self._answer("/chat/completions", CHAT | {"model": self.model} | fields)
+        return self._answer("/chat/completions", self.chat_fields(**fields))
 
     def complete(self, **fields: Any) -> Any:
-        return self._answer("/completions", COMPLETION | {"model": self.model} | fields)
+        return self._answer("/completions", self.completion_fields(**fields))
 
     def stream_chat(self, **fields: Any) -> Stream:
-        return self._stream("/chat/completions", CHAT | {"model": self.model, "stream": True} | fields)
+        return self._stream("/chat/completions", self.chat_fields(stream=True, **fields))
 
     def stream_completion(self, **fields: Any) -> Stream:
-        return self._stream("/completions", COMPLETION | {"model": self.model, "stream": True} | fields)
+        return self._stream("/completions", self.completion_fields(stream=True, **fields))
 
     def _headers(self, api_key: str | None) -> dict[str, str]:
         """None: the key that was given; empty: none at all."""
