@@ -119,6 +119,15 @@ def ignoring(name: str) -> Callable[[Transport], Transport]:
     return wrap
 
 
+def deaf_to_developers(transport: Transport) -> Transport:
+    def ask(request: Request) -> Reply:
+        fields = json.loads(request.body)
+        fields["messages"] = [one for one in fields["messages"] if one["role"] != "developer"]
+        return transport(replace(request, body=json.dumps(fields).encode()))
+
+    return ask
+
+
 def forgetful(transport: Transport) -> Transport:
     """Answers change from one request to the next, seed or not."""
     count = iter(range(10**6))
@@ -156,9 +165,10 @@ class Fault:
         return self.name
 
 
-def fault(name: str, how: Spoil | Callable[[Transport], Transport], *found_by: str) -> Fault:
-    checks = tuple((group, check) for group, _, check in (one.partition(": ") for one in found_by))
-    return Fault(name, how, checks)  # type: ignore[arg-type]
+def fault(name: str, wrap: Callable[[Transport], Transport], *found_by: str) -> Fault:
+    return Fault(
+        name, wrap, tuple((group, check) for group, _, check in (one.partition(": ") for one in found_by))
+    )
 
 
 def reply(name: str, spoil: Spoil, *found_by: str) -> Fault:
@@ -218,8 +228,12 @@ FAULTS = (
         "streams: stop",
     ),
     fault("no n", ignoring("n"), "completions: n", "chat: n", "streams: n"),
-    fault(
-        "no logprobs", ignoring("logprobs"), "completions: logprobs", "chat: logprobs", "streams: logprobs"
+    reply(
+        "no logprobs",
+        field("choices.logprobs", None),
+        "completions: logprobs",
+        "chat: logprobs",
+        "streams: logprobs",
     ),
     reply("choices in disorder", field("choices.index", 0), "completions: list of prompts"),
     reply(
@@ -302,7 +316,7 @@ FAULTS = (
         "repeats: another seed, another answer",
         "repeats: no seed, another answer",
     ),
-    fault("no developer", ignoring("messages"), "chat: role developer"),
+    fault("developers are not heard", deaf_to_developers, "chat: role developer"),
 )
 
 
