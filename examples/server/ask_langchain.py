@@ -19,7 +19,7 @@ def main() -> None:
     prompt = ChatPromptTemplate.from_messages([("user", "What is the capital of {country}?")])
     chain = prompt | llm | StrOutputParser()
     print(chain.invoke({"country": "France"}))
-    for piece in chain.stream({"country": "Italy"}):
+    for piece in chain.stream({"country": "France"}):
         print(piece, end="", flush=True)
     print()
 
