@@ -70,21 +70,6 @@ def test_curl(page: str, address: str) -> None:
         assert "Paris" in done.stdout or '"count":' in done.stdout, done.stdout
 
 
-def test_the_check(address: str) -> None:
-    (command,) = block("check", "docs/server.md")
-    arguments = command.replace(DEFAULT_ADDRESS, address).split()[1:]
-    done = subprocess.run(
-        [sys.executable, "-m", "octavo.cli.main", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    assert "56 passed, 0 failed, 1 not supported" in done.stderr  # no key was given
-    assert len(done.stdout.splitlines()) == 58
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_the_python_client(page: str, address: str) -> None:
     (program,) = block("client", page)

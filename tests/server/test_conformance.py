@@ -22,6 +22,7 @@ from octavo.conformance.transport import HttpTransport, Reply, Request, Transpor
 pytestmark = pytest.mark.xdist_group("server")
 
 KEY = "a-key-for-tests"
+SERVER_PAGE = Path(__file__).parents[2] / "docs" / "server.md"
 Spoil = Callable[[Request, Reply], Reply]
 
 
@@ -374,10 +375,17 @@ def test_what_is_refused_in_words_is_not_supported(target: Target) -> None:
     )
 
 
-def test_the_command(target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_as_the_page_has_it(
+    target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert isinstance(target.transport, HttpTransport)
     file = tmp_path / "results.json"
-    code = main(["check", target.transport.url, "--api-key", KEY, "--json", str(file)])
+    typed = re.search(r"<!-- test: check -->\n```console\n\$ octavo (.*)\n```", SERVER_PAGE.read_text())
+    assert typed is not None
+    replaced = {"http://127.0.0.1:8000": target.transport.url, "smollm2": target.model}
+    arguments = [replaced.get(word, word) for word in typed[1].split()]
+    assert target.transport.url in arguments
+    code = main([*arguments, "--api-key", KEY, "--json", str(file)])
     printed = capsys.readouterr()
     assert code == 0, printed.out
     assert f"{len(ALL_CHECKS)} passed, 0 failed, 0 not supported" in printed.err
