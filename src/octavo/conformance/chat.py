@@ -59,7 +59,7 @@ def roles(target: Target) -> None:
 
 
 def developer(target: Target) -> None:
-    """The newer name of the system role. Two of them are compared: a template may have a text of its own where
+    """The newer name of the system role. Two are compared: a template may have a text of its own where
     there is none."""
     brief, wordy = (target.chat(messages=_told("Be brief. " * times)) for times in (1, 8))
     expect_kind("message.content", text(brief), str)
