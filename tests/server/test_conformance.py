@@ -1,0 +1,413 @@
+"""`octavo check` finds nothing wrong with our server, and every fault of servers that have one.
+
+A broken server is ours behind something that spoils its replies. Each fault names the checks that must find
+it, and every check has a fault that it finds: none of them passes whatever it sees.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo.cli.main import main
+from octavo.conformance.check import Check, Outcome, run_check
+from octavo.conformance.suite import ALL_CHECKS
+from octavo.conformance.target import Target
+from octavo.conformance.transport import HttpTransport, Reply, Request, Transport
+
+pytestmark = pytest.mark.xdist_group("server")
+
+KEY = "a-key-for-tests"
+SERVER_PAGE = Path(__file__).parents[2] / "docs" / "server.md"
+Spoil = Callable[[Request, Reply], Reply]
+
+
+def named(group: str, name: str) -> Check:
+    (check,) = (check for check in ALL_CHECKS if (check.group, check.name) == (group, name))
+    return check
+
+
+def spoiled(transport: Transport, spoil: Spoil) -> Transport:
+    return lambda request: spoil(request, transport(request))
+
+
+# --- ways to spoil a reply
+
+
+def body(change: Callable[[Any], Any]) -> Spoil:
+    """Change every JSON object of a reply: the whole answer, or each event of a stream."""
+
+    def spoil(request: Request, reply: Reply) -> Reply:
+        return replace(reply, body=with_objects(reply.body, lambda found: change(found) or found))
+
+    return spoil
+
+
+def with_objects(content: bytes, change: Callable[[Any], Any]) -> bytes:
+    if not content.startswith((b"data:", b":")):
+        return json.dumps(change(json.loads(content))).encode()
+    lines = content.split(b"\n")
+    for at, line in enumerate(lines):
+        if line.startswith(b"data: {"):
+            lines[at] = b"data: " + json.dumps(change(json.loads(line[6:]))).encode()
+    return b"\n".join(lines)
+
+
+def field(path: str, value: Any) -> Spoil:
+    """Set one field, in every object that has it: `choices.finish_reason`, through lists."""
+
+    def change(found: Any) -> None:
+        *parents, name = path.split(".")
+        for one in reached(found, parents):
+            if isinstance(one, dict) and name in one:
+                if value is GONE:
+                    del one[name]
+                else:
+                    one[name] = value(one[name]) if callable(value) else value
+
+    return body(change)
+
+
+GONE = object()
+
+
+def reached(found: Any, path: list[str]) -> list[Any]:
+    if isinstance(found, list):
+        return [one for item in found for one in reached(item, path)]
+    if not path:
+        return [found]
+    return reached(found[path[0]], path[1:]) if isinstance(found, dict) and found.get(path[0]) else []
+
+
+def header(name: str, value: str | None) -> Spoil:
+    def spoil(request: Request, reply: Reply) -> Reply:
+        kept = {key: one for key, one in reply.headers.items() if key != name}
+        return replace(reply, headers=kept if value is None else kept | {name: value})
+
+    return spoil
+
+
+def status(found: int, shown: int) -> Spoil:
+    return lambda request, reply: replace(reply, status=shown) if reply.status == found else reply
+
+
+def events(change: Callable[[list[bytes]], list[bytes]]) -> Spoil:
+    def spoil(request: Request, reply: Reply) -> Reply:
+        if not reply.body.startswith(b"data:"):
+            return reply
+        return replace(reply, body=b"\n\n".join(change(reply.body.split(b"\n\n"))))
+
+    return spoil
+
+
+def ignoring(name: str) -> Callable[[Transport], Transport]:
+    """A server that takes a field and does nothing about it."""
+
+    def wrap(transport: Transport) -> Transport:
+        def ask(request: Request) -> Reply:
+            if request.body.startswith(b"{") and request.body.endswith(b"}"):
+                fields = json.loads(re.sub(rb"\bNaN\b", b"null", request.body))
+                fields.pop(name, None)
+                request = replace(request, body=json.dumps(fields).encode())
+            return transport(request)
+
+        return ask
+
+    return wrap
+
+
+def deaf_to_developers(transport: Transport) -> Transport:
+    def ask(request: Request) -> Reply:
+        fields = json.loads(request.body)
+        fields["messages"] = [one for one in fields["messages"] if one["role"] != "developer"]
+        return transport(replace(request, body=json.dumps(fields).encode()))
+
+    return ask
+
+
+def forgetful(transport: Transport) -> Transport:
+    """Answers change from one request to the next, seed or not."""
+    count = iter(range(10**6))
+    text = body(
+        lambda found: [one.update(text=f"{next(count)}") for one in found.get("choices", [])] and None
+    )
+    message = field("choices.message.content", lambda _: f"{next(count)}")
+    numbers = field("choices.logprobs.content.logprob", lambda _: -1.0 - next(count))
+    return spoiled(spoiled(spoiled(transport, text), message), numbers)
+
+
+def constant(transport: Transport) -> Transport:
+    return spoiled(transport, field("choices.message.content", "always the same"))
+
+
+def without_key(transport: Transport) -> Transport:
+    """Lets everybody in."""
+    return lambda request: transport(
+        replace(request, headers={"authorization": f"Bearer {KEY}", **JSON_BODY})
+    )
+
+
+JSON_BODY: Mapping[str, str] = {"content-type": "application/json"}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`wrap` breaks a server; `found_by` are checks that must fail then."""
+
+    name: str
+    wrap: Callable[[Transport], Transport]
+    found_by: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def fault(name: str, wrap: Callable[[Transport], Transport], *found_by: str) -> Fault:
+    return Fault(
+        name, wrap, tuple((group, check) for group, _, check in (one.partition(": ") for one in found_by))
+    )
+
+
+def reply(name: str, spoil: Spoil, *found_by: str) -> Fault:
+    return fault(name, lambda transport: spoiled(transport, spoil), *found_by)
+
+
+def once_more(payloads: list[bytes]) -> list[bytes]:
+    """The last chunk, which has the finish_reason, twice. Behind it are [DONE] and the end."""
+    return [*payloads[:-2], payloads[-3], *payloads[-2:]]
+
+
+def in_one_piece(payloads: list[bytes]) -> list[bytes]:
+    chunks = [json.loads(payload[6:]) for payload in payloads[:-2]]
+    joined = "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
+    for chunk in chunks[1:]:
+        chunk["choices"][0]["delta"] = {}
+    chunks[0]["choices"][0]["delta"]["content"] = joined
+    return [*(b"data: " + json.dumps(chunk).encode() for chunk in chunks), *payloads[-2:]]
+
+
+def overflow_is_cut(request: Request, found: Reply) -> Reply:
+    """As servers do that cut a prompt silently."""
+    too_long = b"context_length_exceeded" in found.body
+    return replace(found, status=200, body=b"{}") if too_long else found
+
+
+FAULTS = (
+    reply("object is a page", field("object", "page"), "models: list", "models: get one"),
+    reply("models without owned_by", field("owned_by", GONE), "models: get one"),
+    reply(
+        "404 as 200", status(404, 200), "models: 404 for an unknown one", "errors: 404 for an unknown path"
+    ),
+    reply("404 as 400", status(404, 400), "errors: 404 model_not_found"),
+    reply(
+        "another model's name",
+        field("model", "gpt"),
+        "completions: shape of an answer",
+        "chat: shape of an answer",
+    ),
+    reply("no created", field("created", GONE), "chat: shape of an answer", "streams: shape of chunks"),
+    reply(
+        "usage is one off",
+        field("usage.total_tokens", lambda total: total + 1),
+        "completions: usage adds up",
+        "chat: usage adds up",
+        "streams: include_usage",
+    ),
+    reply("counts of text", field("usage.prompt_tokens", 9), "chat: roles", "completions: token ids"),
+    fault("max_tokens", ignoring("max_tokens"), "completions: max_tokens"),
+    fault("max_completion_tokens", ignoring("max_completion_tokens"), "chat: max_completion_tokens"),
+    fault("no echo", ignoring("echo"), "completions: echo", "completions: logprobs of the prompt"),
+    fault(
+        "no stop",
+        ignoring("stop"),
+        "completions: stop",
+        "chat: stop",
+        "streams: stop",
+    ),
+    fault("no n", ignoring("n"), "completions: n", "chat: n", "streams: n"),
+    reply(
+        "no logprobs",
+        field("choices.logprobs", None),
+        "completions: logprobs",
+        "chat: logprobs",
+        "streams: logprobs",
+    ),
+    reply("choices in disorder", field("choices.index", 0), "completions: list of prompts"),
+    reply(
+        "offsets fall",
+        field("choices.logprobs.text_offset", lambda found: found[::-1]),
+        "completions: logprobs",
+    ),
+    reply(
+        "a logprob for the first token",
+        field("choices.logprobs.token_logprobs", lambda found: [-1.0, *found[1:]]),
+        "completions: logprobs of the prompt",
+    ),
+    reply("positive logprobs", field("choices.logprobs.content.logprob", 0.5), "chat: logprobs"),
+    reply("no bytes", field("choices.logprobs.content.bytes", GONE), "chat: logprobs"),
+    reply("no role", field("choices.message.role", GONE), "chat: shape of an answer"),
+    reply("no role in a stream", field("choices.delta.role", GONE), "streams: shape of chunks"),
+    reply("finish_reason is done", field("choices.finish_reason", "done"), "chat: shape of an answer"),
+    reply("no content-type", header("content-type", None), "streams: content-type"),
+    reply("cached streams", header("cache-control", "max-age=9"), "streams: headers against buffering"),
+    reply("all in one piece", events(in_one_piece), "streams: text comes in pieces"),
+    reply(
+        "no [DONE]",
+        events(lambda payloads: [*payloads[:-2], b""]),
+        "streams: one finish_reason, then [DONE]",
+        "streams: include_usage",
+        "completions: streamed",
+    ),
+    reply("the last chunk twice", events(once_more), "streams: one finish_reason, then [DONE]", "streams: n"),
+    reply(
+        "a chunk is lost",
+        events(lambda payloads: payloads[:1] + payloads[2:]),
+        "streams: temperature 0: as not streamed",
+        "streams: seed: as not streamed",
+        "completions: streamed",
+    ),
+    reply("usage in every chunk", field("usage", {}), "streams: include_usage"),
+    fault("no include_usage", ignoring("stream_options"), "streams: include_usage"),
+    reply(
+        "422",
+        status(400, 422),
+        "errors: 400 with param: a value",
+        "errors: 400 with param: a type",
+        "errors: 400 with param: a missing field",
+        "errors: 400 for malformed JSON",
+        "errors: 400 before a stream",
+        "errors: odd chats: never 422 or 5xx",
+        "errors: odd completions: never 422 or 5xx",
+        "errors: odd bodies: never 422 or 5xx",
+    ),
+    reply(
+        "500", status(400, 500), "errors: odd chats: never 422 or 5xx", "errors: odd bodies: never 422 or 5xx"
+    ),
+    reply(
+        "no param",
+        field("error.param", None),
+        "errors: 400 with param: a value",
+        "errors: 400 with param: a missing field",
+    ),
+    reply("the code is a number", field("error.code", 400), "errors: 400 for malformed JSON"),
+    reply("errors of another shape", field("error", "no"), "errors: 404 model_not_found"),
+    reply("a prompt is cut", overflow_is_cut, "errors: 400 context_length_exceeded"),
+    fault("everybody may ask", without_key, "errors: 401 without the key"),
+    reply("one id for all", field("id", "chatcmpl-1"), "ids: of answers"),
+    reply("one x-request-id for all", header("x-request-id", "1"), "ids: x-request-id"),
+    fault(
+        "answers change",
+        forgetful,
+        "repeats: chat with a seed",
+        "repeats: completion with a seed",
+        "repeats: 8 at once: temperature 0",
+        "repeats: 8 at once: chats with seeds",
+        "repeats: 8 at once: completions with seeds",
+        "repeats: 8 at once: logprobs",
+        "chat: text parts",
+        "chat: ignored and unknown fields",
+    ),
+    fault(
+        "one answer for all",
+        constant,
+        "repeats: another seed, another answer",
+        "repeats: no seed, another answer",
+    ),
+    fault("developers are not heard", deaf_to_developers, "chat: role developer"),
+)
+
+
+@pytest.fixture(scope="module")
+def target(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Our server, with a key."""
+    from server.conftest import Server
+
+    flags = ("--kv-memory", "4MiB", "--served-model-name", "tiny", "--api-key", KEY)
+    running = Server(tmp_path_factory.mktemp("conformance"), tiny_checkpoint, *flags)
+    try:
+        running.wait_until_ready()
+        yield Target(HttpTransport.to(running.url, 30), "tiny", KEY)
+    finally:
+        running.stop()
+
+
+@pytest.mark.parametrize("check", ALL_CHECKS, ids=lambda check: f"{check.group}: {check.name}")
+def test_our_server(check: Check, target: Target) -> None:
+    result = run_check(check, target)
+    assert (result.outcome, result.detail) == (Outcome.PASSED, "")
+
+
+@pytest.mark.parametrize("broken", FAULTS, ids=str)
+def test_every_fault_is_found(broken: Fault, target: Target) -> None:
+    server = replace(target, transport=broken.wrap(target.transport))
+    for group, name in broken.found_by:
+        result = run_check(named(group, name), server)
+        assert result.outcome == Outcome.FAILED, f"{group}: {name}: {result}"
+        assert 0 < len(result.detail) <= 120
+
+
+def test_every_check_has_a_fault_that_it_finds() -> None:
+    found = {one for broken in FAULTS for one in broken.found_by}
+    assert {(check.group, check.name) for check in ALL_CHECKS} == found
+
+
+def test_what_is_refused_in_words_is_not_supported(target: Target) -> None:
+    def without_echo(request: Request) -> Reply:
+        if b'"echo"' not in request.body:
+            return target.transport(request)
+        error = {
+            "message": "echo is not supported",
+            "type": "invalid_request_error",
+            "param": "echo",
+            "code": None,
+        }
+        return Reply(400, {}, json.dumps({"error": error}).encode())
+
+    result = run_check(named("completions", "echo"), replace(target, transport=without_echo))
+    assert (result.outcome, result.detail) == (Outcome.NOT_SUPPORTED, "answered 400: echo is not supported")
+    crashed = lambda request: replace(without_echo(request), status=500)  # noqa: E731
+    assert (
+        run_check(named("completions", "echo"), replace(target, transport=crashed)).outcome == Outcome.FAILED
+    )
+
+
+def test_the_command_as_the_page_has_it(
+    target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert isinstance(target.transport, HttpTransport)
+    file = tmp_path / "results.json"
+    typed = re.search(r"<!-- test: check -->\n```console\n\$ octavo (.*)\n```", SERVER_PAGE.read_text())
+    assert typed is not None
+    replaced = {"http://127.0.0.1:8000": target.transport.url, "smollm2": target.model}
+    arguments = [replaced.get(word, word) for word in typed[1].split()]
+    assert target.transport.url in arguments
+    code = main([*arguments, "--api-key", KEY, "--json", str(file)])
+    printed = capsys.readouterr()
+    assert code == 0, printed.out
+    assert f"{len(ALL_CHECKS)} passed, 0 failed, 0 not supported" in printed.err
+    lines = printed.out.splitlines()
+    assert len(lines) == 1 + len(ALL_CHECKS)
+    assert (
+        len({line.index(word) for line, word in zip(lines[1:], ["passed"] * len(lines), strict=False)}) == 1
+    )
+    written = json.loads(file.read_text())
+    assert (written["model"], len(written["checks"])) == ("tiny", len(ALL_CHECKS))
+    assert KEY not in file.read_text() + printed.out + printed.err
+
+
+def test_the_command_says_what_is_wrong(target: Target, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without the key, most checks fail: the exit code says so, and each row why."""
+    assert isinstance(target.transport, HttpTransport)
+    assert main(["check", target.transport.url, "--model", "tiny"]) == 1
+    printed = capsys.readouterr()
+    assert re.search(r"^chat +shape of an answer +failed +\d+  answered 401: ", printed.out, re.MULTILINE)
+
+
+def test_no_server_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "http://127.0.0.1:1"]) == 1
+    assert "cannot be reached" in capsys.readouterr().err
+    assert main(["check", "ftp://somewhere"]) == 2
