@@ -1,13 +1,13 @@
 """`octavo bench kernels`: each native kernel against the machine's limits and torch."""
 
 import argparse
-import statistics
 from typing import TYPE_CHECKING
 
 from octavo.cli.bench_output import (
     Column,
     GrowingTable,
     add_output_flags,
+    draw_roofline,
     of_limit,
     open_machine,
     say_what_was_dropped,
@@ -98,15 +98,11 @@ def _cells(result: "KernelResult") -> tuple[str, ...]:
 
 
 def _plot(results: "list[KernelResult]", args: argparse.Namespace, best_peak: float) -> None:
-    from octavo.bench.measure import Limits
-    from octavo.bench.roofline import Point, plot_roofline
+    from octavo.bench.roofline import Point
 
     points = [
         Point(result.name, str(result.num_rows), result.intensity, result.gigaflops)
         for result in results
         if result.kind in DRAWN
     ]
-    bandwidth = statistics.median(result.limit_gigabytes_per_second for result in results) * 1e9
-    plot_roofline(
-        points, Limits(bandwidth, best_peak), args.plot, "Kernels under the roofline (labels: rows)"
-    )
+    draw_roofline(points, results, best_peak, args.plot, "Kernels under the roofline (labels: rows)")

@@ -1,5 +1,6 @@
 """What both benchmarks share in the terminal: a table that grows while they run, and a JSON file."""
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import argparse
 
     from octavo.bench.measure import NativeMachine
+    from octavo.bench.roofline import Point
     from octavo.kernels.library import Engine
 
 THROTTLED = "*"
@@ -61,8 +63,8 @@ def add_output_flags(parser: "argparse.ArgumentParser") -> None:
 def open_machine(threads: int | None, isa: str, *, quick: bool) -> "tuple[Engine, NativeMachine]":
     """An engine for the kernels and the probes, and the machine seen through it."""
     from octavo.bench.measure import NativeMachine
-    from octavo.kernels.library import Isa, find_library, usable_cores
-    from octavo.kernels.loading import load_kernels
+    from octavo.kernels.library import find_library
+    from octavo.kernels.loading import open_engine
 
     path = find_library()
     if path is None:
@@ -70,13 +72,7 @@ def open_machine(threads: int | None, isa: str, *, quick: bool) -> "tuple[Engine
             "no native library was built when Octavo was installed, and the machine is measured with it:"
             " install a C++ compiler and install Octavo again"
         )
-    from octavo.kernels.library import Engine
-
-    library = load_kernels(path)
-    wanted = library.best_isa if isa in ("auto", "torch") else Isa[isa.upper()]
-    if wanted > library.best_isa:
-        raise ConfigError(f"this processor has no {isa}; its best is {library.best_isa.name.lower()}")
-    engine = Engine(library, threads or usable_cores(), wanted)
+    engine = open_engine(path, "auto" if isa == "torch" else isa, threads)
     return engine, NativeMachine(engine, memory_bytes=PROBED_BYTES, look_around=0.2 if quick else 2.0)
 
 
@@ -106,3 +102,14 @@ def say_what_was_dropped(results: Sequence[Any], terminal: Terminal) -> None:
         terminal.note(
             f"{THROTTLED} AMX never ran at full speed beside these: their samples are what there was"
         )
+
+
+def draw_roofline(
+    points: "Sequence[Point]", results: Sequence[Any], best_peak: float, path: Path, title: str
+) -> None:
+    """Under the bandwidth that was usual beside the results, and the best peak."""
+    from octavo.bench.measure import Limits
+    from octavo.bench.roofline import plot_roofline
+
+    bandwidth = statistics.median(result.limit_gigabytes_per_second for result in results) * 1e9
+    plot_roofline(points, Limits(bandwidth, best_peak), path, title)

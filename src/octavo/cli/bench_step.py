@@ -1,7 +1,6 @@
 """`octavo bench step`: whole steps of a model against the step's roofline."""
 
 import argparse
-import statistics
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from octavo.cli.bench_output import (
     Column,
     GrowingTable,
     add_output_flags,
+    draw_roofline,
     of_limit,
     open_machine,
     say_what_was_dropped,
@@ -187,8 +187,7 @@ def _cells(result: "StepResult") -> tuple[str, ...]:
 
 
 def _plot(results: "list[StepResult]", path: Path, best_peak: float, title: str) -> None:
-    from octavo.bench.measure import Limits
-    from octavo.bench.roofline import Point, plot_roofline
+    from octavo.bench.roofline import Point
 
     points = [
         Point(
@@ -199,5 +198,4 @@ def _plot(results: "list[StepResult]", path: Path, best_peak: float, title: str)
         )
         for result in results
     ]
-    bandwidth = statistics.median(result.limit_gigabytes_per_second for result in results) * 1e9
-    plot_roofline(points, Limits(bandwidth, best_peak), path, title)
+    draw_roofline(points, results, best_peak, path, title)

@@ -6,8 +6,8 @@ import torch
 
 from octavo.errors import ConfigError
 from octavo.kernels import gemm
-from octavo.kernels.library import Engine, Isa, find_library, usable_cores
-from octavo.kernels.loading import load_kernels
+from octavo.kernels.library import find_library
+from octavo.kernels.loading import open_engine
 from octavo.ops.batch import Batch, BatchSequence
 from octavo.ops.interface import AttentionSpec, Linear, Ops, WeightTarget
 from octavo.ops.kv import KV, LayerKV
@@ -58,13 +58,8 @@ def select_ops(
         )
     if not can_be_native:
         raise ConfigError(f"kernels {kernels!r} do not do {dtype} on {device}; use --kernels auto or torch")
-    library = load_kernels(path)
-    isa = library.best_isa if kernels == "auto" else Isa[kernels.upper()]
-    if isa > library.best_isa:
-        raise ConfigError(f"this processor has no {kernels}; its best is {library.best_isa.name.lower()}")
-    num_threads = threads or usable_cores()
-    torch.set_num_threads(
-        1
-    )  # what is left to torch is small, and two pools of threads would fight over the cores
-    logger.info("native kernels: %s, %d threads", isa.name.lower(), num_threads)
-    return NativeOps(Engine(library, num_threads, isa), dtype)
+    engine = open_engine(path, kernels, threads)
+    # What is left to torch is small, and two pools of threads would fight over the cores.
+    torch.set_num_threads(1)
+    logger.info("native kernels: %s, %d threads", engine.isa.name.lower(), engine.num_threads)
+    return NativeOps(engine, dtype)

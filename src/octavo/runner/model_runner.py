@@ -10,9 +10,8 @@ from octavo.plan import SequenceSlice, SliceResult, StepPlan, StepResult
 from octavo.protocol import TokenLogprob
 from octavo.runner.batch_input import build_batch
 from octavo.runner.slots import Slots
-from octavo.sampling import RowError, RowOutcome, Sampler, SampleRow
+from octavo.sampling import UNUSABLE_LOGITS, RowError, RowOutcome, Sampler, SampleRow
 
-NOT_FINITE = "the model produced numbers that are not finite for this request"
 LOGITS_ROWS = 64  # so many at a time: a row of a large vocabulary takes a megabyte
 
 
@@ -59,14 +58,15 @@ class ModelRunner:
         """Slices with a row that is not finite.
 
         Also where nothing is sampled: bad KV must not reach the prefix tree. Where every row draws a token,
-        the logits will tell: they are not finite either.
+        the sampler will find it: such a row's logits are not finite either. The error has the same words, so
+        that it does not tell who else was in the batch.
         """
-        finite = [True] if len(hidden) == num_sampled else self._ops.are_finite(hidden)
-        if all(finite):
+        if len(hidden) == num_sampled:
             return {}
+        finite = self._ops.are_finite(hidden)
         starts = [0, *ends[:-1]]
         return {
-            i: NOT_FINITE
+            i: UNUSABLE_LOGITS
             for i, (start, end) in enumerate(zip(starts, ends, strict=True))
             if not all(finite[start:end])
         }
@@ -93,7 +93,7 @@ class ModelRunner:
         sampled: dict[int, tuple[tuple[int, ...], tuple[TokenLogprob, ...]]] = {}
         for i, state, outcome in zip(chosen, states, outcomes, strict=True):
             if outcome.token_id is None:
-                errors[i] = outcome.error or NOT_FINITE
+                errors[i] = outcome.error or UNUSABLE_LOGITS
                 continue
             state.append(outcome.token_id)
             sampled[i] = (outcome.token_id,), () if outcome.logprob is None else (outcome.logprob,)

@@ -50,6 +50,19 @@ def test_bad_numbers_blame_their_own_sequence(worker: Worker) -> None:
     assert both.slices[1].token_ids == ()
 
 
+def test_bad_numbers_have_the_same_words_alone_and_in_a_batch(worker: Worker) -> None:
+    """A row that decodes is found out by its logits if all others do too, and by itself if not."""
+    for layer in worker.kv:
+        layer.keys[9] = torch.nan
+    poisoned = SequenceSlice(1, len(PROMPT) - 1, PROMPT[-1:], 0, (9, 4, 5), 1)
+    alone = worker.runner.execute(StepPlan(1, (), (opening(1, PROMPT),), (poisoned,)))
+    openings = (opening(0, PROMPT), opening(1, PROMPT))
+    both = worker.runner.execute(StepPlan(2, (1,), openings, (whole(0, PROMPT, (0, 1, 2)), poisoned)))
+    assert alone.slices[0].error is not None
+    assert both.slices[1] == alone.slices[0]
+    assert both.slices[0].error is None
+
+
 def test_bad_numbers_are_seen_where_nothing_is_sampled(worker: Worker) -> None:
     """In the middle of a prompt too: such pages must not reach the prefix tree."""
     for layer in worker.kv:

@@ -7,12 +7,11 @@
 // its half of them, so that a load has to wait until the last use of its name is done. So: as few tiles as the loads
 // allow.
 //
-// The names, as `configure_tiles` gives them their rows (a kernel need not use them all):
+// The four names:
 //
-//     tiles 0, 1   x: the upper and the lower 16 rows
-//     tiles 2, 3   weights: the left and the right 16 columns of a block
-//     tiles 4 - 7  sums:   4 = 0 x 2    5 = 0 x 3
-//                          6 = 1 x 2    7 = 1 x 3
+//     tile 0      up to 16 rows of x
+//     tile 2      16 columns of the weights, the left and then the right half of a block
+//     tiles 4, 5  the sums of both halves
 #pragma once
 
 #include <immintrin.h>
@@ -31,13 +30,12 @@ struct alignas(64) TileConfig {
 };
 
 // Tiles that hold rows of x or y have only as many rows as there are: a row that is not there costs nothing.
-inline void configure_tiles(int upper_rows, int lower_rows) {
+inline void configure_tiles(int num_rows) {
   TileConfig config;
-  const int lower = lower_rows > 0 ? lower_rows : 1;  // a tile of no rows is not allowed
-  const int rows[8] = {upper_rows, lower, 16, 16, upper_rows, upper_rows, lower, lower};
-  for (int i = 0; i < 8; ++i) {
-    config.row_bytes[i] = 64;
-    config.rows[i] = uint8_t(rows[i]);
+  constexpr int NAMES[] = {0, 2, 4, 5};
+  for (const int tile : NAMES) {
+    config.row_bytes[tile] = 64;
+    config.rows[tile] = uint8_t(tile == 2 ? 16 : num_rows);
   }
   // Not _tile_loadconfig: gcc 12 may drop the stores to `config` before it.
   __asm__ volatile("ldtilecfg %0" ::"m"(config) : "memory");

@@ -49,7 +49,7 @@ class AmxTiles {
 
   void attend(const Tile& tile, const SplitUnits& units, float* results) {
     if (tile.num_rows != configured_rows_) {
-      configure_tiles(tile.num_rows, 0);
+      configure_tiles(tile.num_rows);
       configured_rows_ = tile.num_rows;
     }
     for (int u = tile.first_unit; u < tile.end_unit; ++u) score(tile, units, u);

@@ -161,7 +161,7 @@ inline void store_result(const Gemm& gemm, int64_t group, int64_t block) {
   }
 }
 
-inline void configure_for(int64_t num_rows) { configure_tiles(int(num_rows), 0); }
+inline void configure_for(int64_t num_rows) { configure_tiles(int(num_rows)); }
 
 inline const bf16* weights_at(const Gemm& gemm, int64_t block, int64_t step) {
   return static_cast<const bf16*>(gemm.packed) + (block * blocks_of(gemm.k) + step) * STEP;
