@@ -1,0 +1,102 @@
+"""A call written as a JSON object: {"name": "add", "arguments": {"a": 1}}"""
+
+from collections.abc import Callable
+
+from octavo.dialect.scan import (
+    END,
+    SPACE,
+    NotACall,
+    Scan,
+    Sink,
+    after_space,
+    decoded,
+    ignore,
+    json_string,
+    json_value,
+)
+
+NAME_KEYS = ("name",)
+ARGUMENT_KEYS = ("arguments", "parameters")
+
+
+def call_object(sink: Sink, is_known: Callable[[str], bool]) -> Scan[None]:
+    """The rest of an object whose opening brace was read.
+
+    The call starts when its name is known; arguments are handed on as they come, or, if they come before
+    the name, with it.
+    """
+    call = _Call(sink, is_known)
+    yield from _members(call)
+    call.finish()
+
+
+class _Call:
+    """One call while it is read."""
+
+    def __init__(self, sink: Sink, is_known: Callable[[str], bool]) -> None:
+        self._sink = sink
+        self._is_known = is_known
+        self._early = ""  # arguments that came before the name
+        self._has_arguments = False
+        self._has_started = False
+
+    def name(self, raw: str) -> None:
+        name = decoded(raw)
+        if not name or not self._is_known(name):
+            raise NotACall
+        if self._has_started:
+            return
+        self._has_started = True
+        self._sink.start_call(name)
+        self._sink.arguments(self._early)
+
+    def arguments(self, text: str) -> None:
+        self._has_arguments = True
+        if self._has_started:
+            self._sink.arguments(text)
+        else:
+            self._early += text
+
+    def finish(self) -> None:
+        if not self._has_started:
+            raise NotACall
+        if not self._has_arguments:
+            self._sink.arguments("{}")
+
+
+def _members(call: _Call) -> Scan[None]:
+    seen: set[str] = set()
+    while True:
+        char = yield from after_space()
+        if char == "}" and not seen:
+            return  # an empty object
+        if char != '"':
+            raise NotACall
+        key = decoded((yield from json_string()))
+        if (yield from after_space()) != ":":
+            raise NotACall
+        char = yield from _value(call, key if key not in seen else "")
+        seen.add(key)
+        if char is None or (char != END and char in SPACE):
+            char = yield from after_space()
+        if char == "}":
+            return
+        if char != ",":
+            raise NotACall
+
+
+def _value(call: _Call, key: str) -> Scan[str | None]:
+    """Result: the character after the value, if it was read."""
+    first = yield from after_space()
+    if first == END or first in ",}]:":
+        raise NotACall
+    if key in NAME_KEYS:
+        if first != '"':
+            raise NotACall
+        call.name((yield from json_string()))
+        return None
+    if key in ARGUMENT_KEYS and first == '"':
+        # Some models write the arguments as a string of JSON.
+        call.arguments(decoded((yield from json_string())))
+        return None
+    return (yield from json_value(first, call.arguments if key in ARGUMENT_KEYS else ignore))

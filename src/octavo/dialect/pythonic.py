@@ -1,0 +1,89 @@
+"""Calls written as Python: add(a=1, b=[2, 3]). They are read as literals, never run."""
+
+import ast
+import json
+from typing import Any
+
+from octavo.dialect.pieces import FunctionCall
+from octavo.dialect.scan import END, NotACall, Scan, Sink
+from octavo.dialect.tools import Tools
+
+LONGEST_CODE = 1 << 16  # characters; Python's own parser is not made for hostile input
+
+OPENING, CLOSING = "([{", ")]}"
+WRAPPERS = ("print",)  # models that know code execution like to see results
+
+
+def call_list(sink: Sink, tools: Tools) -> Scan[None]:
+    """The rest of [f(a=1), g(b=2)], whose opening bracket was read. Calls come as a whole, one by one."""
+    yield from _call(sink, tools)
+    while (char := (yield)) not in ("]", END):
+        if char == ",":
+            yield from _call(sink, tools)
+
+
+def _call(sink: Sink, tools: Tools) -> Scan[None]:
+    code = ""
+    depth = 0
+    quote = ""
+    while True:
+        char = yield
+        if char == END or len(code) > LONGEST_CODE:
+            raise NotACall
+        code += char
+        if not depth and char == "(" and code[:-1].strip() not in tools:
+            raise NotACall
+        if quote:
+            if char == quote and not _is_escaped(code):
+                quote = ""
+        elif char in "'\"":
+            quote = char
+        else:
+            depth += (char in OPENING) - (char in CLOSING)
+        if depth < 0 or (not depth and char in ",]"):
+            raise NotACall
+        if not depth and char == ")":
+            break
+    for call in calls_in(code, tools):
+        sink.start_call(call.name)
+        sink.arguments(call.arguments)
+
+
+def _is_escaped(code: str) -> bool:
+    """Is the last character after an odd number of backslashes?"""
+    before = code[:-1]
+    return (len(before) - len(before.rstrip("\\"))) % 2 == 1
+
+
+def calls_in(code: str, tools: Tools) -> list[FunctionCall]:
+    """Each statement is a call of a known function with literal arguments; else NotACall."""
+    if len(code) > LONGEST_CODE:
+        raise NotACall
+    try:
+        statements = ast.parse(code.strip()).body
+        calls = [_call_of(statement, tools) for statement in statements]
+    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError) as error:
+        raise NotACall from error
+    if not calls:
+        raise NotACall
+    return calls
+
+
+def _call_of(statement: ast.stmt, tools: Tools) -> FunctionCall:
+    value = statement.value if isinstance(statement, ast.Expr) else None
+    if isinstance(value, ast.Call) and ast.unparse(value.func) in WRAPPERS and len(value.args) == 1:
+        value = value.args[0]
+    if not isinstance(value, ast.Call):
+        raise NotACall
+    name = ast.unparse(value.func)
+    if name not in tools:
+        raise NotACall
+    names = tools.parameters[name]
+    if len(value.args) > len(names):
+        raise NotACall
+    arguments: dict[str, Any] = dict(zip(names, map(ast.literal_eval, value.args), strict=False))
+    for keyword in value.keywords:
+        if keyword.arg is None:
+            raise NotACall
+        arguments[keyword.arg] = ast.literal_eval(keyword.value)
+    return FunctionCall(name, json.dumps(arguments, ensure_ascii=False, allow_nan=False))

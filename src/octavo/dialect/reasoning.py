@@ -1,0 +1,62 @@
+"""<think>what a model says to itself</think> and then the answer."""
+
+import contextlib
+from enum import StrEnum
+
+from octavo.dialect.scan import END, SPACE, Emit, Scan, Sink, until
+
+OPEN, CLOSE = "<think>", "</think>"
+
+
+class Reasons(StrEnum):
+    NEVER = "never"
+    MAYBE = "maybe"  # if the answer begins with the tag
+    BEGUN = "begun"  # the prompt ends with the tag
+
+
+def reasoning_before(answer: Scan[None], sink: Sink, reasons: Reasons) -> Scan[None]:
+    """The reasoning, if there is any, and then everything to `answer`."""
+    unread = [] if reasons is Reasons.NEVER else (yield from _reasoning(sink, reasons))
+    next(answer)
+    with contextlib.suppress(StopIteration):
+        for char in unread:
+            answer.send(char)
+        while True:
+            answer.send((yield))
+
+
+def _reasoning(sink: Sink, reasons: Reasons) -> Scan[list[str]]:
+    """Result: characters that belong to the answer."""
+    read: list[str] = []
+    while reasons is Reasons.MAYBE:
+        char = yield
+        read.append(char)
+        begun = "".join(read).lstrip(SPACE)
+        if begun == OPEN:
+            break
+        if char == END or not OPEN.startswith(begun):
+            return read
+    sink.is_reasoning = True
+    if (yield from until(CLOSE, WithoutBorder(sink.reasoning))):
+        sink.is_reasoning = False
+    while (char := (yield)) == "\n":  # between reasoning and answer
+        pass
+    return [char]
+
+
+class WithoutBorder:
+    """Hands text on without the newlines around it, which are the tag's."""
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+        self._held = ""
+        self._has_begun = False
+
+    def __call__(self, text: str) -> None:
+        text = self._held + text
+        if not self._has_begun:
+            text = text.lstrip("\n")
+            self._has_begun = bool(text)
+        kept = text.rstrip("\n")
+        self._held = text[len(kept) :]
+        self._emit(kept)

@@ -1,0 +1,203 @@
+"""Reading an answer character by character, while it is being written.
+
+A *scan* is a generator that is sent one character at a time, and `END` after the last. It reads like a
+parser that has the whole text, because `yield` is where it waits for more:
+
+    char = yield                          the next character
+    value = yield from json_string()      a part that is read by another scan
+
+What it finds it hands to a `Sink`. It never looks ahead: how the text was cut cannot change what is found.
+"""
+
+from collections.abc import Callable, Generator
+from typing import TypeVar
+
+import msgspec
+
+from octavo.dialect.pieces import CallArguments, CallStart, Content, Piece, Reasoning
+
+Result = TypeVar("Result")
+Scan = Generator[None, str, Result]
+Emit = Callable[[str], None]
+
+END = ""
+SPACE = " \t\r\n"
+
+
+class NotACall(Exception):
+    """What looked like a call is none, or breaks off. See `attempt`."""
+
+
+class Sink:
+    """Where scans put what they find. Emptied by the reader after every push."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Piece] = []
+        self.num_calls = 0
+        self.is_reasoning = False
+        self._held_space = ""  # at the end of the content so far: dropped if a call follows
+
+    def content(self, text: str) -> None:
+        if not text:
+            return
+        text = self._held_space + text
+        kept = text.rstrip(SPACE)
+        self._held_space = text[len(kept) :]
+        if kept:
+            self.pieces.append(Content(kept))
+
+    def end_content(self) -> None:
+        """Nothing follows: space at the end was meant."""
+        if self._held_space and not self.num_calls:
+            self.pieces.append(Content(self._held_space))
+        self._held_space = ""
+
+    def reasoning(self, text: str) -> None:
+        if text:
+            self.pieces.append(Reasoning(text))
+
+    def start_call(self, name: str) -> None:
+        self._held_space = ""
+        self.pieces.append(CallStart(self.num_calls, name))
+        self.num_calls += 1
+
+    def arguments(self, text: str) -> None:
+        """Of the call that was started last."""
+        if text:
+            self.pieces.append(CallArguments(self.num_calls - 1, text))
+
+
+def until(tag: str, emit: Emit, *, read: str = "") -> Scan[bool]:
+    """Text up to a tag, which is consumed. It is emitted as soon as it cannot be the tag. False at the end.
+
+    `read` was read before, and is not the whole tag.
+    """
+    held = ""
+    for char in read:
+        held = _shifted(held + char, tag, emit)
+    while True:
+        char = yield
+        if char == END:
+            emit(held)
+            return False
+        if held + char == tag:
+            return True
+        held = _shifted(held + char, tag, emit)
+
+
+def _shifted(held: str, tag: str, emit: Emit) -> str:
+    """The longest end of `held` that a tag may begin with; what is before it is emitted."""
+    border = next(cut for cut in range(len(held) + 1) if tag.startswith(held[cut:]))
+    emit(held[:border])
+    return held[border:]
+
+
+def attempt(scan: Scan[None], sink: Sink, *, read: str = "") -> Scan[bool]:
+    """Carry out a scan, and say whether it found a call.
+
+    If it found none, what it has consumed, and `read` before it, is content. A call that has started and
+    then breaks off stays: a stream has told it already.
+    """
+    num_calls = sink.num_calls
+    next(scan)
+    while True:
+        char = yield
+        read += char
+        try:
+            scan.send(char)
+            if char != END:
+                continue  # else it waits for what will never come
+        except StopIteration:
+            return True
+        except NotACall:
+            pass
+        if sink.num_calls == num_calls:
+            sink.content(read)
+        return sink.num_calls > num_calls
+
+
+def all_content(sink: Sink) -> Scan[None]:
+    """Whatever comes."""
+    while True:
+        sink.content((yield))
+
+
+def ignore(text: str) -> None:
+    """Emits nothing."""
+
+
+def after_space() -> Scan[str]:
+    """The next character that is not space."""
+    while True:
+        char = yield
+        if char == END or char not in SPACE:
+            return char
+
+
+def json_string() -> Scan[str]:
+    """The rest of a string whose opening quote was read: its raw text with both quotes."""
+    raw = '"'
+    escaped = False
+    while True:
+        char = yield
+        if char == END:
+            raise NotACall
+        raw += char
+        if escaped:
+            escaped = False
+        elif char == "\\":
+            escaped = True
+        elif char == '"':
+            return raw
+
+
+def json_value(first: str, emit: Emit) -> Scan[str | None]:
+    """A value that begins with `first`, emitted as it comes. Result: the character after it, if it was read.
+
+    Only strings, brackets and braces tell their end; a number ends where something else begins.
+    """
+    if first == '"':
+        emit((yield from json_string()))
+        return None
+    if first in "{[":
+        emit(first)
+        depth = 1
+        while depth:
+            char = yield
+            if char == END:
+                raise NotACall
+            if char == '"':
+                emit(char)
+                yield from _string_through(emit)
+                continue
+            depth += (char in "{[") - (char in "}]")
+            emit(char)
+        return None
+    word = first
+    while True:
+        char = yield
+        if char == END or char in SPACE or char in ",}]":
+            emit(word)
+            return char
+        word += char
+
+
+def _string_through(emit: Emit) -> Scan[None]:
+    """The rest of a string, handed on character by character."""
+    escaped = False
+    while True:
+        char = yield
+        if char == END:
+            raise NotACall
+        emit(char)
+        if not escaped and char == '"':
+            return
+        escaped = not escaped and char == "\\"
+
+
+def decoded(raw: str) -> str:
+    """The text that a JSON string stands for."""
+    try:
+        return msgspec.json.decode(raw, type=str)
+    except msgspec.DecodeError as error:
+        raise NotACall from error

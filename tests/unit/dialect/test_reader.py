@@ -1,0 +1,234 @@
+"""Answers as models write them, cut everywhere: the pieces are always the same."""
+
+import itertools
+import json
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from octavo.dialect.pieces import CallArguments, CallStart, Content, FunctionCall, Message, Piece, joined
+from octavo.dialect.reader import FAMILIES, AnswerFormat, AnswerReader
+from octavo.dialect.reasoning import Reasons
+from octavo.dialect.tools import Tools, described
+
+TOOLS = Tools({"add": ("a", "b"), "weather.today": ("city",)})
+PARIS = FunctionCall("weather.today", '{"city": "Paris"}')
+
+
+def read(format: AnswerFormat, *texts: str) -> Message:
+    reader = AnswerReader(format)
+    pieces: list[Piece] = []
+    for text in texts:
+        pieces += reader.push(text)
+    return joined(pieces + reader.finish())
+
+
+def calls(*called: tuple[str, str], content: str = "") -> Message:
+    return Message(content, None, tuple(FunctionCall(name, arguments) for name, arguments in called))
+
+
+HERMES = [
+    ("The sum is 3.", Message("The sum is 3.")),
+    (
+        '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call>',
+        calls(("add", '{"a": 1, "b": 2}')),
+    ),
+    (
+        'Let me see.\n<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>\n'
+        '<tool_call>\n{"name": "none", "arguments": {}}\n</tool_call>\n',
+        calls(("add", '{"a": 1}'), ("none", "{}"), content="Let me see."),
+    ),
+    # The arguments before the name, as text, not at all; more than one object in a tag; no closing tag.
+    (
+        '<tool_call>{"arguments": {"a": [1, "}"]}, "name": "add"}</tool_call>',
+        calls(("add", '{"a": [1, "}"]}')),
+    ),
+    ('<tool_call>{"name": "add", "arguments": "{\\"a\\": 1}"}</tool_call>', calls(("add", '{"a": 1}'))),
+    ('<tool_call>{"id": 7, "name": "add"}</tool_call>', calls(("add", "{}"))),
+    (
+        '<tool_call>{"name": "add"}\n{"name": "sub"}</tool_call>ok',
+        calls(("add", "{}"), ("sub", "{}"), content="ok"),
+    ),
+    ('<tool_call>{"name": "add", "arguments": {"a": 1}}', calls(("add", '{"a": 1}'))),
+    (
+        '<tool_call>{"name": "\\u0061dd", "arguments": {"s": "\\"}{"}}</tool_call>',
+        calls(("add", '{"s": "\\"}{"}')),
+    ),
+    # Cut off by the length, before and after the name was known.
+    ('<tool_call>\n{"name": "ad', Message('<tool_call>\n{"name": "ad')),
+    ('<tool_call>\n{"name": "add", "arguments": {"a": "x', calls(("add", '{"a": "x'))),
+    # Not calls: nothing of the text is lost.
+    ("Write <tool_call> and </tool_call>.", Message("Write <tool_call> and </tool_call>.")),
+    ("a <tool_cal and < b\n", Message("a <tool_cal and < b\n")),
+    ('<tool_call>{"name": 7}</tool_call>', Message('<tool_call>{"name": 7}</tool_call>')),
+    ("<tool_call>{}</tool_call>", Message("<tool_call>{}</tool_call>")),
+    ("<tool_call>[]</tool_call> ", Message("<tool_call>[]</tool_call> ")),
+    ("<<tool_call><tool_call>", Message("<<tool_call><tool_call>")),
+]
+LLAMA = [
+    ("Hello {name}", Message("Hello {name}")),
+    ('{"name": "add", "parameters": {"a": 1}}', calls(("add", '{"a": 1}'))),
+    ('<|python_tag|>{"name": "add", "parameters": {"a": 1}}', calls(("add", '{"a": 1}'))),
+    ('{"type": "function", "name": "add", "parameters": {"a": 1}}', calls(("add", '{"a": 1}'))),
+    (
+        '{"name": "add", "parameters": {"a": 1}}; {"name": "weather.today", "parameters": {"city": "Paris"}}',
+        Message("", None, (FunctionCall("add", '{"a": 1}'), PARIS)),
+    ),
+    ('{"name": "Ada", "age": 36}', Message('{"name": "Ada", "age": 36}')),
+    ("[1, 2]", Message("[1, 2]")),
+    ('[weather.today(city="Paris")]', Message("", None, (PARIS,))),
+    (
+        '[add(1, b=[2, "]"]), weather.today("Paris")]',
+        Message("", None, (FunctionCall("add", '{"a": 1, "b": [2, "]"]}'), PARIS)),
+    ),
+    ("[add(a=open('x'))]", Message("[add(a=open('x'))]")),
+    ("[add(a=1), add(a=", calls(("add", '{"a": 1}'))),
+    ("[sub(a=1)]", Message("[sub(a=1)]")),
+    (
+        '{"name": "add", "parameters": {"a": 1}}\nThat was it.',
+        calls(("add", '{"a": 1}'), content="\nThat was it."),
+    ),
+]
+MISTRAL = [
+    ("Bonjour [TOOL]", Message("Bonjour [TOOL]")),
+    ('[TOOL_CALLS][{"name": "add", "arguments": {"a": 1}}]', calls(("add", '{"a": 1}'))),
+    (
+        'Bon. [TOOL_CALLS] [{"name": "add", "arguments": {"a": 1}, "id": "123456789"},'
+        ' {"name": "sub", "arguments": {}}]',
+        calls(("add", '{"a": 1}'), ("sub", "{}"), content="Bon."),
+    ),
+    (
+        '[TOOL_CALLS]add[ARGS]{"a": 1}[TOOL_CALLS]sub[CALL_ID]12[ARGS]{"b": {}}',
+        calls(("add", '{"a": 1}'), ("sub", '{"b": {}}')),
+    ),
+    ('[TOOL_CALLS]add{"a": 1', calls(("add", '{"a": 1'))),
+    ("[TOOL_CALLS]?", Message("[TOOL_CALLS]?")),
+]
+GEMMA = [
+    ("```python\nadd(1)\n```", Message("```python\nadd(1)\n```")),
+    ("```tool_code\nadd(a=1, b=2)\n```", calls(("add", '{"a": 1, "b": 2}'))),
+    (
+        "Let me see.\n```tool_code\nprint(weather.today(city='Paris'))\nadd(1, 2)\n```\n",
+        Message("Let me see.", None, (PARIS, FunctionCall("add", '{"a": 1, "b": 2}'))),
+    ),
+    ("```tool_code\nimport os\n```", Message("```tool_code\nimport os\n```")),
+    ("```tool_code\nadd(a=1)", calls(("add", '{"a": 1}'))),
+]
+CASES = [
+    *[("hermes", *case) for case in HERMES],
+    *[("llama", *case) for case in LLAMA],
+    *[("mistral", *case) for case in MISTRAL],
+    *[("gemma", *case) for case in GEMMA],
+]
+
+
+@pytest.mark.parametrize(("family", "text", "expected"), CASES)
+def test_an_answer_cut_at_every_place(family: str, text: str, expected: Message) -> None:
+    format = AnswerFormat(family=family, tools=TOOLS)
+    assert read(format, text) == expected
+    assert read(format, *text) == expected
+    for cut in range(1, len(text)):
+        assert read(format, text[:cut], text[cut:]) == expected
+
+
+THOUGHTS = [
+    (Reasons.MAYBE, "<think>\nHm.\n\nSo.\n</think>\n\nYes.", Message("Yes.", "Hm.\n\nSo.")),
+    (Reasons.MAYBE, "\n<think>Hm.</think>Yes.", Message("Yes.", "Hm.")),
+    (Reasons.MAYBE, "Yes. <think>no</think>", Message("Yes. <think>no</think>")),
+    (Reasons.MAYBE, "<thin", Message("<thin")),
+    (Reasons.MAYBE, "<think>\n\n</think>\n\nYes.", Message("Yes.", None)),
+    (Reasons.BEGUN, "\nHm. </thin</think>\nYes.", Message("Yes.", "Hm. </thin")),
+    (Reasons.BEGUN, "Hm. Never an end </thi", Message("", "Hm. Never an end </thi")),
+    (Reasons.NEVER, "<think>Hm.</think>Yes.", Message("<think>Hm.</think>Yes.")),
+]
+
+
+@pytest.mark.parametrize(("reasons", "text", "expected"), THOUGHTS)
+@pytest.mark.parametrize("family", [None, *FAMILIES])
+def test_reasoning_cut_at_every_place(
+    family: str | None, reasons: Reasons, text: str, expected: Message
+) -> None:
+    format = AnswerFormat(reasons, family, TOOLS)
+    assert read(format, text) == expected
+    for cut in range(1, len(text)):
+        assert read(format, text[:cut], text[cut:]) == expected
+
+
+def test_a_call_in_a_thought_is_a_thought() -> None:
+    call = '<tool_call>{"name": "add", "arguments": {}}</tool_call>'
+    message = read(AnswerFormat(Reasons.MAYBE, "hermes", TOOLS), f"<think>{call}</think>{call}")
+    assert message == Message("", call, (FunctionCall("add", "{}"),))
+
+
+def test_arguments_are_told_while_they_are_written() -> None:
+    reader = AnswerReader(AnswerFormat(family="hermes"))
+    assert reader.push('Well.\n<tool_call>\n{"name": "add"') == [Content("Well."), CallStart(0, "add")]
+    assert reader.push(', "arguments": {"te') == [CallArguments(0, '{"te')]
+    assert reader.push('xt": "a') == [CallArguments(0, 'xt": "a')]
+    assert reader.push('"}}\n</tool_call>') == [CallArguments(0, '"}')]
+    assert reader.finish() == []
+
+
+def test_only_what_may_be_a_tag_is_held_back() -> None:
+    reader = AnswerReader(AnswerFormat(family="hermes"))
+    assert reader.push("a < b <tool") == [Content("a < b")]
+    assert reader.push("s and") == [Content(" <tools and")]
+
+
+# Everything that means something to some family, and what breaks it.
+FRAGMENTS = [
+    "<think>", "</think>", "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]",
+    "<|python_tag|>", "```tool_code\n", "```", "{", "}", "[", "]", "(", ")", '"', "'", "\\", ":", ",", ";",
+    "\n", " ", "<", "add", "a=1", '"name"', '"arguments"', '"parameters"', '"add"', "add(a=1)", "print(",
+    '{"name": "add", "arguments": {"a": 1}}', "1", "null", "é", "\0",
+]  # fmt: skip
+
+
+@settings(max_examples=1500, deadline=None)
+@given(
+    st.sampled_from([None, *FAMILIES]),
+    st.sampled_from(list(Reasons)),
+    st.lists(st.sampled_from(FRAGMENTS), max_size=14),
+    st.randoms(use_true_random=False),
+)
+def test_any_text_cut_anywhere(
+    family: str | None, reasons: Reasons, fragments: list[str], source: random.Random
+) -> None:
+    text = "".join(fragments)
+    format = AnswerFormat(reasons, family, TOOLS)
+    cuts = sorted(source.randrange(len(text) + 1) for _ in range(4))
+    borders = [0, *cuts, len(text)]
+    parts = [text[start:end] for start, end in itertools.pairwise(borders)]
+    message = read(format, text)
+    assert read(format, *parts) == message
+    assert read(format, *text) == message
+    if not message.calls and reasons is not Reasons.BEGUN and "<think>" not in text:
+        assert message.content == text  # what is no call is text, every character of it
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from(["hermes", "llama", "mistral"]),
+    st.dictionaries(st.text(max_size=5), st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+        max_leaves=6,
+    ), max_size=4),
+    st.booleans(),
+)  # fmt: skip
+def test_any_arguments_come_back(family: str, arguments: dict[str, object], is_ascii: bool) -> None:
+    text = json.dumps(arguments, ensure_ascii=is_ascii)
+    written = {
+        "hermes": f'<tool_call>\n{{"name": "add", "arguments": {text}}}\n</tool_call>',
+        "llama": f'{{"name": "add", "parameters": {text}}}',
+        "mistral": f'[TOOL_CALLS][{{"name": "add", "arguments": {text}}}]',
+    }[family]
+    assert read(AnswerFormat(family=family, tools=TOOLS), *written) == calls(("add", text))
+
+
+def test_tools_as_clients_describe_them() -> None:
+    function = {"name": "add", "parameters": {"type": "object", "properties": {"a": {}, "b": {}}}}
+    tools = described([{"type": "function", "function": function}, {"function": {"name": "now"}}])
+    assert tools == Tools({"add": ("a", "b"), "now": ()})
