@@ -44,6 +44,11 @@ class ChatTemplate:
         self._environment = _environment(now)
         self._compiled: dict[str, jinja2.Template] = {}
 
+    @property
+    def source(self) -> str:
+        """Of all templates, to see what they know of. Not to be run."""
+        return "\n".join(self._sources.values())
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],

@@ -1,0 +1,78 @@
+"""Tools for models whose template knows none: told in plain words, with calls and results as plain text.
+
+Such a model was not trained on tools, so it may or may not understand. What is certain is that its own calls
+come back to it as it wrote them, and that with `tool_choice: required` the grammar makes them valid.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Message = Mapping[str, Any]
+
+HERMES_RULES = """\
+You may call functions. Their descriptions, one a line:
+{tools}
+To call one, answer with nothing but its name and arguments as JSON between tags:
+<tool_call>
+{{"name": "function", "arguments": {{"argument": "value"}}}}
+</tool_call>"""
+
+GEMMA_RULES = """\
+You may call functions. Their descriptions, one a line:
+{tools}
+To call one, answer with nothing but the call, in Python:
+```tool_code
+function(argument="value")
+```"""
+
+
+def in_plain_words(
+    messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], family: str
+) -> list[dict[str, Any]]:
+    """A conversation of system, user and assistant only. Tools are described in the system message."""
+    rules = GEMMA_RULES if family == "gemma" else HERMES_RULES
+    rules = rules.format(tools="\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools))
+    told: list[dict[str, Any]] = []
+    last_role = None
+    for message in messages:
+        if message["role"] == "tool" == last_role:
+            # Results of several calls are one message: many templates want users and assistants to alternate.
+            told[-1]["content"] += "\n" + _result(message, family)
+        elif message["role"] == "tool":
+            told.append({"role": "user", "content": _result(message, family)})
+        elif message.get("tool_calls"):
+            told.append({"role": "assistant", "content": _with_calls(message, family)})
+        else:
+            told.append(dict(message))
+        last_role = message["role"]
+    if told and told[0]["role"] == "system":
+        told[0]["content"] = f"{told[0]['content']}\n\n{rules}"
+    else:
+        told.insert(0, {"role": "system", "content": rules})
+    return told
+
+
+def _result(message: Message, family: str) -> str:
+    if family == "gemma":
+        return f"```tool_output\n{message['content']}\n```"
+    return f"<tool_response>\n{message['content']}\n</tool_response>"
+
+
+def _with_calls(message: Message, family: str) -> str:
+    calls = [call["function"] for call in message["tool_calls"]]
+    if family == "gemma":
+        code = "\n".join(_as_python(call["name"], call["arguments"]) for call in calls)
+        texts = [f"```tool_code\n{code}\n```"]
+    else:
+        texts = [
+            f"<tool_call>\n{json.dumps({'name': call['name'], 'arguments': call['arguments']})}\n</tool_call>"
+            for call in calls
+        ]
+    return "\n".join([*([message["content"]] if message["content"] else []), *texts])
+
+
+def _as_python(name: str, arguments: Any) -> str:
+    if not isinstance(arguments, Mapping):
+        return f"{name}({arguments!r})"
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
