@@ -19,6 +19,8 @@ class AnswerFormat(msgspec.Struct, frozen=True):
     reasons: Reasons = Reasons.NEVER
     family: str | None = None  # of `FAMILIES`; None: calls are not looked for
     tools: Tools = Tools()
+    max_calls: int | None = None  # the answer ends before one more
+    marker_ids: tuple[int, ...] = ()  # special tokens that are text to the reader
 
 
 class AnswerReader:

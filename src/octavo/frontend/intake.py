@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from octavo.dialect.reader import AnswerFormat
 from octavo.errors import ContextLengthError, RequestError
 from octavo.protocol import GenerateRequest, SamplingParams
 from octavo.text.tokenizer import Tokenizer
@@ -42,6 +43,7 @@ class PreparedRequest:
     prompt_ids: tuple[int, ...]
     params: SamplingParams
     messages: tuple[GenerateRequest, ...]
+    format: AnswerFormat | None = None  # None: an answer is text
 
 
 class Intake:
@@ -61,6 +63,7 @@ class Intake:
         priority: int = 0,
         timeout: float | None = None,
         cache_salt: str = "",
+        format: AnswerFormat | None = None,
     ) -> PreparedRequest:
         check_params(params, self._limits)
         _check_integer("priority", priority, -(1 << 31), 1 << 31)
@@ -95,7 +98,7 @@ class Intake:
             for choice in range(params.n)
         )
         return PreparedRequest(
-            request_id, request_id if name is None else name, text, prompt_ids, params, messages
+            request_id, request_id if name is None else name, text, prompt_ids, params, messages, format
         )
 
     def _definite(self, params: SamplingParams, prompt_ids: tuple[int, ...]) -> SamplingParams:

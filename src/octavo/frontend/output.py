@@ -4,10 +4,18 @@ from dataclasses import dataclass
 
 import msgspec
 
+from octavo.dialect.pieces import (
+    CallArguments,
+    CallStart,
+    Content,
+    FunctionCall,
+    Piece,
+    Reasoning,
+    joined,
+)
+from octavo.frontend.choice_text import ChoiceText
 from octavo.frontend.intake import PreparedRequest
 from octavo.protocol import Abort, FinishReason, Timings, TokenLogprob, TokenOutput
-from octavo.text.detokenizer import IncrementalDetokenizer
-from octavo.text.stop_strings import StopStringFilter
 from octavo.text.tokenizer import Tokenizer
 
 
@@ -17,6 +25,8 @@ class StreamDelta(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str
     choice: int
     text: str
+    reasoning: str = ""
+    calls: tuple[CallStart | CallArguments, ...] = ()
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] = ()
     finish_reason: str | None = None
@@ -28,6 +38,9 @@ class StreamDelta(msgspec.Struct, frozen=True, kw_only=True):
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     text: str
+    reasoning: str | None = None  # None if there was none
+    calls: tuple[FunctionCall, ...] = ()
+    num_reasoning: int = 0  # tokens
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] | None  # None if not asked for
     finish_reason: str
@@ -69,12 +82,8 @@ class ChoiceState:
     """One choice while it grows. Mutated by OutputProcessor only."""
 
     def __init__(self, tokenizer: Tokenizer, request: PreparedRequest) -> None:
-        params = request.params
-        self.detokenizer = IncrementalDetokenizer(
-            tokenizer, skip_special_tokens=params.skip_special_tokens, prompt_ids=request.prompt_ids
-        )
-        self.stop_filter = StopStringFilter(params.stop, include_stop=params.include_stop)
-        self.pieces: list[str] = []
+        self.text = ChoiceText(tokenizer, request)
+        self.pieces: list[Piece] = []
         self.token_ids: list[int] = []
         self.logprobs: list[TokenLogprob] = []
         self.stop_reason: str | int | None = None
@@ -121,7 +130,7 @@ class OutputProcessor:
         delta = None
         if choice.finish is None:
             delta = self._grow(request, choice, output)
-            if choice.stop_filter.matched is not None and output.finish is None:
+            if choice.text.is_ended and output.finish is None:
                 abort = Abort(output.request_id, output.choice)
         finished = None
         if output.finish is not None:
@@ -132,9 +141,9 @@ class OutputProcessor:
         return Processed(delta, finished, abort)
 
     def _grow(self, request: RequestState, choice: ChoiceState, output: TokenOutput) -> StreamDelta | None:
-        """Add the output's tokens to the choice, up to the one that completes a stop string."""
+        """Add the output's tokens to the choice, up to the one that ends its text."""
         stop_token = output.finish is FinishReason.STOP and output.token_ids
-        pieces: list[str] = []
+        pieces: list[Piece] = []
         used = 0
         for index, token in enumerate(output.token_ids):
             used += 1
@@ -142,32 +151,29 @@ class OutputProcessor:
                 choice.stop_reason = token
                 if not request.prepared.params.include_stop:
                     break  # the token that means "stop" is counted, but it is not text
-            text = choice.detokenizer.push((token,))
-            if len(choice.token_ids) + used < request.prepared.params.min_tokens:
-                pieces.append(text)  # no stop string ends the text before its time
-                continue
-            pieces.append(choice.stop_filter.push(text))
-            if choice.stop_filter.matched is not None:
+            is_late_enough = len(choice.token_ids) + used >= request.prepared.params.min_tokens
+            pieces += choice.text.push(token, may_stop=is_late_enough)
+            if choice.text.is_ended:
                 break
-        if output.finish is not None and choice.stop_filter.matched is None:
-            pieces.append(choice.stop_filter.push(choice.detokenizer.finish()))
-            pieces.append(choice.stop_filter.finish())
-        if choice.stop_filter.matched is not None:
-            choice.stop_reason = choice.stop_filter.matched
+        if output.finish is not None and not choice.text.is_ended:
+            pieces += choice.text.finish()
+        if choice.text.is_ended:
+            choice.stop_reason = choice.text.stop_string
             choice.finish = FinishReason.STOP
         else:
             choice.finish = output.finish
         is_first = output.choice == 0 and not choice.token_ids and used
         choice.token_ids += output.token_ids[:used]
         choice.logprobs += output.logprobs[:used]
-        text = "".join(pieces)
-        choice.pieces.append(text)
+        choice.pieces += pieces
         if not used and choice.finish is None:
             return None
         return StreamDelta(
             request_id=request.prepared.name,
             choice=output.choice,
-            text=text,
+            text="".join([piece.text for piece in pieces if isinstance(piece, Content)]),
+            reasoning="".join([piece.text for piece in pieces if isinstance(piece, Reasoning)]),
+            calls=tuple([piece for piece in pieces if isinstance(piece, (CallStart, CallArguments))]),
             token_ids=output.token_ids[:used],
             logprobs=output.logprobs[:used],
             finish_reason=None if choice.finish is None else choice.finish.value,
@@ -200,9 +206,13 @@ def _choice(index: int, choice: ChoiceState, *, wants_logprobs: bool) -> Choice:
     assert last is not None
     assert last.timings is not None
     assert choice.finish is not None
+    message = joined(choice.pieces)
     return Choice(
         index=index,
-        text="".join(choice.pieces),
+        text=message.content,
+        reasoning=message.reasoning,
+        calls=message.calls,
+        num_reasoning=choice.text.num_reasoning,
         token_ids=tuple(choice.token_ids),
         logprobs=tuple(choice.logprobs) if wants_logprobs else None,
         finish_reason=choice.finish.value,

@@ -18,10 +18,17 @@ class IncrementalDetokenizer:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, *, skip_special_tokens: bool = True, prompt_ids: Sequence[int] = ()
+        self,
+        tokenizer: Tokenizer,
+        *,
+        skip_special_tokens: bool = True,
+        keep: Sequence[int] = (),
+        prompt_ids: Sequence[int] = (),
     ) -> None:
+        """`keep` are special tokens that are shown all the same."""
         self._tokenizer = tokenizer
         self._skip_special_tokens = skip_special_tokens
+        self._keep = frozenset(keep)
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._at_start = True
         tail = self._tail(prompt_ids)
@@ -38,15 +45,19 @@ class IncrementalDetokenizer:
 
     def _pieces(self, token_ids: Sequence[int]) -> Iterator[bytes]:
         for token_id in token_ids:
-            if self._tokenizer.is_shown(token_id, skip_special_tokens=self._skip_special_tokens):
+            if self._is_shown(token_id):
                 yield self._tokenizer.token_bytes(token_id, first=self._at_start)
                 self._at_start = False
+
+    def _is_shown(self, token_id: int) -> bool:
+        skips = self._skip_special_tokens and token_id not in self._keep
+        return self._tokenizer.is_shown(token_id, skip_special_tokens=skips)
 
     def _tail(self, prompt_ids: Sequence[int]) -> bytes | None:
         """Enough of the prompt's last bytes to know an unfinished character; None if it shows no token."""
         tail: bytes | None = None
         for token_id in reversed(prompt_ids):
-            if self._tokenizer.is_shown(token_id, skip_special_tokens=self._skip_special_tokens):
+            if self._is_shown(token_id):
                 tail = self._tokenizer.token_bytes(token_id) + (tail or b"")
                 if len(tail) >= _LONGEST_UNFINISHED:
                     break
