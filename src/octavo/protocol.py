@@ -60,7 +60,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):
-    """Log-probability of one token under the model itself: before temperature, penalties, grammar and filters."""
+    """Log-probability of one token under the model itself: before penalties, grammar and filters."""
 
     token_id: int
     logprob: float
