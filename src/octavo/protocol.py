@@ -16,6 +16,24 @@ class FinishReason(StrEnum):
     ERROR = "error"  # this request alone failed; `TokenOutput.error` says how
 
 
+class GrammarKind(StrEnum):
+    JSON_SCHEMA = "json_schema"  # `text` is the schema, as JSON
+    JSON_OBJECT = "json_object"  # any JSON object; `text` is empty
+    REGEX = "regex"  # the whole answer matches it
+    CHOICE = "choice"  # `text` is a JSON list of strings, of which the answer is one
+    LARK = "lark"  # a context-free grammar in llguidance's dialect of Lark
+
+
+class GrammarSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an answer must conform to. Checked by `octavo.grammar` before it comes to an engine.
+
+    Two specs are the same grammar if they are equal, so it is the key of every cache of compiled ones.
+    """
+
+    kind: GrammarKind
+    text: str = ""
+
+
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything a request may ask of sampling. Checked by `frontend.intake`, which also fixes the seed."""
 
@@ -38,10 +56,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     logprobs: int | None = None  # None: none; k: the chosen token's and the k best
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
+    grammar: GrammarSpec | None = None  # None: any text
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):
-    """Log-probability of one token under the model itself: before temperature, penalties and filters."""
+    """Log-probability of one token under the model itself: before penalties, grammar and filters."""
 
     token_id: int
     logprob: float
