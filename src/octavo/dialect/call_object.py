@@ -75,13 +75,13 @@ def _members(call: _Call) -> Scan[None]:
         key = decoded((yield from json_string()))
         if (yield from after_space()) != ":":
             raise NotACall
-        char = yield from _value(call, key if key not in seen else "")
+        border = yield from _value(call, key if key not in seen else "")
         seen.add(key)
-        if char is None or (char != END and char in SPACE):
-            char = yield from after_space()
-        if char == "}":
+        if border is None or (border != END and border in SPACE):
+            border = yield from after_space()
+        if border == "}":
             return
-        if char != ",":
+        if border != ",":
             raise NotACall
 
 

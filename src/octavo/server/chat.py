@@ -10,6 +10,7 @@ from starlette.responses import Response
 from octavo.frontend.output import Choice, StreamDelta
 from octavo.server.auth import caller
 from octavo.server.body import read_request
+from octavo.server.chat_message import CallIds, finish_reason, message_delta, whole_message
 from octavo.server.errors import unsupported
 from octavo.server.generation import Asked, Generation, raise_if_failed
 from octavo.server.logprobs import chat_logprobs, prompt_logprobs
@@ -20,6 +21,7 @@ from octavo.server.sampling_request import chat_params
 from octavo.server.schema import ChatRequest
 from octavo.server.sse import ChunkFrame, EventStream, encode
 from octavo.server.state import ServerState
+from octavo.server.tool_use import answer_format, tool_use
 from octavo.server.usage import explanation, usage, usage_of
 
 router = APIRouter()
@@ -32,6 +34,7 @@ async def chat_completions(request: Request) -> Response:
     state.admission.check_door()
     body = await read_request(request, ChatRequest, state.options.max_body)
     check_supported(body)
+    use = tool_use(body)
     state.check_model(body.model)
     asked = Asked(
         response_id=state.new_id("chatcmpl"),
@@ -44,8 +47,8 @@ async def chat_completions(request: Request) -> Response:
         generation = await stack.enter_async_context(
             Generation(state, asked, record_of(request), request.receive)
         )
-        prompt = await generation.timed(render(state, body.messages, body))
-        await generation.prepare([prompt])
+        prompt = await generation.timed(render(state, body.messages, body, use.for_template))
+        await generation.prepare([prompt], answer_format(state.model, use, prompt))
         await generation.submit()
         if body.stream:
             stack.pop_all()
@@ -56,10 +59,6 @@ async def chat_completions(request: Request) -> Response:
 
 def check_supported(body: ChatRequest) -> None:
     """What is not there yet is refused by its name, rather than ignored."""
-    if body.tools and body.tool_choice != "none":
-        raise unsupported("tools", "calling tools")
-    if body.tool_choice not in (None, "none") and not (body.tool_choice == "auto" and not body.tools):
-        raise unsupported("tool_choice", "calling tools")
     if body.functions:
         raise unsupported("functions", "calling functions")
     if body.response_format is not None and body.response_format.type != "text":
@@ -98,16 +97,20 @@ def whole_answer(generation: Generation, body: ChatRequest) -> dict[str, Any]:
     return answer
 
 
+def call_ids(generation: Generation) -> CallIds:
+    return CallIds(generation.asked.response_id, generation.state.model.dialect.call_id_length)
+
+
 def whole_choice(generation: Generation, body: ChatRequest, choice: Choice) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "index": choice.index,
-        "message": {"role": "assistant", "content": choice.text, "refusal": None},
+        "message": whole_message(choice, call_ids(generation)),
         "logprobs": (
             None
             if choice.logprobs is None
             else chat_logprobs(generation.state.model.tokenizer, choice.logprobs)
         ),
-        "finish_reason": choice.finish_reason,
+        "finish_reason": finish_reason(choice.finish_reason, has_calls=bool(choice.calls)),
     }
     if body.return_token_ids:
         shown["token_ids"] = choice.token_ids
@@ -126,10 +129,14 @@ class ChatChunks:
         self._plain_starts: dict[int, bytes] = {}  # of choices whose role has been said
         self._plain_end = b'},"logprobs":null,"finish_reason":null}' + self._frame.end
         self._num_completion = 0
+        self._call_ids = call_ids(generation)
+        self._with_calls: set[int] = set()  # choices
 
     def of_delta(self, delta: StreamDelta) -> bytes:
         index = delta.choice  # a chat has one prompt
-        if self._is_plain and delta.finish_reason is None:
+        if delta.calls:
+            self._with_calls.add(index)
+        if self._is_plain and delta.finish_reason is None and not delta.reasoning and not delta.calls:
             start = self._plain_starts.get(index)
             if not delta.text:
                 return b""
@@ -150,14 +157,14 @@ class ChatChunks:
         self._plain_starts[index] = (
             self._frame.start + b'{"index":' + str(index).encode() + b',"delta":{"content":'
         )
-        message: dict[str, Any] = {"role": "assistant", "content": delta.text} if is_first else {}
-        if delta.text:
-            message["content"] = delta.text
+        message = ({"role": "assistant", "content": ""} if is_first else {}) | message_delta(
+            delta, self._call_ids
+        )
         choice: dict[str, Any] = {
             "index": index,
             "delta": message,
             "logprobs": chat_logprobs(self._tokenizer, delta.logprobs) if self._body.logprobs else None,
-            "finish_reason": delta.finish_reason,
+            "finish_reason": finish_reason(delta.finish_reason, has_calls=index in self._with_calls),
         }
         more: dict[str, Any] = {}
         if self._body.return_token_ids:

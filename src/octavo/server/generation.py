@@ -10,6 +10,7 @@ from typing import Self, TypeVar
 
 from starlette.types import Receive
 
+from octavo.dialect.reader import AnswerFormat
 from octavo.frontend.intake import PreparedRequest, Prompt
 from octavo.frontend.output import RequestOutput, StreamDelta
 from octavo.frontend.service import Update, Updates
@@ -77,10 +78,10 @@ class Generation:
         self.tokenise_seconds += time.perf_counter() - started
         return result
 
-    async def prepare(self, prompts: Sequence[Prompt]) -> None:
+    async def prepare(self, prompts: Sequence[Prompt], format: AnswerFormat | None = None) -> None:
         """Everything is checked and tokenised before anything is asked of the engine."""
         num_chars = sum(len(prompt) for prompt in prompts)
-        prepared = await self.timed(self.state.in_thread(num_chars, self._prepare_all, prompts))
+        prepared = await self.timed(self.state.in_thread(num_chars, self._prepare_all, prompts, format))
         self.check_client()
         self.state.check_ready()
         self.state.admission.enter(
@@ -139,7 +140,7 @@ class Generation:
         if self._is_gone:
             raise ClientGone
 
-    def _prepare_all(self, prompts: Sequence[Prompt]) -> list[PreparedRequest]:
+    def _prepare_all(self, prompts: Sequence[Prompt], format: AnswerFormat | None) -> list[PreparedRequest]:
         fields, now = self.asked.fields, time.monotonic()
         longest = self.state.options.request_timeout
         salt = fields.cache_salt or ""
@@ -155,6 +156,7 @@ class Generation:
                 timeout=longest if fields.timeout is None else min(fields.timeout, longest),
                 # A key's identity has no zero byte, so that no salt of one can be that of another.
                 cache_salt=f"{self.asked.identity}\0{salt}" if self.asked.identity else salt,
+                format=format,
             )
             for index, prompt in enumerate(prompts)
         ]

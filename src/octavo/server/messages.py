@@ -1,16 +1,22 @@
 """Messages as clients write them to messages as chat templates read them, and those to a prompt."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from octavo.dialect.told import in_plain_words
 from octavo.server.errors import invalid, unsupported
 from octavo.server.schema import ContentPart, Message, TemplateFields, ToolCall
 from octavo.server.state import ServerState
 
 
-async def render(state: ServerState, messages: Sequence[Message], fields: TemplateFields) -> str:
+async def render(
+    state: ServerState,
+    messages: Sequence[Message],
+    fields: TemplateFields,
+    tools: Sequence[Mapping[str, Any]] = (),
+) -> str:
     """The prompt, by the checkpoint's own template; long conversations are rendered beside the event loop."""
     plain = [template_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
     kwargs = dict(fields.chat_template_kwargs or {})
@@ -25,9 +31,13 @@ async def render(state: ServerState, messages: Sequence[Message], fields: Templa
             "continue_final_message and add_generation_prompt exclude each other", "continue_final_message"
         )
 
+    dialect = state.model.dialect
+    is_told = bool(tools) and not dialect.renders_tools
+
     def run() -> str:
         return state.model.template.render(
-            plain,
+            in_plain_words(plain, tools, dialect.family) if is_told else plain,
+            tools=tools if tools and not is_told else None,
             add_generation_prompt=fields.add_generation_prompt is not False,
             continue_final_message=continues,
             **kwargs,

@@ -7,6 +7,7 @@ import pydantic
 from pydantic import Field
 
 TokenIds = list[int]
+MAX_TOOLS = 128
 
 
 class WireModel(pydantic.BaseModel, strict=True, extra="ignore", allow_inf_nan=False):
@@ -20,6 +21,30 @@ class StreamOptions(WireModel):
 
 class OctavoOptions(WireModel):
     prompt: bool = Field(False, description="show the prompt as the chat template has rendered it")
+
+
+class NamedSchema(WireModel):
+    name: str | None = None
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(WireModel):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: NamedSchema | None = None
+    schema_: dict[str, Any] | None = Field(
+        None, alias="schema", description="the schema itself, as some clients write it"
+    )
+
+
+class StructuredOutputs(WireModel):
+    """One of them: what the whole answer must be."""
+
+    json_: dict[str, Any] | str | None = Field(None, alias="json", description="a JSON schema")
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = Field(None, description="a context-free grammar in Lark's notation")
 
 
 class SamplingFields(WireModel):
@@ -53,6 +78,8 @@ class SamplingFields(WireModel):
     timeout: float | None = Field(None, description="seconds after which the request is ended")
     cache_salt: str | None = Field(None, description="prompts share cached prefixes within a salt only")
     octavo: bool | OctavoOptions | None = Field(None, description="explain the answer")
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
 
     @property
     def includes_usage(self) -> bool:
@@ -108,8 +135,28 @@ class Message(WireModel):
     tool_call_id: str | None = None
 
 
-class ResponseFormat(WireModel):
-    type: str
+FunctionName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_.-]+$")]
+
+
+class FunctionDefinition(WireModel):
+    name: FunctionName
+    description: str | None = None
+    parameters: dict[str, Any] | None = Field(None, description="a JSON schema; none: no parameters")
+    strict: bool | None = Field(None, description="arguments always conform to the schema")
+
+
+class Tool(WireModel):
+    type: Literal["function"]
+    function: FunctionDefinition
+
+
+class ChosenFunction(WireModel):
+    name: FunctionName
+
+
+class NamedTool(WireModel):
+    type: Literal["function"]
+    function: ChosenFunction
 
 
 class TemplateFields(WireModel):
@@ -127,10 +174,9 @@ class ChatRequest(SamplingFields, TemplateFields):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     prompt_cache_key: str | None = Field(None, description="accepted: prefixes are always cached")
-    response_format: ResponseFormat | None = Field(None, description="only text for now")
-    tools: list[Any] | None = Field(None, description="not supported yet")
-    tool_choice: Any = Field(None, description="only none for now")
-    parallel_tool_calls: bool | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = Field(None, description="false: one call at most")
     functions: list[Any] | None = Field(None, description="not supported")
     function_call: Any = Field(None, description="not supported")
     modalities: list[str] | None = Field(None, description="only text")

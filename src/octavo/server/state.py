@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 
 from octavo.checkpoint import Checkpoint
 from octavo.config import ServerOptions, format_size
+from octavo.dialect.choose import Dialect, dialect_of
 from octavo.frontend.defaults import default_params
 from octavo.frontend.intake import Intake, Limits
 from octavo.frontend.service import EngineService, ServiceState
@@ -38,16 +39,19 @@ class ServedModel:
     assets: TextAssets
     tokenizer: Tokenizer
     template: ChatTemplate
+    dialect: Dialect
     defaults: SamplingParams
     created: int  # seconds since 1970
 
     @classmethod
     def of_checkpoint(cls, checkpoint: Checkpoint, served_name: str | None, created: int) -> Self:
+        template = ChatTemplate(checkpoint.text)
         return cls(
             name=served_name or checkpoint.name,
             assets=checkpoint.text,
             tokenizer=Tokenizer(checkpoint.text),
-            template=ChatTemplate(checkpoint.text),
+            template=template,
+            dialect=dialect_of(template.source),
             defaults=default_params(checkpoint.generation_config),
             created=created,
         )

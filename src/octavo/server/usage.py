@@ -7,13 +7,13 @@ from octavo.frontend.output import RequestOutput
 from octavo.server.generation import Generation
 
 
-def usage(num_prompt: int, num_completion: int, num_cached: int) -> dict[str, Any]:
+def usage(num_prompt: int, num_completion: int, num_cached: int, num_reasoning: int = 0) -> dict[str, Any]:
     return {
         "prompt_tokens": num_prompt,
         "completion_tokens": num_completion,
         "total_tokens": num_prompt + num_completion,
         "prompt_tokens_details": {"cached_tokens": num_cached},
-        "completion_tokens_details": {"reasoning_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": num_reasoning},
     }
 
 
@@ -24,6 +24,7 @@ def usage_of(results: Iterable[RequestOutput], *, hidden: int = 0) -> dict[str, 
         sum(len(output.prompt_ids) for output in outputs),
         sum(len(choice.token_ids) for output in outputs for choice in output.choices) - hidden,
         sum(output.num_cached for output in outputs),
+        sum(choice.num_reasoning for output in outputs for choice in output.choices),
     )
 
 

@@ -1,0 +1,74 @@
+"""What a request says of tools, made definite: which the model sees, and what its answer is searched for."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from octavo.dialect.choose import reasons_after
+from octavo.dialect.reader import AnswerFormat
+from octavo.dialect.reasoning import Reasons
+from octavo.dialect.tools import described
+from octavo.server.errors import invalid
+from octavo.server.schema import ChatRequest, NamedTool, Tool
+from octavo.server.state import ServedModel
+from octavo.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class ToolUse:
+    """No tools: the model sees none, and its answer is not searched for calls."""
+
+    tools: tuple[Tool, ...] = ()
+    is_required: bool = False  # at least one call
+    max_calls: int | None = None
+
+    @property
+    def for_template(self) -> list[dict[str, Any]]:
+        """As templates expect them. How strictly they are kept is not the model's business."""
+        return [_plain(tool) for tool in self.tools]
+
+
+def tool_use(body: ChatRequest) -> ToolUse:
+    tools = tuple(body.tools or ())
+    names = [tool.function.name for tool in tools]
+    for name in names:
+        if names.count(name) > 1:
+            raise invalid(f"tools: there are two functions with the name {name!r}", "tools")
+    choice = body.tool_choice
+    if choice not in (None, "none", "auto") and not tools:
+        raise invalid("tool_choice needs tools to choose from", "tool_choice")
+    if choice == "none":
+        return ToolUse()
+    if isinstance(choice, NamedTool):
+        if choice.function.name not in names:
+            raise invalid(
+                f"tool_choice: no tool has the name {choice.function.name!r}", "tool_choice.function.name"
+            )
+        chosen = tuple(tool for tool in tools if tool.function.name == choice.function.name)
+        return ToolUse(chosen, is_required=True, max_calls=1)
+    max_calls = 1 if body.parallel_tool_calls is False else None
+    return ToolUse(tools, is_required=choice == "required", max_calls=max_calls)
+
+
+def answer_format(model: ServedModel, use: ToolUse, prompt: str) -> AnswerFormat | None:
+    """None if an answer is nothing but text."""
+    dialect = model.dialect
+    reasons = reasons_after(prompt, dialect)
+    if not use.tools:
+        return None if reasons is Reasons.NEVER else AnswerFormat(reasons)
+    return AnswerFormat(
+        reasons,
+        dialect.family,
+        described(use.for_template),
+        max_calls=use.max_calls,
+        marker_ids=_ids(model.tokenizer, dialect.markers),
+    )
+
+
+def _ids(tokenizer: Tokenizer, markers: Sequence[str]) -> tuple[int, ...]:
+    ids = [tokenizer.token_id(marker) for marker in markers]
+    return tuple([token_id for token_id in ids if token_id is not None])
+
+
+def _plain(tool: Tool) -> dict[str, Any]:
+    return tool.model_dump(exclude_none=True, exclude={"function": {"strict"}})
