@@ -1,6 +1,9 @@
 """Calls of tools and reasoning, as OpenAI's own client understands them, for every family."""
 
 import json
+import os
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -144,6 +147,25 @@ def test_the_deltas_of_a_call(servers: Any) -> None:
         assert first.id
         assert all((delta.id, delta.type, delta.function.name) == (None, None, None) for delta in rest)
         assert len(rest) > 1, "arguments are not streamed"
+
+
+def test_the_node_client_runs_tools(servers: Any, node_folder: Path) -> None:
+    """Calls, results and the final answer, all by the client's own loop."""
+    server = servers("tokenizer-qwen2.5")
+    server.says(*[TWO_CALLS["tokenizer-qwen2.5"], "3 and 12."] * 2)
+    program = shutil.copy(Path(__file__).parent / "tools.mjs", node_folder)
+    done = subprocess.run(
+        ["node", program],
+        env=os.environ | {"URL": server.url},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    both = [["add", {"a": 1, "b": 2}], ["multiply", {"a": 3, "b": 4}]]
+    assert json.loads(done.stdout) == {"whole": "3 and 12.", "streamed": "3 and 12.", "calls": both + both}
+    assert "<tool_response>\n3\n</tool_response>\n<tool_response>\n12" in server.last_prompt
 
 
 def test_no_tools_no_calls(servers: Any) -> None:
