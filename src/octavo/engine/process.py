@@ -33,6 +33,7 @@ def start_engine(settings: EngineSettings, page: StatusPage, pulse: Pulse) -> tu
         progress=False,
         on_loaded=lambda done, total: page.stamp(Phase.LOADING, done, total),
         around_execute=pulse.around,
+        expects_grammars=True,
     )
 
 
