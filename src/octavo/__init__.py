@@ -4,18 +4,29 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0.dev0"
 
-__all__ = ["LLM", "Choice", "RequestOutput", "SamplingParams", "StreamDelta", "__version__"]
+__all__ = [
+    "LLM",
+    "Choice",
+    "GrammarKind",
+    "GrammarSpec",
+    "RequestOutput",
+    "SamplingParams",
+    "StreamDelta",
+    "__version__",
+]
 
 if TYPE_CHECKING:
     from octavo.frontend.output import Choice, RequestOutput, StreamDelta
     from octavo.llm import LLM
-    from octavo.protocol import SamplingParams
+    from octavo.protocol import GrammarKind, GrammarSpec, SamplingParams
 
 HOMES = {
     "LLM": "octavo.llm",
     "Choice": "octavo.frontend.output",
     "RequestOutput": "octavo.frontend.output",
     "StreamDelta": "octavo.frontend.output",
+    "GrammarKind": "octavo.protocol",
+    "GrammarSpec": "octavo.protocol",
     "SamplingParams": "octavo.protocol",
 }
 

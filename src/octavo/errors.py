@@ -31,3 +31,10 @@ class RequestError(OctavoError):
 
 class ContextLengthError(RequestError):
     """A prompt and the answer asked for are longer together than the model's context."""
+
+
+class GrammarError(RequestError):
+    """A grammar is refused: it is malformed, says what we cannot hold an answer to, or is too complex."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, "grammar")

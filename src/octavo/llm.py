@@ -21,6 +21,7 @@ from octavo.frontend.defaults import default_params
 from octavo.frontend.intake import Intake, Limits, PreparedRequest, Prompt
 from octavo.frontend.output import OutputProcessor, RequestOutput, StreamDelta
 from octavo.frontend.progress import BatchProgress
+from octavo.grammar.checker import GrammarChecker
 from octavo.protocol import Abort, EngineFacts, EngineStats, KernelTimes, SamplingParams
 from octavo.text.chat_template import ChatTemplate
 from octavo.text.tokenizer import Tokenizer
@@ -80,6 +81,7 @@ class LLM:
         self._client: EngineClient = InProcessClient.start(checkpoint, self.options, progress=progress)
         facts = self._client.facts
         self._intake = Intake(self.tokenizer, Limits(facts.vocab_size, facts.max_model_len))
+        self._grammar_checker = GrammarChecker()
         self._processor = OutputProcessor(self.tokenizer)
         self._numbers = itertools.count()
         self._engine_thread = ThreadPoolExecutor(1, thread_name_prefix="octavo-engine")
@@ -241,6 +243,7 @@ class LLM:
         self._is_closed = True
         self._engine_thread.shutdown()
         self._client.close()
+        self._grammar_checker.close()
 
     def __enter__(self) -> Self:
         return self
@@ -264,6 +267,8 @@ class LLM:
     def _prepare(
         self, prompt: Prompt, params: SamplingParams, *, request_id: str | None = None, **request: Any
     ) -> PreparedRequest:
+        if params.grammar is not None:
+            self._grammar_checker.check(params.grammar)
         return self._intake.prepare(
             f"request-{next(self._numbers)}", prompt, params, now=time.monotonic(), name=request_id, **request
         )

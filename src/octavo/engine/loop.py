@@ -4,11 +4,8 @@ The folder belongs to this one process and its parent. The parent has put the se
 the status page are beside them.
 """
 
-import ctypes
 import logging
 import os
-import signal
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -22,6 +19,7 @@ from octavo.engine.profile import Profile
 from octavo.engine.pulse import Pulse
 from octavo.errors import OctavoError, RequestError
 from octavo.link.folder import EXIT_CANNOT_START, EngineFolder, EngineSettings
+from octavo.link.parent import live_and_die_with
 from octavo.link.status_page import Phase, StatusPage
 from octavo.link.wire import FromEngine, ToEngine, decode_to_engine, encode
 from octavo.observe.logs import make_handler
@@ -42,13 +40,12 @@ Around = Callable[[Execute], Execute]
 StartEngine = Callable[[EngineSettings, StatusPage, Around], tuple[EngineCore, EngineFacts]]
 
 IDLE_SECONDS = 0.5  # how long an engine with nothing to do waits for a message before it stamps again
-PR_SET_PDEATHSIG = 1
 
 
 def run_engine(arguments: list[str], start: StartEngine) -> int:
     """What an engine process does from beginning to end; the result is its exit code."""
     folder, parent = EngineFolder(Path(arguments[0])), int(arguments[1])
-    _live_and_die_with(parent)
+    live_and_die_with(parent)
     page, settings = folder.open_status(), folder.read_settings()
     handler = make_handler(settings.log_format, "octavo engine")
     logging.basicConfig(handlers=[handler], level=settings.log_level.upper())
@@ -169,13 +166,3 @@ class EngineLoop:
 
     def _send(self, owner: bytes, message: FromEngine) -> None:
         self._socket.send_multipart([owner, encode(message)])
-
-
-def _live_and_die_with(parent: int) -> None:
-    """Only the parent ends an engine, and no engine outlives it, not even after kill -9."""
-    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ignored, signal.SIG_IGN)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before we asked
-        sys.exit(0)

@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 
 from octavo.dialect.reader import AnswerFormat
-from octavo.errors import ContextLengthError, RequestError
+from octavo.errors import ContextLengthError, GrammarError, RequestError
+from octavo.grammar.limits import check_spec
 from octavo.protocol import GenerateRequest, SamplingParams
 from octavo.text.tokenizer import Tokenizer
 
@@ -81,6 +82,8 @@ class Intake:
         params = self._definite(params, prompt_ids)
         eos_ids = () if params.ignore_eos else self._tokenizer.eos_ids
         eos_ids = tuple(token_id for token_id in eos_ids if token_id < self._limits.vocab_size)
+        if params.grammar is not None and not eos_ids:
+            raise GrammarError("this model has no token that ends an answer, which a grammar needs")
         # The prompt is the same for every choice: one of them scores it.
         unscored = msgspec.structs.replace(params, prompt_logprobs=None)
         messages = tuple(
@@ -146,6 +149,10 @@ def check_params(params: SamplingParams, limits: Limits) -> None:
     _check_ids(tuple(params.logit_bias), limits.vocab_size, "logit_bias")
     for value in params.logit_bias.values():
         _check_number("logit_bias", value, -100.0, 100.0)
+    if params.grammar is not None:
+        check_spec(params.grammar)
+        if params.min_tokens > 0 or params.ignore_eos:
+            raise GrammarError("a grammar says where an answer may end: leave out min_tokens and ignore_eos")
 
 
 def _check_stops(params: SamplingParams, limits: Limits) -> None:

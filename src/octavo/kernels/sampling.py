@@ -42,6 +42,8 @@ class SampleRowArguments(ctypes.Structure):
         ("banned_ids", Pointer),
         ("num_banned", Size),
         ("given", Size),
+        ("allowed", Pointer),
+        ("num_allowed_words", Size),
     )
 
 
@@ -88,6 +90,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     banned_ids: torch.Tensor | None = None
     logprobs: int | None = None  # None: none; k: the token's, and the k best
     given: int | None = None  # a token to score instead of drawing one
+    allowed: torch.Tensor | None = (
+        None  # int32 words: bit i % 32 of word i / 32 says that token i may be drawn
+    )
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -151,6 +156,7 @@ def _arguments(row: Row, num_top: int) -> SampleRowArguments:
     bias_ids, num_biased = _list(row.bias_ids, torch.int64)
     bias_values, num_values = _list(row.bias_values, torch.float32)
     banned_ids, num_banned = _list(row.banned_ids, torch.int64)
+    allowed, num_allowed_words = _list(row.allowed, torch.int32)
     if num_seen != num_counts or num_biased != num_values:
         raise ValueError("every seen id has a count and every biased id a value")
     return SampleRowArguments(
@@ -172,6 +178,8 @@ def _arguments(row: Row, num_top: int) -> SampleRowArguments:
         banned_ids,
         num_banned,
         -1 if row.given is None else row.given,
+        allowed,
+        num_allowed_words,
     )
 
 

@@ -9,6 +9,7 @@ from octavo.ops import Batch, Ops
 from octavo.plan import SequenceSlice, SliceResult, StepPlan, StepResult
 from octavo.protocol import TokenLogprob
 from octavo.runner.batch_input import build_batch
+from octavo.runner.slot_grammars import SlotGrammars
 from octavo.runner.slots import Slots
 from octavo.sampling import UNUSABLE_LOGITS, RowError, RowOutcome, Sampler, SampleRow
 
@@ -27,6 +28,7 @@ class ModelRunner:
         ops: Ops,
         page_size: int,
         max_running: int,
+        grammars: SlotGrammars,
     ) -> None:
         self._forward = forward
         self._logits = logits
@@ -34,9 +36,11 @@ class ModelRunner:
         self._ops = ops
         self._page_size = page_size
         self._slots = Slots(max_running)
+        self._grammars = grammars
 
     def execute(self, plan: StepPlan) -> StepResult:
         self._slots.update(plan)
+        self._grammars.begin(plan)
         if not plan.slices:
             return StepResult(())
         batch = build_batch(plan, self._slots, self._page_size, self._ops.device)
@@ -80,24 +84,29 @@ class ModelRunner:
             return {}
         if len(chosen) < len(hidden):
             hidden = hidden[torch.tensor([ends[i] - 1 for i in chosen], device=hidden.device)]
-        states = [self._slots.state(plan.slices[i].slot) for i in chosen]
-        wanted = [
-            SampleRow(state, plan.slices[i].start + len(plan.slices[i].token_ids))
-            for i, state in zip(chosen, states, strict=True)
-        ]
         outcomes: list[RowOutcome] = []
         for start in range(0, len(chosen), LOGITS_ROWS):
             end = start + LOGITS_ROWS
             rows = hidden if len(hidden) <= LOGITS_ROWS else hidden[start:end]
-            outcomes += self._sampler.sample_rows(self._logits(rows), wanted[start:end])
+            logits = self._logits(rows)
+            wanted = [self._sample_row(plan.slices[i]) for i in chosen[start:end]]
+            outcomes += self._sampler.sample_rows(logits, wanted)
         sampled: dict[int, tuple[tuple[int, ...], tuple[TokenLogprob, ...]]] = {}
-        for i, state, outcome in zip(chosen, states, outcomes, strict=True):
-            if outcome.token_id is None:
-                errors[i] = outcome.error or UNUSABLE_LOGITS
+        for i, outcome in zip(chosen, outcomes, strict=True):
+            slot = plan.slices[i].slot
+            error = self._grammars.error(slot) or outcome.error
+            if error is not None or outcome.token_id is None:
+                errors[i] = error or UNUSABLE_LOGITS
                 continue
-            state.append(outcome.token_id)
+            self._slots.state(slot).append(outcome.token_id)
+            self._grammars.append(slot, outcome.token_id)
             sampled[i] = (outcome.token_id,), () if outcome.logprob is None else (outcome.logprob,)
         return sampled
+
+    def _sample_row(self, piece: SequenceSlice) -> SampleRow:
+        """Waits for the grammar's mask, which is mostly there by now."""
+        position = piece.start + len(piece.token_ids)
+        return SampleRow(self._slots.state(piece.slot), position, self._grammars.mask(piece.slot))
 
     def _score_prompts(
         self, plan: StepPlan, hidden: torch.Tensor, ends: list[int], errors: dict[int, str]

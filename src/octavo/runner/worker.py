@@ -13,13 +13,16 @@ from octavo.checkpoint.load import load_weights
 from octavo.config import EngineOptions
 from octavo.devices import free_device_memory, resolve_device
 from octavo.errors import ConfigError
+from octavo.grammar.vocabulary import vocabulary_of
 from octavo.models.config import ModelConfig
 from octavo.models.registry import Model, build_model
 from octavo.ops import KV, Batch, NativeOps, Ops, TapedForward, select_ops
 from octavo.protocol import KernelTimes
 from octavo.runner.kv_store import allocate_kv
 from octavo.runner.model_runner import ModelRunner
+from octavo.runner.slot_grammars import SlotGrammars
 from octavo.sampling import NativeSampler, TorchSampler
+from octavo.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -47,11 +50,18 @@ def start_worker(
     *,
     progress: bool | None,
     on_loaded: Callable[[int, int], None] | None = None,
+    expects_grammars: bool = False,
 ) -> Worker:
+    """`expects_grammars`: what the first of them needs is made now, while the weights are read."""
     started = time.perf_counter()
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     config = ModelConfig.from_huggingface(checkpoint.config)
+    grammars = SlotGrammars(
+        lambda: vocabulary_of(Tokenizer(checkpoint.text), config.vocab_size),
+        config.vocab_size,
+        at_once=expects_grammars,
+    )
     device = resolve_device(options.device)
     ops = select_ops(
         device,
@@ -73,6 +83,7 @@ def start_worker(
         ops=ops,
         page_size=kv_plan.page_size,
         max_running=options.max_running,
+        grammars=grammars,
     )
     return Worker(runner, config, kv_plan, ops, kv)
 

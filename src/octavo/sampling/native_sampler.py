@@ -72,6 +72,7 @@ def kernel_row(row: SampleRow) -> Row | None:
         bias_values=state.bias_values if params.logit_bias else None,
         banned_ids=state.stop_ids if state.bans_stop_at(row.position) else None,
         logprobs=params.logprobs,
+        allowed=row.allowed,
     )
 
 

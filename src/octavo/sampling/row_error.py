@@ -10,8 +10,8 @@ UNUSABLE_LOGITS = (
     "Send it again; if it fails again, try dtype float32 or another checkpoint."
 )
 NO_TOKEN_LEFT = (
-    "The penalties, logit_bias and min_tokens of this request leave no token that can be drawn. "
-    "Make the penalties milder, or ban fewer tokens."
+    "The penalties, logit_bias, min_tokens and grammar of this request leave no token that can be drawn. "
+    "Make the penalties milder, ban fewer tokens, or allow more text."
 )
 SAMPLING_FAILED = (
     "Sampling failed for this request alone. "

@@ -55,10 +55,9 @@ class RowState:
     def bans_stop_at(self, position: int) -> bool:
         return position - self.num_prompt < self.params.min_tokens and len(self.stop_ids) > 0
 
-    def is_plain_greedy_at(self, position: int) -> bool:
-        """The best raw logit is the answer."""
-        edited = self.tally is not None or len(self.bias_ids) > 0 or self.bans_stop_at(position)
-        return self.params.temperature == 0 and not edited
+    def edits_at(self, position: int) -> bool:
+        """Whether the parameters change the logits there."""
+        return self.tally is not None or len(self.bias_ids) > 0 or self.bans_stop_at(position)
 
 
 class Sampler(Protocol):
@@ -76,6 +75,13 @@ class Sampler(Protocol):
 class SampleRow(msgspec.Struct, frozen=True):
     state: RowState
     position: int  # of the token to draw: its index in the sequence's token_ids
+    allowed: torch.Tensor | None = None  # the grammar's mask, see `transforms.keep_allowed`
+
+    @property
+    def is_plain_greedy(self) -> bool:
+        """The best raw logit is the answer."""
+        edited = self.allowed is not None or self.state.edits_at(self.position)
+        return self.state.params.temperature == 0 and not edited
 
 
 class RowOutcome(msgspec.Struct, frozen=True):
@@ -122,7 +128,7 @@ def _sample_row(logits: torch.Tensor, row: SampleRow, peak: float, best_id: int)
     try:
         if not math.isfinite(peak):
             raise RowError(UNUSABLE_LOGITS)
-        token_id = best_id if row.state.is_plain_greedy_at(row.position) else _draw(logits, row)
+        token_id = best_id if row.is_plain_greedy else _draw(logits, row)
         top = row.state.params.logprobs
         return RowOutcome(token_id, None if top is None else token_logprob(logits, token_id, top))
     except RowError as error:
@@ -147,6 +153,7 @@ def _draw(logits: torch.Tensor, row: SampleRow) -> int:
         bias_ids=state.bias_ids,
         bias_values=state.bias_values,
         banned_ids=state.stop_ids if state.bans_stop_at(row.position) else NO_IDS,
+        allowed=row.allowed,
     )
     peak, best_id = edited.max(dim=0)
     if not math.isfinite(peak):

@@ -5,7 +5,8 @@ The order of application, and why:
 1. repetition penalty: it scales by the sign of a logit, so it must see the model's own logits;
 2. presence and frequency penalties: they shift, and would move the sign that 1 looks at;
 3. logit bias: after the penalties, so that -100 and 100 ban and force whatever the penalties did;
-4. ban of stop tokens until min_tokens: a promise of the API, so no bias may undo it;
+4. ban of stop tokens until min_tokens, and of all that the grammar forbids: promises of the API, so no bias
+   may undo them;
 5. temperature: before the filters, since top_p and min_p speak of the probabilities that will be drawn from;
 6. top_k, 7. top_p, 8. min_p: top_p counts the mass of what top_k left; min_p compares with the best token,
    which 6 and 7 always keep.
@@ -40,14 +41,18 @@ def edit(
     bias_ids: torch.Tensor,
     bias_values: torch.Tensor,
     banned_ids: torch.Tensor,
+    allowed: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Steps 1 to 4. `seen_counts`: how often each seen token was generated, 0 if it is in the prompt only."""
+    """Steps 1 to 4. `seen_counts`: how often each seen token was generated, 0 if it is in the prompt only.
+
+    `allowed` has the bits of a grammar's mask, see `keep_allowed`.
+    """
     logits = penalize_repetition(logits, seen_ids, params.repetition_penalty)
     logits = penalize_presence_and_frequency(
         logits, seen_ids, seen_counts, params.presence_penalty, params.frequency_penalty
     )
     logits = add_bias(logits, bias_ids, bias_values)
-    return ban(logits, banned_ids)
+    return keep_allowed(ban(logits, banned_ids), allowed)
 
 
 def distribution(logits: torch.Tensor, params: SamplingParams) -> torch.Tensor:
@@ -91,6 +96,17 @@ def ban(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     if not len(ids):
         return logits
     return logits.index_fill(0, _places(ids, logits), NEGATIVE_INFINITY)
+
+
+def keep_allowed(logits: torch.Tensor, words: torch.Tensor | None) -> torch.Tensor:
+    """Bit i % 32 of int32 word i / 32 says that token i may be drawn. None: every token may."""
+    if words is None:
+        return logits
+    if len(words) != -(-len(logits) // 32):
+        raise ValueError(f"{len(words)} words of a mask for a vocabulary of {len(logits)}")
+    bits = (words.unsqueeze(1) >> torch.arange(32, dtype=torch.int32)) & 1
+    forbidden = bits.flatten()[: len(logits)] == 0
+    return logits.masked_fill(forbidden.to(logits.device), NEGATIVE_INFINITY)
 
 
 def apply_temperature(logits: torch.Tensor, temperature: float) -> torch.Tensor:

@@ -23,6 +23,8 @@ ov_status check(const ov_sample_row& row, int64_t vocab, bool has_top, int64_t t
   if (!is_list(row.seen_ids, row.num_seen) || !is_list(row.seen_counts, row.num_seen)) return OV_NULL_POINTER;
   if (!is_list(row.bias_ids, row.num_biased) || !is_list(row.bias_values, row.num_biased)) return OV_NULL_POINTER;
   if (!is_list(row.banned_ids, row.num_banned)) return OV_NULL_POINTER;
+  if (!is_list(row.allowed, row.num_allowed_words)) return OV_NULL_POINTER;
+  if (row.num_allowed_words != 0 && row.num_allowed_words != (vocab + 31) / 32) return OV_BAD_SIZE;
   if (!(row.temperature >= 0.0) || std::isinf(row.temperature)) return OV_BAD_VALUE;
   if (!(row.top_p >= 0.0) || !(row.min_p >= 0.0 && row.min_p <= 1.0) || row.top_k < 0) return OV_BAD_VALUE;
   if (row.num_top < -1 || row.num_top > vocab || row.given < -1) return OV_BAD_VALUE;

@@ -198,13 +198,15 @@ typedef struct {
   const int64_t* banned_ids;
   int64_t num_banned;
   int64_t given;  // a token to score instead of drawing one, or -1
+  const uint32_t* allowed;  // bit i % 32 of word i / 32: token i may be drawn; null: every token may
+  int64_t num_allowed_words;
 } ov_sample_row;
 
 typedef int32_t ov_row_error;
 enum {
   OV_ROW_OK = 0,
   OV_ROW_UNUSABLE_LOGITS = 1,  // the greatest is NaN or infinite
-  OV_ROW_NO_TOKEN_LEFT = 2,    // after penalties, bias and bans
+  OV_ROW_NO_TOKEN_LEFT = 2,    // after penalties, bias, bans and the allowed tokens
   OV_ROW_BAD_ID = 3,           // a token id is outside the vocabulary
 };
 

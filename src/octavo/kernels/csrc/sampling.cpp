@@ -20,6 +20,15 @@ constexpr float LOGPROB_FLOOR = -9999.0f;
 constexpr int64_t SAMPLE_STEP = 32;  // of so many blocks one stands for all, where a guess will do
 constexpr double UNIT = 4398046511104.0;  // 2^42: the weight of the best token
 
+// A block of which no token is left. (One for all: nobody writes to it.)
+struct alignas(64) EmptyBlock {
+  constexpr EmptyBlock() {
+    for (float& logit : logits) logit = -INFINITY;
+  }
+  float logits[TOKENS] = {};
+};
+constexpr EmptyBlock EMPTY;
+
 int64_t num_blocks_of(int64_t vocab) { return (vocab + TOKENS - 1) / TOKENS; }
 
 uint64_t mix(uint64_t z) {
@@ -163,10 +172,24 @@ class RowSampler {
     }
     for (int64_t i = 0; i < asked_.num_biased; ++i) editable(asked_.bias_ids[i]) += asked_.bias_values[i];
     for (int64_t i = 0; i < asked_.num_banned; ++i) editable(asked_.banned_ids[i]) = -INFINITY;
+    if (asked_.num_allowed_words > 0) keep_allowed();
     for (int64_t b = 0; b < num_blocks_; ++b) {
       if (space_.blocks[b] != raw_ + b * TOKENS) kernel_.find_maxima(space_.blocks + b, 1, space_.maxima + b);
     }
     find_peak();
+  }
+
+  void keep_allowed() {
+    for (int64_t b = 0; b < num_blocks_; ++b) {
+      const bool has_two = 2 * b + 1 < asked_.num_allowed_words;
+      const uint64_t allowed = asked_.allowed[2 * b] | uint64_t(has_two ? asked_.allowed[2 * b + 1] : 0) << 32;
+      if (allowed == 0) {
+        space_.blocks[b] = EMPTY.logits;
+      } else if (~allowed != 0) {
+        float* copy = &editable(b * TOKENS);
+        for (uint64_t out = ~allowed; out != 0; out &= out - 1) copy[std::countr_zero(out)] = -INFINITY;
+      }
+    }
   }
 
   // -- Scores: float64, 0 for the best token. ---------------------------------------------------------------------

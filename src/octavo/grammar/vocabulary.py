@@ -1,0 +1,66 @@
+"""A vocabulary as llguidance wants it: the bytes of every token, in a trie."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import llguidance
+
+from octavo.text.tokenizer import Tokenizer
+
+
+class Vocabulary(Protocol):
+    """An `llguidance.LLTokenizer`. To make one takes about a second for 150,000 tokens."""
+
+    vocab_size: int
+
+
+class _Tokens:
+    """What the library asks of a tokenizer of ours."""
+
+    is_tokenizer_wrapper = True
+
+    def __init__(
+        self,
+        tokens: Sequence[bytes],
+        eos_id: int,
+        special_ids: Sequence[int],
+        encode: Callable[[str], list[int]],
+    ) -> None:
+        self.tokens = list(tokens)
+        self.eos_token_id = eos_id
+        self.bos_token_id = None
+        self.special_token_ids = list(special_ids)
+        self._encode = encode
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        return self._encode(text.decode("utf-8", "replace") if isinstance(text, bytes) else text)
+
+
+def vocabulary_of(tokenizer: Tokenizer, num_tokens: int) -> Vocabulary:
+    """`num_tokens` is the model's: rows without a token are never allowed, tokens without a row do not exist."""
+    known = min(num_tokens, tokenizer.vocab_size)
+    pieces = [tokenizer.token_bytes(token_id) for token_id in range(known)]
+    pieces += [b""] * (num_tokens - known)
+    eos_ids = [token_id for token_id in tokenizer.eos_ids if token_id < num_tokens]
+    special_ids = sorted(token_id for token_id in {*tokenizer.special_ids, *eos_ids} if token_id < num_tokens)
+    return make_vocabulary(
+        pieces, eos_ids, special_ids, lambda text: tokenizer.encode(text, add_special_tokens=False)
+    )
+
+
+def make_vocabulary(
+    pieces: Sequence[bytes],
+    eos_ids: Sequence[int],
+    special_ids: Sequence[int],
+    encode: Callable[[str], list[int]],
+) -> Vocabulary:
+    if not eos_ids:
+        raise ValueError("a grammar needs a token that ends the answer; this vocabulary has none")
+    tokens: Any = _Tokens(pieces, eos_ids[0], special_ids, encode)
+    return llguidance.LLTokenizer(tokens, eos_token=list(eos_ids))
+
+
+def byte_vocabulary() -> Vocabulary:
+    """256 bytes and an end: enough to find out whether a grammar is one."""
+    pieces = [bytes([byte]) for byte in range(256)] + [b"<end>"]
+    return make_vocabulary(pieces, [256], [256], lambda text: list(text.encode()))
