@@ -16,6 +16,7 @@ from octavo.dialect.scan import (
     ignore,
     json_value,
     until,
+    until_no_space,
 )
 from octavo.dialect.tools import Tools
 
@@ -24,11 +25,29 @@ Family = Callable[[Sink, Tools], Scan[None]]
 # -- Qwen, Hermes: <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>, between text -----------
 
 HERMES_OPEN, HERMES_CLOSE = "<tool_call>", "</tool_call>"
+FENCE_OPEN, FENCE_CLOSE = "```json", "```"
 
 
 def hermes(sink: Sink, tools: Tools) -> Scan[None]:
-    while (yield from until(HERMES_OPEN, sink.content)):
-        yield from attempt(_hermes_calls(sink), sink, read=HERMES_OPEN)
+    """Some that were trained on code more than on calls write JSON for people, or JSON and nothing else.
+
+    That is a call only if it names a tool.
+    """
+    read = yield from until_no_space()
+    if read.endswith("{"):
+        yield from attempt(call_object(sink, tools.__contains__), sink, read=read)
+        read = ""
+    while tag := (yield from until(HERMES_OPEN, FENCE_OPEN, emit=sink.content, read=read)):
+        calls = _hermes_calls(sink) if tag == HERMES_OPEN else _fenced_call(sink, tools)
+        yield from attempt(calls, sink, read=tag)
+        read = ""
+
+
+def _fenced_call(sink: Sink, tools: Tools) -> Scan[None]:
+    if (yield from after_space()) != "{":
+        raise NotACall
+    yield from call_object(sink, tools.__contains__)
+    yield from until(FENCE_CLOSE, emit=ignore)
 
 
 def _hermes_calls(sink: Sink) -> Scan[None]:
@@ -39,7 +58,7 @@ def _hermes_calls(sink: Sink) -> Scan[None]:
         yield from call_object(sink, _any)
         char = yield from after_space()
         if char != "{":
-            yield from until(HERMES_CLOSE, ignore, read=char)
+            yield from until(HERMES_CLOSE, emit=ignore, read=char)
             return
 
 
@@ -79,7 +98,7 @@ MISTRAL_ARGUMENTS = "ARGS"
 
 
 def mistral(sink: Sink, tools: Tools) -> Scan[None]:
-    while (yield from until(MISTRAL_OPEN, sink.content)):
+    while (yield from until(MISTRAL_OPEN, emit=sink.content)):
         yield from attempt(_mistral_calls(sink), sink, read=MISTRAL_OPEN)
 
 
@@ -121,7 +140,7 @@ GEMMA_OPEN, GEMMA_CLOSE = "```tool_code", "```"
 
 
 def gemma(sink: Sink, tools: Tools) -> Scan[None]:
-    while (yield from until(GEMMA_OPEN, sink.content)):
+    while (yield from until(GEMMA_OPEN, emit=sink.content)):
         yield from attempt(_gemma_calls(sink, tools), sink, read=GEMMA_OPEN)
 
 
@@ -129,7 +148,7 @@ def _gemma_calls(sink: Sink, tools: Tools) -> Scan[None]:
     code: list[str] = []
     if (yield) not in SPACE:
         raise NotACall
-    yield from until(GEMMA_CLOSE, code.append)
+    yield from until(GEMMA_CLOSE, emit=code.append)
     for call in calls_in("".join(code), tools):
         sink.start_call(call.name)
         sink.arguments(call.arguments)

@@ -21,6 +21,7 @@ class AnswerFormat(msgspec.Struct, frozen=True):
     tools: Tools = Tools()
     max_calls: int | None = None  # the answer ends before one more
     marker_ids: tuple[int, ...] = ()  # special tokens that are text to the reader
+    lead: str = ""  # the beginning of the answer that the prompt has written already
 
 
 class AnswerReader:
@@ -31,6 +32,7 @@ class AnswerReader:
         family = no_calls if format.family is None else FAMILIES[format.family]
         self._scan = reasoning_before(family(self._sink, format.tools), self._sink, format.reasons)
         next(self._scan)
+        self.push(format.lead)
 
     @property
     def is_reasoning(self) -> bool:

@@ -37,7 +37,7 @@ def _reasoning(sink: Sink, reasons: Reasons) -> Scan[list[str]]:
         if char == END or not OPEN.startswith(begun):
             return read
     sink.is_reasoning = True
-    if (yield from until(CLOSE, WithoutBorder(sink.reasoning))):
+    if (yield from until(CLOSE, emit=WithoutBorder(sink.reasoning))):
         sink.is_reasoning = False
     while (char := (yield)) == "\n":  # between reasoning and answer
         pass

@@ -9,7 +9,7 @@ parser that has the whole text, because `yield` is where it waits for more:
 What it finds it hands to a `Sink`. It never looks ahead: how the text was cut cannot change what is found.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -67,27 +67,27 @@ class Sink:
             self.pieces.append(CallArguments(self.num_calls - 1, text))
 
 
-def until(tag: str, emit: Emit, *, read: str = "") -> Scan[bool]:
-    """Text up to a tag, which is consumed. It is emitted as soon as it cannot be the tag. False at the end.
+def until(*tags: str, emit: Emit, read: str = "") -> Scan[str]:
+    """Text up to a tag, which is consumed; the result is that tag, or END. No tag begins with another.
 
-    `read` was read before, and is not the whole tag.
+    Text is emitted as soon as it cannot be a tag. `read` was read before, and has no whole tag.
     """
     held = ""
     for char in read:
-        held = _shifted(held + char, tag, emit)
+        held = _shifted(held + char, tags, emit)
     while True:
         char = yield
         if char == END:
             emit(held)
-            return False
-        if held + char == tag:
-            return True
-        held = _shifted(held + char, tag, emit)
+            return END
+        held = _shifted(held + char, tags, emit)
+        if held in tags:
+            return held
 
 
-def _shifted(held: str, tag: str, emit: Emit) -> str:
+def _shifted(held: str, tags: Sequence[str], emit: Emit) -> str:
     """The longest end of `held` that a tag may begin with; what is before it is emitted."""
-    border = next(cut for cut in range(len(held) + 1) if tag.startswith(held[cut:]))
+    border = next(cut for cut in range(len(held) + 1) if any(tag.startswith(held[cut:]) for tag in tags))
     emit(held[:border])
     return held[border:]
 
@@ -126,12 +126,19 @@ def ignore(text: str) -> None:
     """Emits nothing."""
 
 
-def after_space() -> Scan[str]:
-    """The next character that is not space."""
+def until_no_space() -> Scan[str]:
+    """The next character that is not space, and the space before it."""
+    read = ""
     while True:
         char = yield
+        read += char
         if char == END or char not in SPACE:
-            return char
+            return read
+
+
+def after_space() -> Scan[str]:
+    """The next character that is not space."""
+    return (yield from until_no_space()).lstrip(SPACE)
 
 
 def json_string() -> Scan[str]:

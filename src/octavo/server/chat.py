@@ -7,10 +7,12 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from octavo.dialect.choose import reasons_after
 from octavo.frontend.output import Choice, StreamDelta
 from octavo.server.auth import caller
 from octavo.server.body import read_request
 from octavo.server.chat_message import CallIds, finish_reason, message_delta, whole_message
+from octavo.server.constraint import constraint
 from octavo.server.errors import unsupported
 from octavo.server.generation import Asked, Generation, raise_if_failed
 from octavo.server.logprobs import chat_logprobs, prompt_logprobs
@@ -34,7 +36,7 @@ async def chat_completions(request: Request) -> Response:
     state.admission.check_door()
     body = await read_request(request, ChatRequest, state.options.max_body)
     check_supported(body)
-    use = tool_use(body)
+    use = tool_use(body, state.model.dialect.family)
     state.check_model(body.model)
     asked = Asked(
         response_id=state.new_id("chatcmpl"),
@@ -48,7 +50,9 @@ async def chat_completions(request: Request) -> Response:
             Generation(state, asked, record_of(request), request.receive)
         )
         prompt = await generation.timed(render(state, body.messages, body, use.for_template))
-        await generation.prepare([prompt], answer_format(state.model, use, prompt))
+        reasons = reasons_after(prompt, state.model.dialect)
+        await generation.constrain(constraint(state, body, use, reasons))
+        await generation.prepare([prompt + use.lead], answer_format(state.model, use, reasons))
         await generation.submit()
         if body.stream:
             stack.pop_all()
@@ -61,8 +65,6 @@ def check_supported(body: ChatRequest) -> None:
     """What is not there yet is refused by its name, rather than ignored."""
     if body.functions:
         raise unsupported("functions", "calling functions")
-    if body.response_format is not None and body.response_format.type != "text":
-        raise unsupported("response_format", "a response format other than text")
     if body.modalities is not None and body.modalities != ["text"]:
         raise unsupported("modalities", "output other than text")
     for name in ("audio", "web_search_options", "function_call"):

@@ -7,11 +7,13 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from octavo.dialect.reasoning import Reasons
 from octavo.frontend.intake import PreparedRequest, Prompt
 from octavo.frontend.output import Choice, RequestOutput, StreamDelta
 from octavo.server.auth import caller
 from octavo.server.body import read_request
 from octavo.server.chat import head
+from octavo.server.constraint import constraint
 from octavo.server.errors import invalid, unsupported
 from octavo.server.generation import Asked, Generation, raise_if_failed
 from octavo.server.logprobs import LegacyLogprobs, joined, prompt_logprobs
@@ -21,6 +23,7 @@ from octavo.server.sampling_request import completion_params
 from octavo.server.schema import CompletionRequest
 from octavo.server.sse import ChunkFrame, EventStream, encode
 from octavo.server.state import ServerState
+from octavo.server.tool_use import ToolUse
 from octavo.server.usage import explanation, usage, usage_of
 
 router = APIRouter()
@@ -45,6 +48,7 @@ async def completions(request: Request) -> Response:
         generation = await stack.enter_async_context(
             Generation(state, asked, record_of(request), request.receive)
         )
+        await generation.constrain(constraint(state, body, ToolUse(), Reasons.NEVER))
         await generation.prepare(as_prompts(body))
         await generation.submit()
         if body.stream:

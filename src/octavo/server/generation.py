@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypeVar
 
+import msgspec
 from starlette.types import Receive
 
 from octavo.dialect.reader import AnswerFormat
 from octavo.frontend.intake import PreparedRequest, Prompt
 from octavo.frontend.output import RequestOutput, StreamDelta
 from octavo.frontend.service import Update, Updates
-from octavo.protocol import SamplingParams
+from octavo.protocol import GrammarSpec, SamplingParams
 from octavo.server.errors import ApiError, ClientGone, internal, unavailable
 from octavo.server.record import RequestRecord
 from octavo.server.schema import SamplingFields
@@ -39,6 +40,7 @@ class Generation:
         self.state = state
         self.record = record
         self.asked = asked
+        self._params = asked.params
         self.created = int(time.time())
         self.prepared: list[PreparedRequest] = []
         self.results: dict[int, RequestOutput] = {}  # by prompt
@@ -77,6 +79,12 @@ class Generation:
         result = await work
         self.tokenise_seconds += time.perf_counter() - started
         return result
+
+    async def constrain(self, found: Awaitable[GrammarSpec | None]) -> None:
+        """Before `prepare`: the answer conforms to the grammar, if there is one."""
+        grammar = await found
+        if grammar is not None:
+            self._params = msgspec.structs.replace(self._params, grammar=grammar)
 
     async def prepare(self, prompts: Sequence[Prompt], format: AnswerFormat | None = None) -> None:
         """Everything is checked and tokenised before anything is asked of the engine."""
@@ -148,7 +156,7 @@ class Generation:
             self.state.intake.prepare(
                 f"{self.asked.response_id}-{index}",
                 prompt,
-                self.asked.params,
+                self._params,
                 now=now,
                 name=str(index),
                 add_special_tokens=self.asked.add_special_tokens,

@@ -14,6 +14,7 @@ from octavo.dialect.choose import Dialect, dialect_of
 from octavo.frontend.defaults import default_params
 from octavo.frontend.intake import Intake, Limits
 from octavo.frontend.service import EngineService, ServiceState
+from octavo.grammar.checker import GrammarChecker
 from octavo.link.status_page import Phase
 from octavo.observe.collector import Seen, registry_of
 from octavo.observe.request_metrics import RequestMetrics
@@ -74,6 +75,7 @@ class ServerState:
         self.tracing = tracing
         self.metrics = RequestMetrics()
         self.registry = registry_of(self._seen)
+        self.grammars = GrammarChecker()
         self.is_draining = False
         self.num_open = 0  # requests for tokens that have not been answered to the end
         self._intake: Intake | None = None
@@ -83,6 +85,7 @@ class ServerState:
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self.grammars.close()
 
     def new_id(self, prefix: str) -> str:
         """Never used twice, and not to be guessed."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from octavo.dialect.choose import reasons_after
+from octavo.dialect.families import MISTRAL_OPEN
 from octavo.dialect.reader import AnswerFormat
 from octavo.dialect.reasoning import Reasons
 from octavo.dialect.tools import described
@@ -19,8 +19,19 @@ class ToolUse:
     """No tools: the model sees none, and its answer is not searched for calls."""
 
     tools: tuple[Tool, ...] = ()
+    family: str = ""  # how the model writes calls by itself
     is_required: bool = False  # at least one call
     max_calls: int | None = None
+
+    @property
+    def forced_family(self) -> str:
+        """How calls are written where a grammar has the say: Python is not a thing to hold a model to."""
+        return "llama" if self.family == "gemma" else self.family
+
+    @property
+    def lead(self) -> str:
+        """What the answer begins with before the model writes a word: special tokens are in no grammar."""
+        return MISTRAL_OPEN if self.is_required and self.family == "mistral" else ""
 
     @property
     def for_template(self) -> list[dict[str, Any]]:
@@ -28,7 +39,7 @@ class ToolUse:
         return [_plain(tool) for tool in self.tools]
 
 
-def tool_use(body: ChatRequest) -> ToolUse:
+def tool_use(body: ChatRequest, family: str) -> ToolUse:
     tools = tuple(body.tools or ())
     names = [tool.function.name for tool in tools]
     for name in names:
@@ -45,23 +56,22 @@ def tool_use(body: ChatRequest) -> ToolUse:
                 f"tool_choice: no tool has the name {choice.function.name!r}", "tool_choice.function.name"
             )
         chosen = tuple(tool for tool in tools if tool.function.name == choice.function.name)
-        return ToolUse(chosen, is_required=True, max_calls=1)
+        return ToolUse(chosen, family, is_required=True, max_calls=1)
     max_calls = 1 if body.parallel_tool_calls is False else None
-    return ToolUse(tools, is_required=choice == "required", max_calls=max_calls)
+    return ToolUse(tools, family, is_required=choice == "required", max_calls=max_calls)
 
 
-def answer_format(model: ServedModel, use: ToolUse, prompt: str) -> AnswerFormat | None:
+def answer_format(model: ServedModel, use: ToolUse, reasons: Reasons) -> AnswerFormat | None:
     """None if an answer is nothing but text."""
-    dialect = model.dialect
-    reasons = reasons_after(prompt, dialect)
     if not use.tools:
         return None if reasons is Reasons.NEVER else AnswerFormat(reasons)
     return AnswerFormat(
         reasons,
-        dialect.family,
+        use.forced_family if use.is_required else use.family,
         described(use.for_template),
         max_calls=use.max_calls,
-        marker_ids=_ids(model.tokenizer, dialect.markers),
+        marker_ids=_ids(model.tokenizer, model.dialect.markers),
+        lead=use.lead,
     )
 
 

@@ -56,6 +56,12 @@ HERMES = [
         '<tool_call>{"name": "\\u0061dd", "arguments": {"s": "\\"}{"}}</tool_call>',
         calls(("add", '{"s": "\\"}{"}')),
     ),
+    # As models write them that know code better than calls.
+    ('```json\n{"name": "add", "arguments": {"a": 1}}\n```', calls(("add", '{"a": 1}'))),
+    ('So:\n```json\n{"name": "add", "arguments": {}}\n```\n', calls(("add", "{}"), content="So:")),
+    ('```json\n{"name": "Ada"}\n```', Message('```json\n{"name": "Ada"}\n```')),
+    ('{"name": "add", "arguments": {"a": 1}}', calls(("add", '{"a": 1}'))),
+    ('{"name": "Ada", "age": 36}', Message('{"name": "Ada", "age": 36}')),
     # Cut off by the length, before and after the name was known.
     ('<tool_call>\n{"name": "ad', Message('<tool_call>\n{"name": "ad')),
     ('<tool_call>\n{"name": "add", "arguments": {"a": "x', calls(("add", '{"a": "x'))),
@@ -179,8 +185,9 @@ def test_only_what_may_be_a_tag_is_held_back() -> None:
 
 # Everything that means something to some family, and what breaks it.
 FRAGMENTS = [
-    "<think>", "</think>", "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]",
-    "<|python_tag|>", "```tool_code\n", "```", "{", "}", "[", "]", "(", ")", '"', "'", "\\", ":", ",", ";",
+    "<think>", "</think>", "<tool_call>", "```json", "</tool_call>", "[TOOL_CALLS]", "[ARGS]",
+    "[CALL_ID]", "<|python_tag|>", "```tool_code\n", "```", "{", "}", "[", "]", "(", ")", '"', "'",
+    "\\", ":", ",", ";",
     "\n", " ", "<", "add", "a=1", '"name"', '"arguments"', '"parameters"', '"add"', "add(a=1)", "print(",
     '{"name": "add", "arguments": {"a": 1}}', "1", "null", "é", "\0",
 ]  # fmt: skip

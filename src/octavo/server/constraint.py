@@ -1,0 +1,134 @@
+"""What a request wants its answer to conform to, as a grammar that was checked."""
+
+import asyncio
+import json
+from typing import Any
+
+from octavo.dialect import call_grammar
+from octavo.dialect.reasoning import Reasons
+from octavo.errors import GrammarError
+from octavo.grammar.compiler import JSON_OPTIONS
+from octavo.protocol import GrammarKind, GrammarSpec
+from octavo.server.errors import ApiError, invalid
+from octavo.server.schema import SamplingFields, StructuredOutputs
+from octavo.server.state import ServerState
+from octavo.server.tool_use import ToolUse
+
+ANY_JSON_OBJECT: dict[str, Any] = {"type": "object"}
+
+
+async def constraint(
+    state: ServerState, body: SamplingFields, use: ToolUse, reasons: Reasons
+) -> GrammarSpec | None:
+    """None if any text will do. Raises ApiError that names the field."""
+    asked, param = _asked_for(body)
+    if asked is not None:
+        await _check(state, asked, param)
+    for index, tool in enumerate(use.tools):
+        if use.is_required or tool.function.strict:
+            schema = json.dumps(tool.function.parameters or ANY_JSON_OBJECT)
+            await _check(
+                state, GrammarSpec(GrammarKind.JSON_SCHEMA, schema), f"tools[{index}].function.parameters"
+            )
+    spec = _combined(asked, param, use, reasons)
+    if spec is not None and spec != asked:
+        await _check(state, spec, "tools" if use.tools else param)
+    return spec
+
+
+def _combined(asked: GrammarSpec | None, param: str, use: ToolUse, reasons: Reasons) -> GrammarSpec | None:
+    """An answer is calls if they are required; else as it was asked for, or calls."""
+    calls = _calls(use)
+    if use.is_required:
+        assert calls is not None
+        return _lark(calls, reasons)
+    if asked is None:
+        return None if calls is None else _lark(calls, reasons)
+    if reasons is Reasons.NEVER and not use.tools:
+        return asked
+    schema = _schema(asked)
+    if schema is None:
+        raise invalid(f"{param} with tools or reasoning takes a JSON schema only", param)
+    answer = call_grammar.only_json(schema, JSON_OPTIONS)
+    if use.tools:
+        functions = [_function(tool) for tool in use.for_template]
+        only_calls = call_grammar.calls_only(
+            functions, use.forced_family, at_most_one=use.max_calls == 1, options=JSON_OPTIONS
+        )
+        answer = call_grammar.either(answer, only_calls)
+    return _lark(answer, reasons)
+
+
+def _calls(use: ToolUse) -> list[str] | None:
+    """Rules for the calls, if they must be valid."""
+    functions = [_function(tool) for tool in use.for_template]
+    if use.is_required:
+        return call_grammar.calls_only(
+            functions, use.forced_family, at_most_one=use.max_calls == 1, options=JSON_OPTIONS
+        )
+    strict = {tool.function.name for tool in use.tools if tool.function.strict}
+    if not strict or use.family != "hermes":
+        return None
+    loose = [function if function["name"] in strict else {"name": function["name"]} for function in functions]
+    return call_grammar.text_with_calls(loose, JSON_OPTIONS)
+
+
+def _function(tool: dict[str, Any]) -> dict[str, Any]:
+    function: dict[str, Any] = tool["function"]
+    return function
+
+
+def _lark(answer: list[str], reasons: Reasons) -> GrammarSpec:
+    return GrammarSpec(GrammarKind.LARK, call_grammar.whole(answer, reasons))
+
+
+def _schema(spec: GrammarSpec) -> dict[str, Any] | None:
+    if spec.kind is GrammarKind.JSON_OBJECT:
+        return ANY_JSON_OBJECT
+    schema: dict[str, Any] | None = json.loads(spec.text) if spec.kind is GrammarKind.JSON_SCHEMA else None
+    return schema
+
+
+# -- what was asked for --------------------------------------------------------------------------------------
+
+
+def _asked_for(body: SamplingFields) -> tuple[GrammarSpec | None, str]:
+    """With the name of its field."""
+    wanted = body.response_format
+    if body.structured_outputs is not None:
+        if wanted is not None and wanted.type != "text":
+            raise invalid("response_format and structured_outputs exclude each other", "structured_outputs")
+        return _structured(body.structured_outputs)
+    if wanted is None or wanted.type == "text":
+        return None, "response_format"
+    if wanted.type == "json_object":
+        return GrammarSpec(GrammarKind.JSON_OBJECT), "response_format"
+    named = wanted.json_schema
+    schema = wanted.schema_ if named is None else named.schema_
+    param = "response_format.schema" if named is None else "response_format.json_schema.schema"
+    if schema is None:
+        raise invalid(f"{param} is missing", param)
+    return GrammarSpec(GrammarKind.JSON_SCHEMA, json.dumps(schema)), param
+
+
+def _structured(wanted: StructuredOutputs) -> tuple[GrammarSpec, str]:
+    given = [name for name in ("json_", "regex", "choice", "grammar") if getattr(wanted, name) is not None]
+    if len(given) != 1:
+        raise invalid("structured_outputs takes one of json, regex, choice and grammar", "structured_outputs")
+    param = f"structured_outputs.{given[0].rstrip('_')}"
+    if wanted.json_ is not None:
+        schema = wanted.json_ if isinstance(wanted.json_, str) else json.dumps(wanted.json_)
+        return GrammarSpec(GrammarKind.JSON_SCHEMA, schema), param
+    if wanted.choice is not None:
+        return GrammarSpec(GrammarKind.CHOICE, json.dumps(wanted.choice)), param
+    if wanted.regex is not None:
+        return GrammarSpec(GrammarKind.REGEX, wanted.regex), param
+    assert wanted.grammar is not None
+    return GrammarSpec(GrammarKind.LARK, wanted.grammar), param
+
+
+async def _check(state: ServerState, spec: GrammarSpec, param: str) -> None:
+    try:
+        await asyncio.wrap_future(state.grammars.submit(spec))
+    except GrammarError as error:
+        raise ApiError(400, f"{param}: {error}", param=param, code="invalid_grammar") from error
