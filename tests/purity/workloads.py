@@ -3,13 +3,27 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from octavo import SamplingParams
+from octavo import GrammarKind, GrammarSpec, SamplingParams
 from purity.ways import Request
 
 TEXT = Path(__file__).parents[1] / "data/prose.txt"
 
 
+# None of them ends before an answer of ours does.
+GRAMMARS = (
+    GrammarSpec(GrammarKind.REGEX, "([a-z]{2,6}[ ,.;]){40}"),
+    GrammarSpec(
+        GrammarKind.JSON_SCHEMA,
+        '{"type": "array", "minItems": 12, "items": {"type": "object", "required": ["name", "size"],'
+        '"properties": {"name": {"type": "string", "maxLength": 9}, "size": {"type": "integer"}}}}',
+    ),
+    GrammarSpec(GrammarKind.LARK, 'start: part{40}\npart: "(" part ")" | WORD " "\nWORD: /[a-z]+|[0-9]/'),
+)
+
+
 def params(number: int, max_tokens: int) -> SamplingParams:
+    """Every fifth has a grammar."""
+    grammar = GRAMMARS[number // 5 % len(GRAMMARS)] if number % 5 == 4 else None
     return SamplingParams(
         temperature=[0.0, 1.0, 0.7][number % 3],
         top_p=[1.0, 0.9][number % 2],
@@ -20,7 +34,8 @@ def params(number: int, max_tokens: int) -> SamplingParams:
         n=[1, 2][number % 8 == 4],
         seed=number,
         max_tokens=max_tokens,
-        ignore_eos=True,
+        ignore_eos=grammar is None,
+        grammar=grammar,
         logprobs=2,
     )
 

@@ -15,6 +15,7 @@ import msgspec
 from octavo.errors import GrammarError
 from octavo.grammar.checker import Verdict
 from octavo.grammar.compiler import compile_grammar
+from octavo.grammar.matcher import GrammarMatcher
 from octavo.grammar.vocabulary import Vocabulary, byte_vocabulary
 from octavo.link.parent import live_and_die_with
 from octavo.protocol import GrammarSpec
@@ -24,6 +25,9 @@ WALL_SECONDS = 1.5  # on a machine that has little time for us
 MEMORY_BYTES = 1 << 30
 NICENESS = 5  # tokens come first
 
+NO_ANSWER = (
+    "the grammar cannot be used: no answer conforms to it, or it is too complex from the first token on"
+)
 TOO_COMPLEX = "the grammar takes too long, or too much memory, to compile: make it simpler"
 
 
@@ -56,10 +60,11 @@ def _verdict(spec: GrammarSpec, vocabulary: Vocabulary) -> Verdict:
 
 def _compile(spec: GrammarSpec, vocabulary: Vocabulary) -> Verdict:
     try:
-        compile_grammar(spec, vocabulary)
+        compiled = compile_grammar(spec, vocabulary)
     except GrammarError as error:
         return Verdict(str(error))
-    return Verdict()
+    # With the first mask it shows whether there is any answer: `start: start` has none.
+    return Verdict() if GrammarMatcher(compiled).can_begin() else Verdict(NO_ANSWER)
 
 
 def _limit_this_process() -> None:

@@ -52,7 +52,7 @@ class GrammarChecker:
         self.submit(spec).result()
 
     def submit(self, spec: GrammarSpec) -> "Future[None]":
-        """Done when the verdict is there; its exception is a GrammarError. On an event loop: `wrap_future`."""
+        """Done with the verdict; its exception is a GrammarError. For an event loop: `wrap_future`."""
         try:
             check_spec(spec)
             with self._lock:
@@ -93,7 +93,8 @@ class GrammarChecker:
         if self._process is None:
             self._process = _start_process()
         process = self._process
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         try:
             process.stdin.write(msgspec.json.encode(spec) + b"\n")
             process.stdin.flush()

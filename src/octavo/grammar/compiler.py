@@ -102,5 +102,7 @@ def _message(problem: str) -> str:
     if found:
         keywords = ", ".join(json.loads(found[1]))
         return f"the schema has keywords that are not supported: {keywords}"
+    if "coerce_one_of" in problem:
+        return "oneOf is supported only where its branches cannot both hold: use anyOf"
     words = " ".join(problem.split())
     return f"the grammar cannot be used: {words[:LONGEST_MESSAGE]}"

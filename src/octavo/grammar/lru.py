@@ -9,7 +9,7 @@ Value = TypeVar("Value")
 
 
 class ByteBoundedLru(Generic[Key, Value]):
-    """What was not used for longest goes first. Each entry says how many bytes it counts for. One owner thread."""
+    """What was not used for longest goes first. Who puts an entry in says how many bytes it counts for."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes

@@ -15,7 +15,7 @@ class GrammarMatcher:
     """A function of the grammar and the tokens appended so far, and of nothing else.
 
     Tokens that were drawn elsewhere (before a preemption, a crash) are gone through as they were then, with a
-    mask for each: a mask fills tables inside llguidance, and only equal tables meet their bounds at the same token.
+    mask for each: masks fill tables inside llguidance, and only equal tables meet their bounds at one token.
     """
 
     def __init__(self, compiled: CompiledGrammar, drawn: Sequence[int] = ()) -> None:
@@ -28,6 +28,11 @@ class GrammarMatcher:
         """Write the mask of the next token there: bit i % 32 of the int32 word i / 32. Without the GIL."""
         self._matcher.unsafe_compute_mask_ptr(address, num_bytes)
         self._check()
+
+    def can_begin(self) -> bool:
+        """Whether there is a first token."""
+        self._matcher.compute_bitmask()
+        return not self._matcher.is_error()
 
     def append(self, token_id: int) -> None:
         self._matcher.consume_token(token_id)

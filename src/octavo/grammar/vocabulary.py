@@ -37,7 +37,7 @@ class _Tokens:
 
 
 def vocabulary_of(tokenizer: Tokenizer, num_tokens: int) -> Vocabulary:
-    """`num_tokens` is the model's: rows without a token are never allowed, tokens without a row do not exist."""
+    """`num_tokens` is the model's. Rows without a token are never allowed; tokens without a row go out."""
     known = min(num_tokens, tokenizer.vocab_size)
     pieces = [tokenizer.token_bytes(token_id) for token_id in range(known)]
     pieces += [b""] * (num_tokens - known)

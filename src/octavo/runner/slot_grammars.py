@@ -1,8 +1,8 @@
 """The grammars of a worker's slots, and the masks of a step, which are made while the model computes.
 
-One thread does all of it, in order: to open a slot's grammar (compile it or find it compiled, and go through the
-tokens drawn before), then to fill its mask whenever it draws a token. llguidance lets go of the interpreter's
-lock, and so does the native forward pass: what is left is to wait for a mask that is late.
+One thread does all of it, in order: to open a slot's grammar (compile it or find it compiled, and go through
+the tokens drawn before), then to fill its mask whenever it draws a token. llguidance lets go of the
+interpreter's lock, and so does the native forward pass: what is left is to wait for a mask that is late.
 """
 
 import logging
@@ -39,7 +39,7 @@ class SlotGrammars:
     """Mutated by ModelRunner only. Nothing of an owner survives in a slot that was closed."""
 
     def __init__(self, make_vocabulary: Callable[[], Vocabulary], vocab_size: int, *, at_once: bool) -> None:
-        """`make_vocabulary` takes a second: it is called `at_once` on the thread, or with the first grammar."""
+        """`make_vocabulary` takes a second. It is called on the thread, at once or with the first grammar."""
         self._make_vocabulary = make_vocabulary
         self._num_words = -(-vocab_size // 32)
         self._slots: dict[int, SlotGrammar] = {}
@@ -65,7 +65,7 @@ class SlotGrammars:
                     drawing.ready = self._thread.submit(self._guarded, drawing, self._fill)
 
     def mask(self, slot: int) -> torch.Tensor | None:
-        """Of the token that this slot draws now; None if it may draw any. Of no meaning if there is an error."""
+        """Of the token that this slot draws now; None if it may draw any. With an error it means nothing."""
         grammar = self._slots.get(slot)
         if grammar is None:
             return None

@@ -41,12 +41,30 @@ def open_row(
     output: tuple[int, ...] = (),
     stop_ids: tuple[int, ...] = (),
     choice: int = 0,
+    allowed: torch.Tensor | None = None,
     **params: Any,
 ) -> SampleRow:
     prompt = (0, vocab // 2, vocab - 1)
     asked = SamplingParams(**{"seed": 1, **params})
     state = RowState(SlotOpening(0, asked, choice, stop_ids, len(prompt), prompt + output))
-    return SampleRow(state, state.num_tokens)
+    return SampleRow(state, state.num_tokens, allowed)
+
+
+def random_mask(dice: random.Random, vocab: int) -> torch.Tensor | None:
+    """None, everything, nearly everything, a few, one, or whole stretches; bits beyond the vocabulary too."""
+    share = dice.choice([None, None, None, 1.0, 0.98, 0.5, 0.01, 0.0])
+    if share is None:
+        return None
+    bits = torch.rand(32 * -(-vocab // 32), generator=generator_of(dice)) < share
+    if dice.random() < 0.3:
+        bits[: len(bits) // 2 // 64 * 64] = False
+    bits[dice.randrange(vocab)] = True
+    weights = torch.tensor([1 << bit for bit in range(32)], dtype=torch.int64)
+    return (bits.view(-1, 32) * weights).sum(1).to(torch.int32)
+
+
+def generator_of(dice: random.Random) -> torch.Generator:
+    return torch.Generator().manual_seed(dice.randrange(1 << 30))
 
 
 def random_row(dice: random.Random, vocab: int) -> SampleRow:
@@ -66,12 +84,13 @@ def random_row(dice: random.Random, vocab: int) -> SampleRow:
         min_tokens=dice.choice([0, 8]),
         seed=dice.randrange(1 << 64),
         logprobs=dice.choice([None, 0, 4, vocab]),
+        allowed=random_mask(dice, vocab),
     )
 
 
 def random_logits(dice: random.Random, num_rows: int, vocab: int) -> torch.Tensor:
     """Flat and peaked, with ties, with tokens that are out, and so near to 0 that scores make new ties."""
-    generator = torch.Generator().manual_seed(dice.randrange(1 << 30))
+    generator = generator_of(dice)
     logits = torch.randn(num_rows, vocab, generator=generator) * dice.choice([0.01, 1, 3, 10, 40])
     kind = dice.randrange(10)
     if kind in (0, 1):
@@ -292,3 +311,63 @@ def test_the_border_refuses_and_writes_nothing(library: KernelLibrary, open_engi
     assert library.functions.ov_sample(*good) == 0
     assert sampled[0].error == RowStatus.OK
     assert ctypes.sizeof(Sampled) == 16
+
+
+def mask_of(ids: list[int], vocab: int) -> torch.Tensor:
+    words = [0] * -(-vocab // 32)
+    for token_id in ids:
+        words[token_id // 32] |= 1 << token_id % 32
+    return torch.tensor(words, dtype=torch.int64).to(torch.int32)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_a_mask_leaves_what_it_allows_and_the_rest_of_the_batch_alone(
+    open_engine: OpenEngine, isa: Isa
+) -> None:
+    """A large vocabulary, of which a grammar allows nearly all, a few or one; every other row is free."""
+    vocab = 50_257
+    logits = torch.randn(12, vocab, generator=torch.Generator().manual_seed(4)) * 3
+    few = [5, 63, 64, 30_000, vocab - 1]
+    masks = [
+        mask_of(few, vocab),
+        mask_of([777], vocab),
+        ~mask_of([int(row.argmax()) for row in logits], vocab),
+        mask_of(list(range(vocab)), vocab),
+    ]
+    rows = [
+        open_row(
+            vocab,
+            temperature=[0.0, 1.0, 0.8][number % 3],
+            top_p=[1.0, 0.9][number % 2],
+            top_k=[0, 3][number % 4 == 0],
+            seed=number,
+            logprobs=2,
+            allowed=masks[number // 2 % 4] if number % 2 else None,
+        )
+        for number in range(12)
+    ]
+    found = sample(open_engine(isa), logits, [native(row) for row in rows])
+    assert_same(found, logits, rows)
+    assert found[1].token_id in few
+    assert found[3].token_id == 777
+    assert found[5].token_id != int(logits[5].argmax())
+    free = [number for number in range(12) if number % 2 == 0]
+    assert sample(open_engine(isa), logits[free], [native(rows[number]) for number in free]) == [
+        found[n] for n in free
+    ]
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_nothing_is_left_when_the_allowed_tokens_are_out(open_engine: OpenEngine, isa: Isa) -> None:
+    logits = torch.zeros(1, 100)
+    logits[0, 7] = -math.inf
+    rows = [open_row(100, allowed=mask_of([7], 100))]
+    (outcome,) = sample(open_engine(isa), logits, [native(row) for row in rows])
+    assert outcome.status is RowStatus.NO_TOKEN_LEFT
+    assert_same([outcome], logits, rows)
+
+
+def test_a_mask_of_another_vocabulary_is_refused(open_engine: OpenEngine) -> None:
+    row = native(open_row(100, allowed=mask_of([7], 64)))
+    with pytest.raises(Exception, match="size"):
+        sample(open_engine(Isa.PORTABLE), torch.zeros(1, 100), [row])

@@ -1,0 +1,28 @@
+"""A collection of JSON schemas, in the shapes that people send, each with an answer that conforms to it.
+
+They are ours (schemas.jsonl, one a line); the shapes are those of public collections: every keyword alone and
+in company, API records, tool arguments, configuration files. `SCHEMAS` are those that our grammars keep;
+`REFUSED` those that they do not, each with the word that a refusal must name.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+
+class Case(msgspec.Struct, frozen=True):
+    name: str
+    schema: dict[str, Any]
+    example: Any  # conforms
+    refused_for: str = ""
+
+    @property
+    def text(self) -> str:
+        return msgspec.json.encode(self.schema).decode()
+
+
+_LINES = Path(__file__).with_name("schemas.jsonl").read_bytes().splitlines()
+_CASES = [msgspec.json.decode(line, type=Case) for line in _LINES]
+SCHEMAS = [case for case in _CASES if not case.refused_for]
+REFUSED = [case for case in _CASES if case.refused_for]

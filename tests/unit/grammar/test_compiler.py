@@ -1,0 +1,93 @@
+"""The collection of schemas: what we keep accepts its example, what we do not keep is refused by name."""
+
+import json
+
+import jsonschema
+import pytest
+
+from grammar.schemas import REFUSED, SCHEMAS, Case
+from octavo.errors import GrammarError
+from octavo.grammar.compiler import compile_grammar
+from octavo.grammar.matcher import GrammarMatcher
+from octavo.grammar.vocabulary import Vocabulary, byte_vocabulary
+from octavo.protocol import GrammarKind, GrammarSpec
+
+
+@pytest.fixture(scope="module")
+def vocabulary() -> Vocabulary:
+    return byte_vocabulary()
+
+
+def schema(value: object) -> GrammarSpec:
+    return GrammarSpec(GrammarKind.JSON_SCHEMA, json.dumps(value))
+
+
+def accepts(spec: GrammarSpec, vocabulary: Vocabulary, text: str) -> bool:
+    matcher = GrammarMatcher(compile_grammar(spec, vocabulary))
+    try:
+        for byte in text.encode():
+            matcher.append(byte)
+    except GrammarError:
+        return False
+    return matcher.is_accepting
+
+
+def test_the_collection_is_large_and_its_examples_conform() -> None:
+    assert len({case.text for case in SCHEMAS}) >= 200
+    for case in SCHEMAS:
+        jsonschema.Draft202012Validator.check_schema(case.schema)
+        jsonschema.Draft202012Validator(case.schema).validate(case.example)
+
+
+def test_every_schema_accepts_its_example(vocabulary: Vocabulary) -> None:
+    layouts = [{}, {"indent": 2}, {"separators": (",", ":")}]
+    refused = [
+        case.name
+        for case in SCHEMAS
+        for layout in layouts
+        if not accepts(
+            schema(case.schema), vocabulary, json.dumps(case.example, ensure_ascii=False, **layout)
+        )
+    ]
+    assert not refused
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.name)
+def test_what_cannot_be_kept_is_refused_by_name(vocabulary: Vocabulary, case: Case) -> None:
+    with pytest.raises(GrammarError) as caught:
+        compile_grammar(schema(case.schema), vocabulary)
+    assert case.refused_for in str(caught.value)
+
+
+def test_a_schema_cannot_loosen_its_own_rules(vocabulary: Vocabulary) -> None:
+    """llguidance reads options from the schema; ours go over them."""
+    lenient = {"x-guidance": {"lenient": True, "coerce_one_of": True}}
+    for refused in ({"uniqueItems": True}, {"oneOf": [{"type": "integer"}, {"minimum": 2}]}):
+        with pytest.raises(GrammarError):
+            compile_grammar(schema({**refused, **lenient}), vocabulary)
+    spaces = schema({"type": "array", "x-guidance": {"whitespace_pattern": "[ ]*"}})
+    assert not accepts(spaces, vocabulary, "[   ]")
+
+
+def test_spaces_between_the_parts_of_json_are_bounded(vocabulary: Vocabulary) -> None:
+    spec = schema({"type": "array", "items": {"type": "integer"}})
+    assert accepts(spec, vocabulary, "[\n\t1 ,\n    2\n]")
+    assert not accepts(spec, vocabulary, "[  1]")
+    assert not accepts(spec, vocabulary, "[\n\n1]")
+    assert not accepts(spec, vocabulary, " [1]")
+    assert not accepts(spec, vocabulary, "[1]\n")
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "words"),
+    [
+        (GrammarKind.REGEX, "(a", "unclosed group"),
+        (GrammarKind.REGEX, "(?=a)b", "look-ahead"),
+        (GrammarKind.LARK, "no grammar", "cannot be used"),
+        (GrammarKind.JSON_SCHEMA, '{"type": "intger"}', "intger"),
+        (GrammarKind.JSON_SCHEMA, '{"type": "integer", "minimum": 3, "maximum": 2}', "greater than maximum"),
+    ],
+)
+def test_errors_say_what_is_wrong(vocabulary: Vocabulary, kind: GrammarKind, text: str, words: str) -> None:
+    with pytest.raises(GrammarError, match=words):
+        compile_grammar(GrammarSpec(kind, text), vocabulary)
