@@ -72,7 +72,12 @@ def test_curl(page: str, address: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_python_client(page: str, address: str) -> None:
-    (program,) = block("client", page)
+    assert "Paris" in said("client", page, address)
+
+
+def said(kind: str, page: str, address: str) -> str:
+    """What a program on a page prints."""
+    (program,) = block(kind, page)
     done = subprocess.run(
         [sys.executable, "-c", program.replace(DEFAULT_ADDRESS, address)],
         env=os.environ,
@@ -82,4 +87,16 @@ def test_the_python_client(page: str, address: str) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "Paris" in done.stdout
+    return done.stdout
+
+
+def test_structured_output(address: str) -> None:
+    city, colours, number = said("structured", "docs/structured-output.md", address).splitlines()
+    assert re.fullmatch(r"name='.*' country='.*' population=-?\d+", city)
+    assert len(re.findall("'(red|green|blue)'", colours)) == 2
+    assert re.fullmatch("[0-9]{3}-[0-9]{4}", number)
+
+
+def test_tools(address: str) -> None:
+    call = said("tools", "docs/structured-output.md", address).splitlines()[0]
+    assert re.fullmatch(r"(add|multiply) -?[0-9.e+-]+ -?[0-9.e+-]+", call)
