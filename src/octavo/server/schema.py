@@ -1,12 +1,35 @@
 """Requests as clients write them. Unknown fields are tolerated, known ones are checked strictly:
-a number is a number, not a string of one. Ranges are checked at the one door, `frontend.intake`."""
+a number is a number, not a string of one. Ranges are checked at the one door, `frontend.intake`.
 
-from typing import Annotated, Any, Literal
+A body is checked by the event loop, so that no body may take long. Lists end at their first wrong item: each
+that pydantic collects costs more than a kilobyte, and a body has room for a million.
+"""
+
+from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic
-from pydantic import Field
+from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
 
-TokenIds = list[int]
+from octavo.frontend.intake import Limits
+
+MAX_MESSAGES = 8192
+MAX_PROMPTS = 16384  # far more than may wait, which `limits.Admission` says
+
+Item = TypeVar("Item")
+Quick = Annotated[list[Item], Field(fail_fast=True)]
+Prompts = Annotated[list[Item], Field(fail_fast=True, max_length=MAX_PROMPTS)]
+TokenIds = Quick[int]
+
+
+def _few_entries(value: Any) -> Any:
+    """Before the entries are looked at: dicts have no first wrong one."""
+    if isinstance(value, dict) and len(value) > Limits.max_logit_bias:
+        raise PydanticCustomError("too_long", f"at most {Limits.max_logit_bias} entries are allowed")
+    return value
+
+
+Biases = Annotated[dict[str, float], BeforeValidator(_few_entries)]
 
 
 class WireModel(pydantic.BaseModel, strict=True, extra="ignore", allow_inf_nan=False):
@@ -30,9 +53,9 @@ class SamplingFields(WireModel):
     temperature: float | None = None
     top_p: float | None = None
     n: int | None = None
-    stop: str | list[str] | None = None
+    stop: str | Quick[str] | None = None
     seed: int | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: Biases | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     stream: bool | None = None
@@ -72,7 +95,7 @@ class SamplingFields(WireModel):
 
 
 class CompletionRequest(SamplingFields):
-    prompt: str | list[str] | TokenIds | list[TokenIds]
+    prompt: str | Prompts[str] | TokenIds | Prompts[TokenIds]
     echo: bool | None = None
     logprobs: int | None = None
     add_special_tokens: bool | None = None
@@ -99,13 +122,16 @@ class ToolCall(WireModel):
 
 class Message(WireModel):
     role: Literal["developer", "system", "user", "assistant", "tool", "function"]
-    content: str | list[ContentPart] | None = None
+    content: str | Quick[ContentPart] | None = None
     name: str | None = None
     refusal: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Quick[ToolCall] | None = None
     tool_call_id: str | None = None
+
+
+Messages = Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
 
 
 class ResponseFormat(WireModel):
@@ -122,7 +148,7 @@ class TemplateFields(WireModel):
 
 
 class ChatRequest(SamplingFields, TemplateFields):
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Messages
     max_completion_tokens: int | None = Field(None, description="wins over max_tokens")
     logprobs: bool | None = None
     top_logprobs: int | None = None
@@ -133,7 +159,7 @@ class ChatRequest(SamplingFields, TemplateFields):
     parallel_tool_calls: bool | None = None
     functions: list[Any] | None = Field(None, description="not supported")
     function_call: Any = Field(None, description="not supported")
-    modalities: list[str] | None = Field(None, description="only text")
+    modalities: Quick[str] | None = Field(None, description="only text")
     audio: Any = Field(None, description="not supported")
     web_search_options: Any = Field(None, description="not supported")
 
@@ -141,7 +167,7 @@ class ChatRequest(SamplingFields, TemplateFields):
 class TokenizeRequest(TemplateFields):
     model: str | None = None
     prompt: str | None = None
-    messages: list[Message] | None = None
+    messages: Messages | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
 
