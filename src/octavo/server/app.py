@@ -13,6 +13,7 @@ from octavo.server import chat, completions, metrics, models, probes, tokenize
 from octavo.server.auth import Keys, require_key
 from octavo.server.boundary import Boundary
 from octavo.server.errors import ApiError, as_api_error, error_response
+from octavo.server.hosts import Hosts
 from octavo.server.record import record_of
 from octavo.server.state import ServerState
 
@@ -40,7 +41,7 @@ def build_app(state: ServerState, keys: Keys) -> FastAPI:
     if state.options.cors_origins is not None:
         origins = [origin.strip() for origin in state.options.cors_origins.split(",")]
         app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
-    app.add_middleware(Boundary, state=state)
+    app.add_middleware(Boundary, state=state, hosts=Hosts.from_options(state.options))
     return app
 
 

@@ -7,7 +7,9 @@ import msgspec
 
 from octavo.server.errors import invalid, unsupported
 from octavo.server.schema import ContentPart, Message, TemplateFields, ToolCall
-from octavo.server.state import ServerState
+from octavo.server.state import LONG_TEXT, ServerState
+
+TURN_CHARS = 64  # a message costs a template as much as so many characters cost a tokenizer
 
 
 async def render(state: ServerState, messages: Sequence[Message], fields: TemplateFields) -> str:
@@ -33,7 +35,10 @@ async def render(state: ServerState, messages: Sequence[Message], fields: Templa
             **kwargs,
         )
 
-    return await state.in_thread(sum(len(str(message["content"])) for message in plain), run)
+    # Variables and calls of tools can be of any size. Without them, a message is its texts and a turn of a loop.
+    is_odd = bool(kwargs) or any("tool_calls" in message for message in plain)
+    num_chars = sum(TURN_CHARS + sum(map(len, message.values())) for message in plain)
+    return await state.in_thread(LONG_TEXT if is_odd else num_chars, run)
 
 
 def template_message(message: Message, where: str) -> dict[str, Any]:
