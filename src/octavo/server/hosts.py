@@ -42,8 +42,8 @@ class Hosts:
         if name not in self.names and not is_loopback(name):
             raise ApiError(
                 421,
-                f"this server does not answer to the name {name[:100]!r}: ask for localhost, or start the server"
-                " with --allowed-hosts and the names it should have",
+                f"this server does not answer to the name {name[:100]!r}: ask for localhost, or start the"
+                " server with --allowed-hosts and the names it should have",
                 code="host_not_allowed",
             )
 

@@ -1,4 +1,4 @@
-"""uvicorn's HTTP/1.1, with bounds on what nobody has asked for: heads that are large or slow, bodies that go on
+"""uvicorn's HTTP/1.1, with bounds on what nobody asked for: heads that are large or slow, bodies that go on
 after the answer, connections that never say anything."""
 
 import asyncio

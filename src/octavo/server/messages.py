@@ -35,7 +35,7 @@ async def render(state: ServerState, messages: Sequence[Message], fields: Templa
             **kwargs,
         )
 
-    # Variables and calls of tools can be of any size. Without them, a message is its texts and a turn of a loop.
+    # Variables and calls of tools can be of any size. Other messages are their texts, and a turn of a loop.
     is_odd = bool(kwargs) or any("tool_calls" in message for message in plain)
     num_chars = sum(TURN_CHARS + sum(map(len, message.values())) for message in plain)
     return await state.in_thread(LONG_TEXT if is_odd else num_chars, run)

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from octavo.server.body import read_request
 from octavo.server.errors import invalid
 from octavo.server.messages import render
-from octavo.server.openapi import json_body
+from octavo.server.openapi import BODY_ERRORS, failures, json_body
 from octavo.server.schema import DetokenizeRequest, TokenizeRequest
 from octavo.server.sse import encode
 from octavo.server.state import ServerState
@@ -17,7 +17,7 @@ from octavo.text.tokenizer import Tokenizer
 router = APIRouter()
 
 
-@router.post("/tokenize", openapi_extra=json_body(TokenizeRequest))
+@router.post("/tokenize", openapi_extra=json_body(TokenizeRequest), responses=failures(*BODY_ERRORS, 408))
 async def tokenize(request: Request) -> Response:
     state: ServerState = request.app.state.server
     body = await read_request(request, TokenizeRequest, state.options.max_body)
@@ -45,7 +45,7 @@ async def tokenize(request: Request) -> Response:
     return Response(await state.in_thread(len(text), answer), media_type="application/json")
 
 
-@router.post("/detokenize", openapi_extra=json_body(DetokenizeRequest))
+@router.post("/detokenize", openapi_extra=json_body(DetokenizeRequest), responses=failures(*BODY_ERRORS, 408))
 async def detokenize(request: Request) -> Response:
     state: ServerState = request.app.state.server
     body = await read_request(request, DetokenizeRequest, state.options.max_body)

@@ -104,8 +104,8 @@ class ChatTemplate:
             raise TemplateError(f"The chat template tried what no template may: {_words(error)}") from error
         except Exception as error:  # whatever a template can provoke
             raise TemplateError(
-                f"The chat template failed on these messages ({type(error).__name__}: {_words(error)}). Check roles, "
-                "content and tool calls against what the model's card shows."
+                f"The chat template failed on these messages ({type(error).__name__}: {_words(error)}). "
+                "Check roles, content and tool calls against what the model's card shows."
             ) from error
         return "".join(pieces)
 
