@@ -49,6 +49,13 @@ class Server:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def engine_pid(self) -> int:
+        """The only child of a server."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        assert len(children) == 1
+        return int(children[0])
+
     def wait_for_log(self, pattern: str, seconds: float = START_SECONDS) -> re.Match[str]:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:

@@ -14,6 +14,7 @@ from pydantic_core import PydanticCustomError
 from octavo.frontend.intake import Limits
 
 MAX_MESSAGES = 8192
+MAX_SALT = 256  # characters: the prefix cache keeps it as long as a page of it
 MAX_PROMPTS = 16384  # far more than may wait, which `limits.Admission` says
 
 Item = TypeVar("Item")
@@ -74,7 +75,9 @@ class SamplingFields(WireModel):
     return_token_ids: bool | None = None
     priority: int | None = Field(None, description="smaller is more urgent")
     timeout: float | None = Field(None, description="seconds after which the request is ended")
-    cache_salt: str | None = Field(None, description="prompts share cached prefixes within a salt only")
+    cache_salt: Annotated[str, Field(max_length=MAX_SALT)] | None = Field(
+        None, description="prompts share cached prefixes within a salt only"
+    )
     octavo: bool | OctavoOptions | None = Field(None, description="explain the answer")
 
     @property
