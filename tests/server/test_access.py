@@ -1,0 +1,257 @@
+"""Who gets in, what one key shows to another, and what the server does on its own: nothing."""
+
+import itertools
+import os
+import re
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from server.hostile import CHAT, COMPLETIONS, GOOD, check_answer
+
+FULL = os.environ.get("OCTAVO_TEST_HOSTILE") == "full"
+NUM_TIMED = 400 if FULL else 0
+NUM_UNIQUE = 20_000 if FULL else 700
+
+PROBES = {"/livez", "/readyz", "/healthz", "/health"}
+WRONG_KEYS: tuple[bytes | None, ...] = (
+    *(None, b"", b"Bearer", b"Bearer ", b"Bearer wrong", b"Bearer key-", b"Bearer key-a2", b"Basic key-a"),
+    *(b"key-a", b"Bearer key-a key-a", b"Bearer \xff\xfe\xc3", b"Bearer " + b"x" * (60 << 10)),
+)
+
+
+@pytest.fixture(scope="module")
+def keyed(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    from server.conftest import Server
+
+    folder = tmp_path_factory.mktemp("keyed")
+    (folder / "keys").write_text("alice key-a\nbob key-b\n")
+    flags = ("--kv-memory", "4MiB", "--served-model-name", "tiny", "--api-key-file", str(folder / "keys"))
+    running = Server(folder, tiny_checkpoint, *flags)
+    try:
+        yield running.wait_until_ready()
+        assert "key-a" not in running.log
+    finally:
+        running.stop()
+
+
+def as_user(name: str) -> dict[str, str]:
+    return {"authorization": f"Bearer key-{name}"}
+
+
+def routes(server: Any) -> list[tuple[str, str]]:
+    """Every endpoint, those of the future included: the description of the API is made from the routes."""
+    description = server.get("/openapi.json", headers=as_user("a")).json()
+    listed = [(method, path) for path, methods in description["paths"].items() for method in methods]
+    return [(method.upper(), path.replace("{model_id}", "tiny")) for method, path in listed] + [
+        ("GET", "/openapi.json")
+    ]
+
+
+def test_no_endpoint_but_the_probes_answers_without_a_key(keyed: Any) -> None:
+    """And none sends a CORS header, since nobody asked for any."""
+    found = routes(keyed)
+    assert len(found) > 12
+    origin = {"origin": "https://page.example", "content-type": "application/json"}
+    with httpx.Client(base_url=keyed.url, timeout=30) as client:
+        for (method, path), key in itertools.product(found, WRONG_KEYS):
+            headers = httpx.Headers(origin if key is None else origin | {"authorization": key})
+            answer = client.request(method, path, headers=headers)
+            assert answer.status_code == (200 if path in PROBES else 401), (method, path, key)
+            if path not in PROBES:
+                check_answer(answer.status_code, answer.content, (path, key))
+                assert answer.json()["error"]["code"] == "invalid_api_key"
+                assert answer.headers["www-authenticate"] == "Bearer"
+            assert not [name for name in answer.headers if name.startswith("access-control")]
+        for method, path in found:
+            good = client.request(method, path, headers=origin | as_user("a"), json=GOOD.get(path))
+            assert good.status_code == 200, (method, path)
+            preflight = client.request(
+                "OPTIONS", path, headers=origin | {"access-control-request-method": "POST"}
+            )
+            assert preflight.status_code == 405
+            assert not [name for name in preflight.headers if name.startswith("access-control")]
+
+
+def test_a_key_of_a_megabyte_is_too_large_a_header(keyed: Any) -> None:
+    with socket.create_connection(("127.0.0.1", keyed.port), timeout=10) as connection:
+        received = b""
+        try:
+            connection.sendall(b"GET /v1/models HTTP/1.1\r\nAuthorization: Bearer " + b"x" * (1 << 20))
+            received = connection.recv(65536)
+        except OSError:  # cut before all of it was sent
+            pass
+    assert not received or received.startswith(b"HTTP/1.1 431")
+
+
+def cached(server: Any, prompt: str, user: str, **fields: Any) -> int:
+    body = {"prompt": prompt, "max_tokens": 1, "temperature": 0} | fields
+    answer = server.post(COMPLETIONS, body, headers=as_user(user)).json()
+    return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+
+def test_one_key_finds_nothing_that_another_has_cached(keyed: Any) -> None:
+    prompt = "a secret of alice, and long enough for some pages of it to be cached. " * 3
+    assert cached(keyed, prompt, "a") == 0
+    assert cached(keyed, prompt, "b") == 0
+    assert cached(keyed, prompt, "a") > 100
+    assert cached(keyed, prompt, "b") > 100, "its own by now"
+    assert cached(keyed, prompt, "a", cache_salt="s") == 0
+    assert cached(keyed, prompt, "a", cache_salt="s") > 100
+    assert cached(keyed, prompt, "a", cache_salt="t") == 0
+    assert cached(keyed, prompt, "b", cache_salt="alice\0") == 0
+    assert cached(keyed, prompt, "b", cache_salt="\0") == 0
+
+
+@pytest.mark.timing
+@pytest.mark.skipif(not FULL, reason="takes minutes: OCTAVO_TEST_HOSTILE=full")
+def test_the_time_to_an_answer_does_not_tell_what_another_key_has_asked(keyed: Any) -> None:
+    """AUC of telling prompts that alice has asked from others, by how long bob waits: 0.5 is blind.
+
+    That the same measurement sees what bob himself has asked shows that it could have seen alice's.
+    """
+
+    def seconds(prompt: str, user: str) -> float:
+        started = time.perf_counter()
+        cached(keyed, prompt, user)
+        return time.perf_counter() - started
+
+    def auc(user: str) -> float:
+        hits, misses = [], []
+        for number in range(NUM_TIMED):
+            known, unknown = (f"{kind} {number} of {user}. " + "z" * 440 for kind in ("known", "other"))
+            seconds(known, "a")
+            order = ((known, hits), (unknown, misses)) if number % 2 else ((unknown, misses), (known, hits))
+            for prompt, times in order:
+                times.append(seconds(prompt, user))
+        faster = sum((hit < miss) + (hit == miss) / 2 for hit in hits for miss in misses)
+        return faster / len(hits) / len(misses)
+
+    other, own = auc("b"), auc("a")
+    print(f"\nAUC across keys {other:.3f}, within one {own:.3f}, {NUM_TIMED} prompts each")
+    assert own > 0.6, "the clock is too coarse to show anything"
+    assert abs(other - 0.5) <= 0.05
+
+
+WATCH = """
+import os, socket, sys
+def watch(event, arguments):
+    if event in ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto"):
+        if event == "socket.connect" and isinstance(arguments[1], (str, bytes)):
+            return  # a unix socket
+        if event == "socket.getaddrinfo" and arguments[4] & socket.AI_PASSIVE:
+            return  # where to listen
+        with open(os.environ["WATCHED"], "a") as log:
+            log.write(f"{os.getpid()} {event} {arguments}\\n")
+        raise PermissionError("no connections from here")
+sys.addaudithook(watch)
+with open(os.environ["WATCHED"], "a") as log:
+    log.write(f"{os.getpid()} is watched\\n")
+"""
+
+
+def test_the_server_connects_to_nobody_and_listens_on_one_port(start: Any, tmp_path: Path) -> None:
+    """Every way to ask, with all connections of its processes watched, by Python's own audit."""
+    (tmp_path / "hooks").mkdir()
+    (tmp_path / "hooks" / "sitecustomize.py").write_text(WATCH)
+    log = tmp_path / "watched"
+    paths = os.pathsep.join(filter(None, (str(tmp_path / "hooks"), os.environ.get("PYTHONPATH"))))
+    server = start(
+        "--served-model-name", "tiny", environ={"PYTHONPATH": paths, "WATCHED": str(log)}
+    ).wait_until_ready()
+    for method, path in routes(server):
+        assert server_asked(server, method, path).status_code == 200
+    for path in (CHAT, COMPLETIONS):
+        for fields in (
+            {"stream": True},
+            {"n": 3, "logprobs": 2 if path == COMPLETIONS else True},
+            {"n": "x"},
+        ):
+            server.post(path, GOOD[path] | fields)
+    image = {"type": "image_url", "image_url": {"url": "http://169.254.169.254/latest"}}
+    assert server.post(CHAT, {"messages": [{"role": "user", "content": [image]}]}).status_code == 400
+    processes = {server.process.pid, server.engine_pid}
+    assert listening_ports(processes) == {server.port}
+    lines = log.read_text().splitlines()
+    assert processes <= {int(line.split()[0]) for line in lines}, "both are watched"
+    assert not [line for line in lines if not line.endswith("is watched")]
+
+
+def server_asked(server: Any, method: str, path: str) -> httpx.Response:
+    return httpx.request(method, server.url + path, json=GOOD.get(path), timeout=60)
+
+
+def listening_ports(pids: set[int]) -> set[int]:
+    """TCP ports that any of the processes listens on, and UDP ports that any has."""
+    sockets = set()
+    for pid in pids:
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            if found := re.match(r"socket:\[(\d+)\]", os.readlink(entry)):
+                sockets.add(found[1])
+    ports = set()
+    for table in ("tcp", "tcp6", "udp", "udp6"):
+        for line in Path(f"/proc/{min(pids)}/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            is_open = fields[3] == "0A" or table.startswith("udp")
+            if is_open and fields[9] in sockets:
+                ports.add(int(fields[1].rpartition(":")[2], 16))
+    return ports
+
+
+def resident(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_what_is_never_the_same_leaves_nothing_behind(start: Any) -> None:
+    """Paths, models, users, salts, ids of traces: the metrics do not grow, and memory does not either."""
+    server = start("--served-model-name", "tiny").wait_until_ready()
+    pids = (server.process.pid, server.engine_pid)
+
+    def ask(numbers: range) -> None:
+        with httpx.Client(base_url=server.url, timeout=60) as client:
+            for number in numbers:
+                word = f"{number}-" + "x" * 200
+                client.get(
+                    f"/{word}", headers={"traceparent": word, "x-request-id": word, "user-agent": word}
+                )
+                client.get(f"/v1/models/{word}?{word}={word}")
+                good = {"user": word, "cache_salt": word, "prompt": word, "max_tokens": 1}
+                assert client.post(COMPLETIONS, json=good).status_code == 200
+                kwargs = {"chat_template_kwargs": {word: word}, "model": word}
+                assert client.post(CHAT, json=GOOD[CHAT] | kwargs).status_code == 404
+
+    ask(range(NUM_UNIQUE))  # fills every pool and cache that is meant to be filled
+    sizes, memory = [len(server.get("/metrics").text)], [sum(map(resident, pids))]
+    ask(range(NUM_UNIQUE, 2 * NUM_UNIQUE))
+    sizes.append(len(server.get("/metrics").text))
+    memory.append(sum(map(resident, pids)))
+    grown = (memory[1] - memory[0]) / NUM_UNIQUE
+    print(f"\n{NUM_UNIQUE} of each kind: metrics {sizes} characters, {grown:.0f} bytes of memory for each")
+    assert sizes[1] < sizes[0] * 1.02  # digits of counters
+    assert grown < 2048
+
+
+SOURCES = Path(__file__).parents[2] / "src" / "octavo"
+FORBIDDEN = re.compile(
+    r"^\s*(?:import|from)\s+(?:pickle|marshal|shelve|dill|cloudpickle|joblib|requests|urllib3?\b(?!\.parse))"
+    r"|\btorch\.load\b|(?<![\w.])(?:eval|exec|compile|__import__)\(|\btrust_remote_code\s*=\s*True"
+    r"|\.recv_pyobj\(|\.send_pyobj\(|\btcp://",
+    re.MULTILINE,
+)
+
+
+def test_no_source_can_run_what_it_reads() -> None:
+    """ruff bans some of these where it can see them; this sees the words."""
+    found = [
+        f"{path.relative_to(SOURCES)}: {match[0]}"
+        for path in sorted(SOURCES.rglob("*.py"))
+        for match in FORBIDDEN.finditer(path.read_text())
+    ]
+    assert found == []
+
+
+pytestmark = pytest.mark.xdist_group("access")
