@@ -74,7 +74,7 @@ def has_seed(seed: int, *_: Any) -> bool:
     return seed == VICTIM_SEED
 
 
-# Every place where something is done for one request, or for a batch with it. Owner None: the runner there is.
+# Every place where something is done for one request, or for a batch with it. Owner None: the runner.
 SITES: dict[str, tuple[Any, str, Callable[..., bool] | None]] = {
     "opening a slot": (RowState, "__init__", opens_victim),
     "remembering a token": (RowState, "append", of_victim),
