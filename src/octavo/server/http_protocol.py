@@ -46,9 +46,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the headers are too large")
 
     def on_headers_complete(self) -> None:
+        super().on_headers_complete()  # raises if the URL is none: then there is no request
         self._in_body = True
         self._phase_done()
-        super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         self._in_body = False
@@ -69,8 +69,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._refuse(HTTPStatus.BAD_REQUEST, "this is not a valid HTTP request")
 
     def _refuse(self, status: HTTPStatus, message: str) -> None:
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._cut()  # in the middle of an answer, another would be taken for a part of it
+        if self._owes_an_answer():
+            self._cut()
             return
         error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
         body = json.dumps({"error": error}).encode()
@@ -80,6 +80,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         )
         self.transport.write(head.encode() + body)
         self._cut()
+
+    def _owes_an_answer(self) -> bool:
+        """To another request, or one that has begun: words of ours would be taken for a part of it."""
+        if self.cycle is None or self.cycle.response_complete:
+            return False
+        return self.cycle.response_started or bool(self.pipeline) or not self._in_body
 
     def _start_timer(self, seconds: float) -> None:
         if self._timer is None:
