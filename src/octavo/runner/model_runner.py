@@ -1,6 +1,7 @@
 """One step on one worker: plan in, tokens out. The work itself is in models, ops and sampling."""
 
 import itertools
+import logging
 from collections.abc import Callable
 
 import torch
@@ -10,7 +11,9 @@ from octavo.plan import SequenceSlice, SliceResult, StepPlan, StepResult
 from octavo.protocol import TokenLogprob
 from octavo.runner.batch_input import build_batch
 from octavo.runner.slots import Slots
-from octavo.sampling import UNUSABLE_LOGITS, RowError, RowOutcome, Sampler, SampleRow
+from octavo.sampling import SAMPLING_FAILED, UNUSABLE_LOGITS, RowError, RowOutcome, Sampler, SampleRow
+
+logger = logging.getLogger(__name__)
 
 LOGITS_ROWS = 64  # so many at a time: a row of a large vocabulary takes a megabyte
 
@@ -95,7 +98,12 @@ class ModelRunner:
             if outcome.token_id is None:
                 errors[i] = outcome.error or UNUSABLE_LOGITS
                 continue
-            state.append(outcome.token_id)
+            try:
+                state.append(outcome.token_id)
+            except Exception:  # the step cannot be done again: others have taken theirs in
+                logger.exception("a token that was drawn cannot be remembered; its sequence is ended")
+                errors[i] = SAMPLING_FAILED
+                continue
             sampled[i] = (outcome.token_id,), () if outcome.logprob is None else (outcome.logprob,)
         return sampled
 
