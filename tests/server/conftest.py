@@ -68,7 +68,7 @@ def tiny_model(tiny_checkpoint: Path) -> ServedModel:
 @pytest.fixture
 def run_null(tiny_model: ServedModel) -> Callable[..., None]:
     """Runs a test of the application on an engine that computes nothing."""
-    return lambda test: asyncio.run(on_null_engine(tiny_model, test))
+    return lambda test, **options: asyncio.run(on_null_engine(tiny_model, test, **options))
 
 
 @pytest.fixture(scope="session")

@@ -28,17 +28,18 @@ POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: appli
 STATUS = re.compile(rb"^HTTP/1\.1 (\d+) ", re.MULTILINE)
 
 
-def statuses(port: int, *pieces: bytes) -> list[int]:
+def statuses(port: int, sent: bytes, *, and_leave: bool = False) -> list[int]:
     """Of all answers to what is sent, until the server closes or has nothing more to say."""
     received = b""
     with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
         with contextlib.suppress(OSError):  # it may have cut us off, with an answer before
-            for piece in pieces:
-                connection.sendall(piece)
-            connection.shutdown(socket.SHUT_WR)
+            connection.sendall(sent)
+            if and_leave:
+                connection.shutdown(socket.SHUT_WR)
         with contextlib.suppress(OSError):
             while data := connection.recv(65536):
                 received += data
+                connection.settimeout(0.5)
     assert not LEAKS.search(received.decode("latin-1")), received
     found = [int(status) for status in STATUS.findall(received)]
     for status, answer in zip(found, re.split(rb"(?m)^HTTP/1\.1 ", received)[1:], strict=True):
@@ -125,7 +126,7 @@ def test_one_request_one_answer(server: Any, sent: bytes, expected: set[int]) ->
 
 def test_a_request_that_ends_too_soon_is_not_answered_as_if_it_were_whole(server: Any) -> None:
     for cut in (b"", CHUNKED[:-4], length(BODY) + CLOSE + BODY[:-1], CHUNKED + CLOSE + b"5\r\nab"):
-        assert statuses(server.port, POST + cut) in ([], [400])
+        assert statuses(server.port, POST + cut, and_leave=True) in ([], [400])
     assert server.get("/readyz").status_code == 200
 
 
@@ -134,6 +135,18 @@ def test_requests_in_one_breath_are_answered_in_order(server: Any) -> None:
     found = statuses(server.port, asked + MODELS + b"\r\n" + asked + b"GET /nothing HTTP/1.1\r\n" + CLOSE)
     assert found == [200, 200, 200, 404]
     assert set(statuses(server.port, (MODELS + b"\r\n") * 2000 + MODELS + CLOSE)) == {200}
+
+
+def test_who_leaves_with_requests_in_line_is_not_waited_for(server: Any) -> None:
+    """Not one of them is computed to its end for nobody, and none is taken for a failure of ours."""
+    body = json.dumps({"prompt": "x", "max_tokens": 500, "ignore_eos": True}).encode()
+    asked = POST + length(body) + b"\r\n" + body
+    before = server.log.count("length, queue")
+    statuses(server.port, asked * 5, and_leave=True)
+    server.wait_for_log(r"completions gone req_\w+, 1 prompt tokens")
+    time.sleep(0.5)
+    assert server.log.count("length, queue") == before
+    assert "Traceback" not in server.log
 
 
 def test_nonsense_behind_a_request_does_not_get_into_its_answer(server: Any) -> None:

@@ -3,10 +3,11 @@ after the answer, connections that never say anything."""
 
 import asyncio
 import json
+from collections import deque
 from http import HTTPStatus
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 MAX_HEAD_BYTES = 64 << 10
 HEAD_SECONDS = 20.0
@@ -24,6 +25,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._in_body = False
         self._num_bytes = 0  # of a head, or of what is left
         self._timer: asyncio.TimerHandle | None = None
+        self._unanswered: deque[RequestResponseCycle] = deque()  # but for the first ones
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -47,6 +49,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()  # raises if the URL is none: then there is no request
+        while self._unanswered and self._unanswered[0].response_complete:
+            self._unanswered.popleft()
+        self._unanswered.append(self.cycle)
         self._in_body = True
         self._phase_done()
 
@@ -63,6 +68,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._phase_done()
         super().connection_lost(exc)
+        # uvicorn tells the last request only, and the one that is being answered may be another.
+        for cycle in self._unanswered:
+            cycle.disconnected = cycle.disconnected or not cycle.response_complete
+            cycle.message_event.set()
+        self._unanswered.clear()
 
     def send_400_response(self, msg: str) -> None:
         """uvicorn's answer to what is no HTTP, in our words."""
