@@ -59,6 +59,21 @@ STRANGE = (
     "[" * 600 + "]" * 600,
 )
 
+PLAUSIBLE = (
+    "null",
+    "true",
+    "false",
+    "0",
+    "1",
+    "0.5",
+    '"a"',
+    '["a"]',
+    "[1]",
+    '{"1":1}',
+    "{}",
+    '{"type":"text"}',
+)
+
 
 def number_fields(path: str) -> list[str]:
     """The fields of a body that take a number, those of the future included."""
@@ -83,7 +98,7 @@ class Mutator:
         path = rng.choice((CHAT, CHAT, COMPLETIONS, COMPLETIONS, "/tokenize", "/detokenize"))
         names = list(MODELS[path].model_fields)
         written = {name: json.dumps(value) for name, value in GOOD[path].items()}
-        for _ in range(rng.randint(1, 3)):
+        for _ in range(rng.choice((1, 1, 1, 2, 3))):
             written[rng.choice(names)] = self._strange(path)
         body = "{" + ",".join(f'"{name}":{value}' for name, value in written.items()) + "}"
         return path, self._damaged(body.encode()) if rng.random() < 0.2 else body.encode()
@@ -93,7 +108,7 @@ class Mutator:
         if rng.random() < 0.2:  # in the middle of what is else good
             good = json.dumps(rng.choice([*GOOD[path].values(), {"include_usage": True}, {"1": 1.0}]))
             return re.sub(r'\d+|"\w*"(?!:)|\[|\]', lambda found: rng.choice([found[0], *STRANGE[:12]]), good)
-        return rng.choice(STRANGE)
+        return rng.choice((*STRANGE, *PLAUSIBLE))
 
     def _damaged(self, body: bytes) -> bytes:
         rng, kind = self._random, self._random.randrange(4)
