@@ -259,7 +259,7 @@ def test_what_is_never_the_same_leaves_no_memory_behind(start: Any) -> None:
         with httpx.Client(base_url=server.url, timeout=60) as client:
             for number in numbers:
                 for path, body in never_the_same(number):
-                    headers = {name: f"{number}" for name in ("traceparent", "x-request-id", "user-agent")}
+                    headers = dict.fromkeys(("traceparent", "x-request-id", "user-agent"), f"{number}")
                     client.request("GET" if body is None else "POST", path, json=body, headers=headers)
         return sum(map(resident, (server.process.pid, server.engine_pid)))
 

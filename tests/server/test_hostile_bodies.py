@@ -4,7 +4,7 @@ Most go straight to the application, on the real service, scheduler and engine p
 computes nothing; some hundreds go over a socket to `octavo serve` on the tiny model. schemathesis makes its
 requests from our own description of the API, at 10 to 300 ms for each, so that most are made by
 `hostile.Mutator`, which needs a tenth of one. `OCTAVO_TEST_HOSTILE=full pytest -k hostile tests/server` is
-8,000 of schemathesis' and 220,000 of the others.
+10,000 of schemathesis' and 220,000 of the others.
 """
 
 import asyncio
@@ -43,8 +43,8 @@ from server.null_bench import Bench
 FULL = os.environ.get("OCTAVO_TEST_HOSTILE") == "full"
 NUM_MUTATED = 200_000 if FULL else 9_000
 NUM_OVER_SOCKETS = 20_000 if FULL else 300
-SCHEMATHESIS = {CHAT: 2_000 if FULL else 30, COMPLETIONS: 1_000 if FULL else 60}
-SCHEMATHESIS_ELSE = 500 if FULL else 60
+SCHEMATHESIS = {CHAT: 1_000 if FULL else 15, COMPLETIONS: 2_000 if FULL else 50}
+SCHEMATHESIS_ELSE = 1_000 if FULL else 30
 AT_ONCE = 32
 SMALL = {"max_model_len": 256, "step_seconds": 0}  # so that what is asked without an end ends soon
 MEBIBYTE = 1 << 20
@@ -126,7 +126,16 @@ def request_of(case: Case) -> Asked:
     path = case.formatted_path
     if case.method != "POST":
         return path, None
-    return path, json.dumps(case.body).encode() if isinstance(case.body, dict | list | str) else b""
+    return path, json.dumps(whole(case.body)).encode() if isinstance(case.body, dict | list | str) else b""
+
+
+def whole(value: Any) -> Any:
+    """JSON Schema takes 1.0 for a whole number. We do not, and there is no client that writes it so."""
+    if isinstance(value, dict):
+        return {key: whole(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [whole(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 @pytest.mark.parametrize(
@@ -139,6 +148,7 @@ def test_what_the_description_of_the_api_says_is_so(run_null: Any, mode: Generat
         pid = bench.service.engine_pid
         description = describe(bench.app, bench.state)
         statuses: dict[str, Counter[int]] = {}
+        refusals: Counter[str] = Counter()
         for case in cases_of(description, mode):
             path, body = request_of(case)
             answer = await bench.ask(path, body).done()
@@ -146,12 +156,14 @@ def test_what_the_description_of_the_api_says_is_so(run_null: Any, mode: Generat
                 check_answer(answer.status, answer.content, (path, body))
             assert str(answer.status) in description["paths"][case.path][case.method.lower()]["responses"]
             statuses.setdefault(case.path, Counter())[answer.status] += 1
+            if answer.status == 400:
+                refusals[answer.error["message"][:60]] += 1
             if mode is GenerationMode.NEGATIVE:
                 assert answer.status in (400, 404), (path, body)
         await check_unharmed(bench, pid)
-        print(f"\n{mode.value}: {sum(map(Counter.total, statuses.values()))} requests", statuses)
+        print(f"\n{mode.value}: {sum(map(Counter.total, statuses.values()))} requests", statuses, refusals)
         if mode is GenerationMode.POSITIVE:
-            assert all(statuses[path][200] > SCHEMATHESIS_ELSE / 10 for path in MODELS), statuses
+            assert all(statuses[path][200] > statuses[path].total() / 4 for path in MODELS), statuses
 
     run_null(test, **SMALL)
 
@@ -175,7 +187,7 @@ def test_every_number_with_every_value_that_is_none(run_null: Any) -> None:
                 if answer.status == 200:
                     assert is_finite_json(answer.content)
                 elif value[0] not in "NI-19":  # those are no JSON, or not for this field alone
-                    assert answer.error["param"] == SAID_AS.get(name, name), body
+                    assert answer.error["param"] in (name, SAID_AS.get(name)), body
         assert num_asked > 500, "fields are found by their types: is that still so?"
         await check_unharmed(bench, pid)
 
@@ -266,7 +278,8 @@ def test_large_bodies_full_of_faults_cost_little(server: Any) -> None:
     print(
         f"\n{len(LARGE)} bodies of {LARGEST >> 10} KiB: slowest {slowest:.2f} s, peak memory +{grown:.0f} MiB"
     )
-    assert grown < 100 * LARGEST / MEBIBYTE  # it was 500 for each, before lists ended at their first fault
+    # It was 500 times a body, and those of earlier requests beside, until somebody collected garbage.
+    assert grown < 64 * LARGEST / MEBIBYTE
     assert slowest < 10, "a hang guard"
 
 

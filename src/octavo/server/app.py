@@ -70,5 +70,5 @@ async def _of_http(request: Request, error: Exception) -> Response:
 
 
 def _answer(request: Request, error: ApiError) -> Response:
-    record_of(request).error = error
+    record_of(request).note_error(error)
     return error_response(error)

@@ -4,6 +4,7 @@ import secrets
 from collections.abc import MutableMapping
 from typing import Any
 
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from octavo.server.errors import ClientGone, as_api_error, error_response
@@ -37,8 +38,14 @@ class Boundary:
         except ClientGone:
             pass
         except Exception as error:
-            record.error = as_api_error(error, request_id)
+            response = _response(error, record)
             if record.status is None:
-                await error_response(record.error)(scope, receive, send_with_id)
+                await response(scope, receive, send_with_id)
         finally:
             record.close(scope, self._state.tracing)
+
+
+def _response(error: Exception, record: RequestRecord) -> Response:
+    answer = as_api_error(error, record.request_id)
+    record.note_error(answer)
+    return error_response(answer)

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from octavo.server.errors import invalid, unsupported
-from octavo.server.schema import ContentPart, Message, TemplateFields, ToolCall
+from octavo.server.schema import TEXT_PARTS, ContentPart, Message, TemplateFields, ToolCall
 from octavo.server.state import LONG_TEXT, ServerState
 
 TURN_CHARS = 64  # a message costs a template as much as so many characters cost a tokenizer
@@ -67,7 +67,7 @@ def _text(content: str | list[ContentPart] | None, where: str) -> str:
     texts = []
     for index, part in enumerate(content):
         text = part.refusal if part.type == "refusal" else part.text
-        if part.type not in ("text", "refusal", "input_text", "output_text"):
+        if part.type not in TEXT_PARTS:
             raise unsupported(f"{where}[{index}]", f"content of the type {part.type[:40]!r}")
         if text is None:
             raise invalid(f"{where}[{index}]: the part has no text", f"{where}[{index}]")

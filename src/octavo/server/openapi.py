@@ -46,6 +46,20 @@ EVENTS: Schema = {
     "description": "the answer; server-sent events if `stream` is true",
     "content": {"text/event-stream": {"schema": {"type": "string"}}},
 }
+# Of fields that are there to be refused by name, what is no request for anything.
+NOTHING: Schema = {"enum": [None]}
+ONLY: dict[str, Schema] = {
+    "audio": NOTHING,
+    "web_search_options": NOTHING,
+    "function_call": NOTHING,
+    "functions": {"enum": [None, []]},
+    "tools": {"enum": [None, []]},
+    "tool_choice": {"enum": [None, "none", "auto"]},
+    "modalities": {"enum": [None, ["text"]]},
+    "response_format": {"enum": [None, {"type": "text"}]},
+    "suffix": {"enum": [None, ""]},
+    "best_of": NOTHING,
+}
 UNKNOWN_SIZE = 1 << 31  # of what only an engine that is ready can say
 
 
@@ -124,8 +138,11 @@ def _bound(properties: Schema, limits: Limits, model: str) -> None:
     words["max_completion_tokens"] = words["max_tokens"]
     if "echo" in properties:  # with it, 0 asks for the prompt only
         words["max_tokens"] = {"integer": {**words["max_tokens"]["integer"], "minimum": 0}}
+        words["prompt"]["string"] = {"minLength": 1}
     for name in words.keys() & properties.keys():
         _write(properties[name], words[name])
+    for name in ONLY.keys() & properties.keys():
+        properties[name] |= ONLY[name]
 
 
 def _write(schema: Schema, words: dict[str, Schema]) -> None:

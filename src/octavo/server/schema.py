@@ -33,6 +33,14 @@ def _few_entries(value: Any) -> Any:
 Biases = Annotated[dict[str, float], BeforeValidator(_few_entries)]
 
 
+TEXT_PARTS = ("text", "refusal", "input_text", "output_text")
+
+
+def _needs(**types: Any) -> list[dict[str, Any]]:
+    """For the description: each of the fields, with its type, would do. (`null` is as good as nothing.)"""
+    return [{"required": [name], "properties": {name: {"type": kind}}} for name, kind in types.items()]
+
+
 class WireModel(pydantic.BaseModel, strict=True, extra="ignore", allow_inf_nan=False):
     """`null` always means the same as leaving the field out."""
 
@@ -107,7 +115,7 @@ class CompletionRequest(SamplingFields):
 
 
 class ContentPart(WireModel):
-    type: str
+    type: str = Field(json_schema_extra={"enum": list(TEXT_PARTS)})
     text: str | None = None
     refusal: str | None = None
 
@@ -123,7 +131,10 @@ class ToolCall(WireModel):
     function: FunctionCall
 
 
-class Message(WireModel):
+SAYS_SOMETHING = {"anyOf": _needs(content=["string", "array"], tool_calls="array", refusal="string")}
+
+
+class Message(WireModel, json_schema_extra=SAYS_SOMETHING):
     role: Literal["developer", "system", "user", "assistant", "tool", "function"]
     content: str | Quick[ContentPart] | None = None
     name: str | None = None
@@ -167,7 +178,7 @@ class ChatRequest(SamplingFields, TemplateFields):
     web_search_options: Any = Field(None, description="not supported")
 
 
-class TokenizeRequest(TemplateFields):
+class TokenizeRequest(TemplateFields, json_schema_extra={"oneOf": _needs(prompt="string", messages="array")}):
     model: str | None = None
     prompt: str | None = None
     messages: Messages | None = None
