@@ -194,6 +194,24 @@ def test_every_number_with_every_value_that_is_none(run_null: Any) -> None:
     run_null(test, **SMALL)
 
 
+def test_requests_bring_variables_and_no_templates(server: Any) -> None:
+    """What looks like a template is text, wherever it stands, and what is called one is a variable."""
+    code = "{{ 7 * 7 }}{% for i in range(10**9) %}x{% endfor %}{{ ''.__class__.__mro__ }}"
+    message = {"role": "user", "content": code, "name": code, "reasoning_content": code}
+    names = ("chat_template", "self", "x", "raise_exception", "bos_token", "loop", "__class__", "range")
+    body = {"messages": [message], "max_tokens": 1, "octavo": {"prompt": True}}
+    for fields in ({}, {"chat_template": code}, {"chat_template_kwargs": dict.fromkeys(names, code)}):
+        answer = server.post(CHAT, body | fields)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["octavo"]["requests"][0]["prompt"] == f"<|user|>{code}<|end|><|assistant|>"
+    deep: Any = code
+    for _ in range(900):
+        deep = [deep]
+    refused = server.post(CHAT, body | {"chat_template_kwargs": {"a": deep}})
+    assert refused.status_code == 400
+    check_answer(refused.status_code, refused.content, "deep variables")
+
+
 CAPS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     (CHAT, {"n": 8}, {"n": 9}),
     (CHAT, {"stop": ["a"] * 16}, {"stop": ["a"] * 17}),

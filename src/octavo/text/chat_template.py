@@ -99,7 +99,7 @@ class ChatTemplate:
         except LimitExceeded as error:
             raise TemplateError(f"The chat template was stopped: {error}.") from error
         except Refusal as error:
-            raise TemplateError(f"The chat template does not take these messages: {error}") from error
+            raise TemplateError(f"The chat template does not take these messages: {_words(error)}") from error
         except SecurityError as error:
             raise TemplateError(f"The chat template tried what no template may: {_words(error)}") from error
         except Exception as error:  # whatever a template can provoke
