@@ -1,6 +1,7 @@
 """Engine processes that die, for the tests beside this file: `python -m engines FOLDER PARENT`.
 
-The real engine (of the options in the settings), but the first chunk of a poisoned prompt kills the process.
+The real engine (of the options in the settings), but the first chunk of a poisoned prompt kills the process,
+and no step with a faulty one succeeds.
 """
 
 import os
@@ -16,6 +17,7 @@ from octavo.plan import StepPlan, StepResult
 from octavo.protocol import EngineFacts
 
 POISON = (255, 255)  # how no other prompt of the tests begins
+FAULT = 254  # in no other prompt either
 
 
 def start_mortal(settings: EngineSettings, page: StatusPage, pulse: Pulse) -> tuple[EngineCore, EngineFacts]:
@@ -25,6 +27,8 @@ def start_mortal(settings: EngineSettings, page: StatusPage, pulse: Pulse) -> tu
         def run(plan: StepPlan) -> StepResult:
             if any(not piece.start and piece.token_ids[:2] == POISON for piece in plan.slices):
                 os.kill(os.getpid(), 9)
+            if any(FAULT in piece.token_ids for piece in plan.slices):
+                raise RuntimeError("a fault")
             return execute(plan)
 
         return around(run)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from octavo.checkpoint import open_checkpoint
+from octavo.engine.core import STEP_FAILED
 from octavo.frontend.flight import ENGINE_LOST, MOST_REPLAYS
 from octavo.frontend.intake import Intake, Limits
 from octavo.frontend.output import RequestOutput
@@ -25,6 +26,7 @@ from octavo.text.tokenizer import Tokenizer
 
 NUM_TOKENS = 300
 POISON = [255, 255]  # as in engines.py
+FAULT = 254
 
 
 class Harness:
@@ -223,6 +225,30 @@ def test_a_poisoned_request_ends_alone(serve: Serve) -> None:
             assert ended.choices[0].error == ENGINE_LOST
             assert await streams == plain
             assert harness.service.num_restarts == MOST_REPLAYS + 1
+
+    run(test)
+
+
+def test_a_faulty_request_ends_alone_and_the_engine_lives(serve: Serve) -> None:
+    """The boundary of each request, in the process it is for; unit/engine/test_boundary.py has all sites."""
+
+    async def test() -> None:
+        async with serve(module="engines") as harness:
+            plain, pid = await harness.ask_all(requests(8)), harness.service.engine_pid
+            harness.num_deltas = 0
+            streams = asyncio.create_task(harness.ask_all(requests(8)))
+            for number in range(3):
+                seen = 100 * number
+                await harness.until(lambda seen=seen: harness.num_deltas > seen)  # type: ignore[misc]
+                ended = await harness.ask([70, FAULT, 70], SamplingParams(max_tokens=5))
+                assert ended.choices[0].finish_reason == "error"
+                assert ended.choices[0].error == STEP_FAILED
+            assert await streams == plain
+            assert harness.service.engine_pid == pid
+            assert harness.service.num_restarts == 0
+            stats = harness.service.stats
+            assert stats is not None
+            assert stats.pages_free + stats.pages_idle == stats.pages_total
 
     run(test)
 

@@ -11,7 +11,7 @@ class Exchange:
     def __init__(self, app: Any, path: str, body: Any, headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:
         self._gone = asyncio.Event()
         self._asked = False
-        self._body = json.dumps(body).encode()
+        self._body = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.status = 0
         self.is_reading = True
         self.headers: dict[str, str] = {}

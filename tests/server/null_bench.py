@@ -65,8 +65,12 @@ class Bench:
                 await asyncio.sleep(0.002)
 
 
-async def on_null_engine(model: ServedModel, test: Callable[[Bench], Awaitable[None]]) -> None:
-    settings = EngineSettings({"vocab_size": 260, "step_seconds": STEP_SECONDS}, log_level="warning")
+async def on_null_engine(
+    model: ServedModel, test: Callable[[Bench], Awaitable[None]], **options: float
+) -> None:
+    """`options` are those of `octavo.simulate.null_engine`."""
+    engine = {"vocab_size": 260, "step_seconds": STEP_SECONDS} | options
+    settings = EngineSettings(engine, log_level="warning")
     service = EngineService(settings, model.tokenizer, module="octavo.simulate.null_engine")
     service.start()
     try:

@@ -52,6 +52,7 @@ SAMPLES: Mapping[str, tuple[tuple[str, Any], ...]] = {
     "api_key": (("a", "a"), ("b", "b"), ("none", None)),
     "api_key_file": (("a", "a"), ("b", "b"), ("none", None)),
     "cors_origins": (("*", "*"), ("https://a.b", "https://a.b"), ("none", None)),
+    "allowed_hosts": (("*", "*"), ("a.example,b", "a.example,b"), ("none", None)),
     "max_queued_requests": (("1", 1), ("2", 2), ("100000", 100000)),
     "max_queued_tokens": (("1", 1), ("2", 2), ("100000", 100000)),
     "max_body": (("1MiB", 1 << 20), ("8MB", 8_000_000), ("1024", 1024)),

@@ -51,6 +51,13 @@ class ServerOptions(Options, frozen=True):
     cors_origins: str | None = option(
         None, Group.ACCESS, "web pages that may ask, as origins with commas between, or *", min_length=1
     )
+    allowed_hosts: str | None = option(
+        None,
+        Group.ACCESS,
+        "names that clients may call the server by, with commas between, or * (none: only localhost and its"
+        " addresses if it listens there and asks for no key, else any)",
+        min_length=1,
+    )
     tls_cert: str | None = option(None, Group.ACCESS, "file of the certificate, to serve https", min_length=1)
     tls_key: str | None = option(None, Group.ACCESS, "file of the certificate's key", min_length=1)
 

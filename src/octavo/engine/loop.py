@@ -145,7 +145,7 @@ class EngineLoop:
 
     def _check(self, message: GenerateRequest) -> None:
         """Intake lets nothing else through. But no kernel may ever see an id that it has no row for."""
-        ids = (*message.prompt_ids, *message.resume_ids, *message.params.logit_bias)
+        ids = (*message.prompt_ids, *message.resume_ids, *message.stop_ids, *message.params.logit_bias)
         if min(ids, default=0) < 0 or max(ids, default=0) >= self._facts.vocab_size:
             raise RequestError("a token id is not in the vocabulary", "prompt")
         if message.params.seed is None or (message.params.max_tokens or 0) < 1:

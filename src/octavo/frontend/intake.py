@@ -34,6 +34,33 @@ class Limits:
     max_stop_token_ids: int = 1024
 
 
+# From the smallest that is allowed to the largest. The server's description of its API has them from here.
+NUMBERS = {
+    "temperature": (0.0, 100.0),
+    "top_p": (0.0, 1.0),  # but not 0
+    "min_p": (0.0, 1.0),
+    "presence_penalty": (-2.0, 2.0),
+    "frequency_penalty": (-2.0, 2.0),
+    "repetition_penalty": (0.01, 100.0),
+}
+LOGIT_BIAS = (-100.0, 100.0)
+TIMEOUT = (1e-9, 1e9)
+PRIORITY = (-(1 << 31), 1 << 31)
+MAY_BE_NONE = ("max_tokens", "seed", "logprobs", "prompt_logprobs")
+
+
+def whole_numbers(limits: Limits) -> dict[str, tuple[int, int]]:
+    return {
+        "top_k": (0, 1 << 31),
+        "n": (1, limits.max_n),
+        "min_tokens": (0, limits.max_model_len),
+        "max_tokens": (1, 1 << 31),
+        "seed": (-(1 << 63), (1 << 64) - 1),
+        "logprobs": (0, limits.max_logprobs),
+        "prompt_logprobs": (0, limits.max_logprobs),
+    }
+
+
 @dataclass(frozen=True)
 class PreparedRequest:
     """A request to be carried out: its prompt as ids, its parameters definite, a message per choice."""
@@ -67,8 +94,8 @@ class Intake:
         format: AnswerFormat | None = None,
     ) -> PreparedRequest:
         check_params(params, self._limits)
-        _check_integer("priority", priority, -(1 << 31), 1 << 31)
-        _check_number("timeout", 1.0 if timeout is None else timeout, 1e-9, 1e9)
+        _check_integer("priority", priority, *PRIORITY)
+        _check_number("timeout", 1.0 if timeout is None else timeout, *TIMEOUT)
         for field, value in (("cache_salt", cache_salt), ("request_id", name or "")):
             if not isinstance(value, str):
                 raise RequestError(f"{field} must be a string", field)
@@ -126,29 +153,17 @@ class Intake:
 
 def check_params(params: SamplingParams, limits: Limits) -> None:
     """Refuse what is not a number, out of range, or more than the caps allow."""
-    for name, low, high in (
-        ("temperature", 0.0, 100.0),
-        ("top_p", 0.0, 1.0),
-        ("min_p", 0.0, 1.0),
-        ("presence_penalty", -2.0, 2.0),
-        ("frequency_penalty", -2.0, 2.0),
-        ("repetition_penalty", 0.01, 100.0),
-    ):
+    for name, (low, high) in NUMBERS.items():
         _check_number(name, getattr(params, name), low, high)
     if params.top_p == 0.0:
         raise RequestError("top_p must be above 0; for the best token only, set temperature to 0", "top_p")
-    _check_integer("top_k", params.top_k, 0, 1 << 31)
-    _check_integer("n", params.n, 1, limits.max_n)
-    _check_integer("min_tokens", params.min_tokens, 0, limits.max_model_len)
-    _check_integer("max_tokens", params.max_tokens, 1, 1 << 31, optional=True)
-    _check_integer("seed", params.seed, -(1 << 63), (1 << 64) - 1, optional=True)
-    _check_integer("logprobs", params.logprobs, 0, limits.max_logprobs, optional=True)
-    _check_integer("prompt_logprobs", params.prompt_logprobs, 0, limits.max_logprobs, optional=True)
+    for name, (smallest, largest) in whole_numbers(limits).items():
+        _check_integer(name, getattr(params, name), smallest, largest, optional=name in MAY_BE_NONE)
     _check_stops(params, limits)
     _check_entries("logit_bias", params.logit_bias, dict, limits.max_logit_bias)
     _check_ids(tuple(params.logit_bias), limits.vocab_size, "logit_bias")
     for value in params.logit_bias.values():
-        _check_number("logit_bias", value, -100.0, 100.0)
+        _check_number("logit_bias", value, *LOGIT_BIAS)
     if params.grammar is not None:
         check_spec(params.grammar)
         if params.min_tokens > 0 or params.ignore_eos:

@@ -1,6 +1,7 @@
 """One step on one worker: plan in, tokens out. The work itself is in models, ops and sampling."""
 
 import itertools
+import logging
 from collections.abc import Callable
 
 import torch
@@ -11,7 +12,9 @@ from octavo.protocol import TokenLogprob
 from octavo.runner.batch_input import build_batch
 from octavo.runner.slot_grammars import SlotGrammars
 from octavo.runner.slots import Slots
-from octavo.sampling import UNUSABLE_LOGITS, RowError, RowOutcome, Sampler, SampleRow
+from octavo.sampling import SAMPLING_FAILED, UNUSABLE_LOGITS, RowError, RowOutcome, Sampler, SampleRow
+
+logger = logging.getLogger(__name__)
 
 LOGITS_ROWS = 64  # so many at a time: a row of a large vocabulary takes a megabyte
 
@@ -98,8 +101,13 @@ class ModelRunner:
             if error is not None or outcome.token_id is None:
                 errors[i] = error or UNUSABLE_LOGITS
                 continue
-            self._slots.state(slot).append(outcome.token_id)
-            self._grammars.append(slot, outcome.token_id)
+            try:
+                self._slots.state(slot).append(outcome.token_id)
+                self._grammars.append(slot, outcome.token_id)
+            except Exception:  # the step cannot be done again: others have taken theirs in
+                logger.exception("a token that was drawn cannot be remembered; its sequence is ended")
+                errors[i] = SAMPLING_FAILED
+                continue
             sampled[i] = (outcome.token_id,), () if outcome.logprob is None else (outcome.logprob,)
         return sampled
 

@@ -1,7 +1,7 @@
 """Sampling: what token comes next, and how probable it was."""
 
 from octavo.sampling.native_sampler import NativeSampler
-from octavo.sampling.row_error import UNUSABLE_LOGITS, RowError
+from octavo.sampling.row_error import SAMPLING_FAILED, UNUSABLE_LOGITS, RowError
 from octavo.sampling.sampler import (
     RowOutcome,
     RowState,
@@ -13,6 +13,7 @@ from octavo.sampling.sampler import (
 )
 
 __all__ = [
+    "SAMPLING_FAILED",
     "UNUSABLE_LOGITS",
     "NativeSampler",
     "RowError",

@@ -13,6 +13,8 @@ from octavo.server import chat, completions, metrics, models, probes, tokenize
 from octavo.server.auth import Keys, require_key
 from octavo.server.boundary import Boundary
 from octavo.server.errors import ApiError, as_api_error, error_response
+from octavo.server.hosts import Hosts
+from octavo.server.openapi import describe, failures
 from octavo.server.record import record_of
 from octavo.server.state import ServerState
 
@@ -30,17 +32,17 @@ def build_app(state: ServerState, keys: Keys) -> FastAPI:
     )
     app.state.server = state
     app.state.keys = keys
-    app.include_router(probes.router)
+    app.include_router(probes.router, responses=failures(421))
     # Default deny: whatever is not a probe goes in here, behind the key.
     routers = (chat.router, completions.router, models.router, tokenize.router, metrics.router)
     for router in (*routers, schema_router(app)):
-        app.include_router(router, dependencies=[Depends(require_key)])
+        app.include_router(router, dependencies=[Depends(require_key)], responses=failures(401, 421, 500))
     app.add_exception_handler(OctavoError, _of_octavo)
     app.add_exception_handler(HTTPException, _of_http)
     if state.options.cors_origins is not None:
         origins = [origin.strip() for origin in state.options.cors_origins.split(",")]
         app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
-    app.add_middleware(Boundary, state=state)
+    app.add_middleware(Boundary, state=state, hosts=Hosts.from_options(state.options))
     return app
 
 
@@ -50,7 +52,7 @@ def schema_router(app: FastAPI) -> APIRouter:
 
     @router.get("/openapi.json", include_in_schema=False)
     async def openapi() -> dict[str, Any]:
-        return app.openapi()
+        return describe(app, app.state.server)
 
     return router
 
@@ -68,5 +70,5 @@ async def _of_http(request: Request, error: Exception) -> Response:
 
 
 def _answer(request: Request, error: ApiError) -> Response:
-    record_of(request).error = error
+    record_of(request).note_error(error)
     return error_response(error)

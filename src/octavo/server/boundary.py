@@ -1,20 +1,23 @@
-"""The outermost layer: every request gets an id and a record, and no exception gets out."""
+"""The outermost layer: every request gets an id and a record, is meant for us, and no exception gets out."""
 
 import secrets
 from collections.abc import MutableMapping
 from typing import Any
 
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from octavo.server.errors import ClientGone, as_api_error, error_response
+from octavo.server.hosts import Hosts
 from octavo.server.record import RequestRecord
 from octavo.server.state import ServerState
 
 
 class Boundary:
-    def __init__(self, app: ASGIApp, state: ServerState) -> None:
+    def __init__(self, app: ASGIApp, state: ServerState, hosts: Hosts) -> None:
         self._app = app
         self._state = state
+        self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -30,12 +33,19 @@ class Boundary:
             await send(message)
 
         try:
+            self._hosts.check(scope)
             await self._app(scope, receive, send_with_id)
         except ClientGone:
             pass
         except Exception as error:
-            record.error = as_api_error(error, request_id)
+            response = _response(error, record)
             if record.status is None:
-                await error_response(record.error)(scope, receive, send_with_id)
+                await response(scope, receive, send_with_id)
         finally:
             record.close(scope, self._state.tracing)
+
+
+def _response(error: Exception, record: RequestRecord) -> Response:
+    answer = as_api_error(error, record.request_id)
+    record.note_error(answer)
+    return error_response(answer)

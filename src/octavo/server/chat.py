@@ -17,7 +17,7 @@ from octavo.server.errors import unsupported
 from octavo.server.generation import Asked, Generation, raise_if_failed
 from octavo.server.logprobs import chat_logprobs, prompt_logprobs
 from octavo.server.messages import render
-from octavo.server.openapi import json_body
+from octavo.server.openapi import EVENTS, GENERATION_ERRORS, failures, json_body
 from octavo.server.record import record_of
 from octavo.server.sampling_request import chat_params
 from octavo.server.schema import ChatRequest
@@ -29,7 +29,11 @@ from octavo.server.usage import explanation, usage, usage_of
 router = APIRouter()
 
 
-@router.post("/v1/chat/completions", openapi_extra=json_body(ChatRequest))
+@router.post(
+    "/v1/chat/completions",
+    openapi_extra=json_body(ChatRequest),
+    responses={200: EVENTS, **failures(*GENERATION_ERRORS)},
+)
 async def chat_completions(request: Request) -> Response:
     state: ServerState = request.app.state.server
     state.check_ready()

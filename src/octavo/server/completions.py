@@ -17,7 +17,7 @@ from octavo.server.constraint import constraint
 from octavo.server.errors import invalid, unsupported
 from octavo.server.generation import Asked, Generation, raise_if_failed
 from octavo.server.logprobs import LegacyLogprobs, joined, prompt_logprobs
-from octavo.server.openapi import json_body
+from octavo.server.openapi import EVENTS, GENERATION_ERRORS, failures, json_body
 from octavo.server.record import record_of
 from octavo.server.sampling_request import completion_params
 from octavo.server.schema import CompletionRequest
@@ -29,7 +29,11 @@ from octavo.server.usage import explanation, usage, usage_of
 router = APIRouter()
 
 
-@router.post("/v1/completions", openapi_extra=json_body(CompletionRequest))
+@router.post(
+    "/v1/completions",
+    openapi_extra=json_body(CompletionRequest),
+    responses={200: EVENTS, **failures(*GENERATION_ERRORS)},
+)
 async def completions(request: Request) -> Response:
     state: ServerState = request.app.state.server
     state.check_ready()

@@ -88,6 +88,7 @@ class Generation:
 
     async def prepare(self, prompts: Sequence[Prompt], format: AnswerFormat | None = None) -> None:
         """Everything is checked and tokenised before anything is asked of the engine."""
+        self.state.admission.check_size(len(prompts))
         num_chars = sum(len(prompt) for prompt in prompts)
         prepared = await self.timed(self.state.in_thread(num_chars, self._prepare_all, prompts, format))
         self.check_client()

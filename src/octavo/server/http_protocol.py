@@ -1,52 +1,87 @@
-"""uvicorn's HTTP/1.1, with bounds on the head of a request: how large it is, and how long it takes."""
+"""uvicorn's HTTP/1.1, with bounds on what nobody asked for: heads that are large or slow, bodies that go on
+after the answer, connections that never say anything."""
 
 import asyncio
 import json
+from collections import deque
 from http import HTTPStatus
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 MAX_HEAD_BYTES = 64 << 10
 HEAD_SECONDS = 20.0
+# Of a body whose request has had its answer. To close at once could cost the client that answer.
+MAX_LEFT_BYTES = 1 << 20
+LEFT_SECONDS = 5.0
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """Counts what arrives between the first byte of a request and the end of its headers."""
+    """Counts what arrives between the first byte of a request and the end of its headers, and what arrives
+    of a body that will not be read. One timer at a time is enough: a request is in one phase."""
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
         self._in_body = False
-        self._head_bytes = 0
-        self._head_timer: asyncio.TimerHandle | None = None
+        self._num_bytes = 0  # of a head, or of what is left
+        self._timer: asyncio.TimerHandle | None = None
+        self._unanswered: deque[RequestResponseCycle] = deque()  # but for the first ones
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        # As after an answer: uvicorn leaves those alone who have not asked anything yet.
+        self.timeout_keep_alive_task = self.loop.call_later(
+            self.timeout_keep_alive, self.timeout_keep_alive_handler
+        )
 
     def data_received(self, data: bytes) -> None:
         if not self._in_body:
-            if self._head_timer is None:
-                self._head_timer = self.loop.call_later(HEAD_SECONDS, self._cut)
-            self._head_bytes += len(data)
+            self._start_timer(HEAD_SECONDS)
+            self._num_bytes += len(data)
+        elif self.cycle.response_complete:
+            self._num_bytes += len(data)
+            if self._num_bytes > MAX_LEFT_BYTES:
+                self._cut()
+                return
         super().data_received(data)
-        if not self._in_body and self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+        if not self._in_body and self._num_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the headers are too large")
 
     def on_headers_complete(self) -> None:
+        super().on_headers_complete()  # raises if the URL is none: then there is no request
+        while self._unanswered and self._unanswered[0].response_complete:
+            self._unanswered.popleft()
+        self._unanswered.append(self.cycle)
         self._in_body = True
-        self._head_done()
-        super().on_headers_complete()
+        self._phase_done()
 
     def on_message_complete(self) -> None:
         self._in_body = False
+        self._phase_done()
         super().on_message_complete()
 
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._in_body and self.cycle.response_complete:
+            self._start_timer(LEFT_SECONDS)
+
     def connection_lost(self, exc: Exception | None) -> None:
-        self._head_done()
+        self._phase_done()
         super().connection_lost(exc)
+        # uvicorn tells the last request only, and the one that is being answered may be another.
+        for cycle in self._unanswered:
+            cycle.disconnected = cycle.disconnected or not cycle.response_complete
+            cycle.message_event.set()
+        self._unanswered.clear()
 
     def send_400_response(self, msg: str) -> None:
         """uvicorn's answer to what is no HTTP, in our words."""
         self._refuse(HTTPStatus.BAD_REQUEST, "this is not a valid HTTP request")
 
     def _refuse(self, status: HTTPStatus, message: str) -> None:
+        if self._owes_an_answer():
+            self._cut()
+            return
         error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
         body = json.dumps({"error": error}).encode()
         head = (
@@ -56,13 +91,23 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.transport.write(head.encode() + body)
         self._cut()
 
-    def _head_done(self) -> None:
-        self._head_bytes = 0
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+    def _owes_an_answer(self) -> bool:
+        """To another request, or one that has begun: words of ours would be taken for a part of it."""
+        if self.cycle is None or self.cycle.response_complete:
+            return False
+        return self.cycle.response_started or bool(self.pipeline) or not self._in_body
+
+    def _start_timer(self, seconds: float) -> None:
+        if self._timer is None:
+            self._timer = self.loop.call_later(seconds, self._cut)
+
+    def _phase_done(self) -> None:
+        self._num_bytes = 0
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _cut(self) -> None:
-        self._head_done()
+        self._phase_done()
         if not self.transport.is_closing():
             self.transport.close()

@@ -51,13 +51,18 @@ class Admission:
         if self.num_sequences >= self._max_sequences:
             raise self._refusal()
 
-    def enter(self, num_sequences: int, num_tokens: int) -> None:
-        """Claim room, which must be given back with `leave`."""
+    def check_size(self, num_sequences: int) -> None:
+        """Before anything is made of a request: could it ever wait here?"""
         if num_sequences > self._max_sequences:
             raise invalid(
                 f"the request asks for {counted(num_sequences, 'sequence')};"
-                f" at most {self._max_sequences} may wait"
+                f" at most {self._max_sequences} may wait",
+                "prompt",
             )
+
+    def enter(self, num_sequences: int, num_tokens: int) -> None:
+        """Claim room, which must be given back with `leave`."""
+        self.check_size(num_sequences)
         if num_tokens > self._max_tokens:
             raise invalid(
                 f"the prompts have {counted(num_tokens, 'token')}; at most {self._max_tokens} may wait",

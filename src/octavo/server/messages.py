@@ -7,8 +7,10 @@ import msgspec
 
 from octavo.dialect.told import in_plain_words
 from octavo.server.errors import invalid, unsupported
-from octavo.server.schema import ContentPart, Message, TemplateFields, ToolCall
-from octavo.server.state import ServerState
+from octavo.server.schema import TEXT_PARTS, ContentPart, Message, TemplateFields, ToolCall
+from octavo.server.state import LONG_TEXT, ServerState
+
+TURN_CHARS = 64  # a message costs a template as much as so many characters cost a tokenizer
 
 
 async def render(
@@ -43,7 +45,10 @@ async def render(
             **kwargs,
         )
 
-    return await state.in_thread(sum(len(str(message["content"])) for message in plain), run)
+    # Variables and calls of tools can be of any size. Other messages are their texts, and a turn of a loop.
+    is_odd = bool(kwargs) or any("tool_calls" in message for message in plain)
+    num_chars = sum(TURN_CHARS + sum(map(len, message.values())) for message in plain)
+    return await state.in_thread(LONG_TEXT if is_odd else num_chars, run)
 
 
 def template_message(message: Message, where: str) -> dict[str, Any]:
@@ -72,7 +77,7 @@ def _text(content: str | list[ContentPart] | None, where: str) -> str:
     texts = []
     for index, part in enumerate(content):
         text = part.refusal if part.type == "refusal" else part.text
-        if part.type not in ("text", "refusal", "input_text", "output_text"):
+        if part.type not in TEXT_PARTS:
             raise unsupported(f"{where}[{index}]", f"content of the type {part.type[:40]!r}")
         if text is None:
             raise invalid(f"{where}[{index}]: the part has no text", f"{where}[{index}]")

@@ -4,6 +4,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
+from octavo.server.openapi import failures
 from octavo.server.state import ServerState
 
 router = APIRouter()
@@ -14,7 +15,7 @@ async def models(request: Request) -> dict[str, Any]:
     return {"object": "list", "data": [_described(request.app.state.server)]}
 
 
-@router.get("/v1/models/{model_id:path}")
+@router.get("/v1/models/{model_id:path}", responses=failures(404))
 async def model(request: Request, model_id: str) -> dict[str, Any]:
     state: ServerState = request.app.state.server
     state.check_model(model_id)

@@ -10,16 +10,19 @@ from octavo.server.state import ServerState
 router = APIRouter()
 
 
-@router.get("/livez")
+NOT_WELL: dict[int | str, dict[str, Any]] = {503: {"description": "not now"}}
+
+
+@router.get("/livez", responses=NOT_WELL)
 async def livez(request: Request) -> JSONResponse:
     """Not live: no step can run and none will. Restart me."""
     state: ServerState = request.app.state.server
     return _answer(state.service.is_live, {"status": "live" if state.service.is_live else "dead"})
 
 
-@router.get("/readyz")
-@router.get("/healthz")
-@router.get("/health")
+@router.get("/readyz", responses=NOT_WELL)
+@router.get("/healthz", responses=NOT_WELL)
+@router.get("/health", responses=NOT_WELL)
 async def readyz(request: Request) -> JSONResponse:
     """Not ready: send requests elsewhere."""
     state: ServerState = request.app.state.server

@@ -33,7 +33,8 @@ class RequestRecord:
     ) -> None:
         self.request_id = request_id
         self.status: int | None = None
-        self.error: ApiError | None = None
+        self.error_code: str | None = None
+        self.error_id: str | None = None
         self.num_prompt = self.num_cached = self.num_completion = 0
         self.first_token_seconds: float | None = None
         self.queue_seconds: float | None = None  # the longest of its sequences'
@@ -81,6 +82,12 @@ class RequestRecord:
                     self._metrics.inter_token_latency.observe(now - latest)
             if update.finish_reason is not None:
                 self._note_finish(update.request_id, update.choice, update.finish_reason, now)
+
+    def note_error(self, error: ApiError) -> None:
+        """Not the error itself: it knows the frames it came through, which know the body and this record, so
+        that all of it would stay until the garbage collector finds the circle."""
+        self.error_code = error.code or error.kind
+        self.error_id = error.error_id
 
     def end_sequences(self) -> None:
         """What has not finished will not be waited for."""
@@ -139,8 +146,8 @@ class RequestRecord:
             "status": self.status,
             "seconds": round(seconds, 6),
         }
-        if self.error is not None:
-            fields |= {"error": self.error.code or self.error.kind, "error_id": self.error.error_id}
+        if self.error_code is not None:
+            fields |= {"error": self.error_code, "error_id": self.error_id}
         if self._reasons:
             rate = round(self.num_completion / seconds, 2) if seconds > 0 else 0.0
             fields |= {
@@ -160,7 +167,7 @@ class RequestRecord:
             "http.request.method": method,
             "http.route": route,
             "http.response.status_code": self.status,
-            "error.type": None if self.error is None else self.error.code or self.error.kind,
+            "error.type": self.error_code,
             "octavo.request_id": self.request_id,
         }
         if self._reasons:

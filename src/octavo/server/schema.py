@@ -1,13 +1,45 @@
 """Requests as clients write them. Unknown fields are tolerated, known ones are checked strictly:
-a number is a number, not a string of one. Ranges are checked at the one door, `frontend.intake`."""
+a number is a number, not a string of one. Ranges are checked at the one door, `frontend.intake`.
 
-from typing import Annotated, Any, Literal
+A body is checked by the event loop, so that no body may take long. Lists end at their first wrong item: each
+that pydantic collects costs more than a kilobyte, and a body has room for a million.
+"""
+
+from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic
-from pydantic import Field
+from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
 
-TokenIds = list[int]
+from octavo.frontend.intake import Limits
+
+MAX_MESSAGES = 8192
 MAX_TOOLS = 128
+MAX_SALT = 256  # characters: the prefix cache keeps it as long as a page of it
+MAX_PROMPTS = 16384  # far more than may wait, which `limits.Admission` says
+
+Item = TypeVar("Item")
+Quick = Annotated[list[Item], Field(fail_fast=True)]
+Prompts = Annotated[list[Item], Field(fail_fast=True, max_length=MAX_PROMPTS)]
+TokenIds = Quick[int]
+
+
+def _few_entries(value: Any) -> Any:
+    """Before the entries are looked at: dicts have no first wrong one."""
+    if isinstance(value, dict) and len(value) > Limits.max_logit_bias:
+        raise PydanticCustomError("too_long", f"at most {Limits.max_logit_bias} entries are allowed")
+    return value
+
+
+Biases = Annotated[dict[str, float], BeforeValidator(_few_entries)]
+
+
+TEXT_PARTS = ("text", "refusal", "input_text", "output_text")
+
+
+def _needs(**types: Any) -> list[dict[str, Any]]:
+    """For the description: each of the fields, with its type, would do. (`null` is as good as nothing.)"""
+    return [{"required": [name], "properties": {name: {"type": kind}}} for name, kind in types.items()]
 
 
 class WireModel(pydantic.BaseModel, strict=True, extra="ignore", allow_inf_nan=False):
@@ -55,9 +87,9 @@ class SamplingFields(WireModel):
     temperature: float | None = None
     top_p: float | None = None
     n: int | None = None
-    stop: str | list[str] | None = None
+    stop: str | Quick[str] | None = None
     seed: int | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: Biases | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     stream: bool | None = None
@@ -76,7 +108,9 @@ class SamplingFields(WireModel):
     return_token_ids: bool | None = None
     priority: int | None = Field(None, description="smaller is more urgent")
     timeout: float | None = Field(None, description="seconds after which the request is ended")
-    cache_salt: str | None = Field(None, description="prompts share cached prefixes within a salt only")
+    cache_salt: Annotated[str, Field(max_length=MAX_SALT)] | None = Field(
+        None, description="prompts share cached prefixes within a salt only"
+    )
     octavo: bool | OctavoOptions | None = Field(None, description="explain the answer")
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
@@ -99,7 +133,7 @@ class SamplingFields(WireModel):
 
 
 class CompletionRequest(SamplingFields):
-    prompt: str | list[str] | TokenIds | list[TokenIds]
+    prompt: str | Prompts[str] | TokenIds | Prompts[TokenIds]
     echo: bool | None = None
     logprobs: int | None = None
     add_special_tokens: bool | None = None
@@ -108,7 +142,7 @@ class CompletionRequest(SamplingFields):
 
 
 class ContentPart(WireModel):
-    type: str
+    type: str = Field(json_schema_extra={"enum": list(TEXT_PARTS)})
     text: str | None = None
     refusal: str | None = None
 
@@ -124,14 +158,17 @@ class ToolCall(WireModel):
     function: FunctionCall
 
 
-class Message(WireModel):
+SAYS_SOMETHING = {"anyOf": _needs(content=["string", "array"], tool_calls="array", refusal="string")}
+
+
+class Message(WireModel, json_schema_extra=SAYS_SOMETHING):
     role: Literal["developer", "system", "user", "assistant", "tool", "function"]
-    content: str | list[ContentPart] | None = None
+    content: str | Quick[ContentPart] | None = None
     name: str | None = None
     refusal: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Quick[ToolCall] | None = None
     tool_call_id: str | None = None
 
 
@@ -159,6 +196,9 @@ class NamedTool(WireModel):
     function: ChosenFunction
 
 
+Messages = Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
+
+
 class TemplateFields(WireModel):
     """How messages become a prompt."""
 
@@ -169,7 +209,7 @@ class TemplateFields(WireModel):
 
 
 class ChatRequest(SamplingFields, TemplateFields):
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Messages
     max_completion_tokens: int | None = Field(None, description="wins over max_tokens")
     logprobs: bool | None = None
     top_logprobs: int | None = None
@@ -179,15 +219,15 @@ class ChatRequest(SamplingFields, TemplateFields):
     parallel_tool_calls: bool | None = Field(None, description="false: one call at most")
     functions: list[Any] | None = Field(None, description="not supported")
     function_call: Any = Field(None, description="not supported")
-    modalities: list[str] | None = Field(None, description="only text")
+    modalities: Quick[str] | None = Field(None, description="only text")
     audio: Any = Field(None, description="not supported")
     web_search_options: Any = Field(None, description="not supported")
 
 
-class TokenizeRequest(TemplateFields):
+class TokenizeRequest(TemplateFields, json_schema_extra={"oneOf": _needs(prompt="string", messages="array")}):
     model: str | None = None
     prompt: str | None = None
-    messages: list[Message] | None = None
+    messages: Messages | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
 

@@ -1,7 +1,6 @@
 """Start the server. The port answers at once, and the engine starts while the rest is being imported."""
 
 import asyncio
-import ipaddress
 import logging
 import os
 import socket
@@ -14,6 +13,7 @@ from octavo.errors import ConfigError
 from octavo.observe.logs import make_handler
 from octavo.observe.tracing import check_endpoint
 from octavo.server.early import EarlyAnswers
+from octavo.server.loopback import is_loopback
 from octavo.server.stopping import Stopping
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def serve(options: EngineOptions, server_options: ServerOptions) -> int:
     listener = listen(server_options)
     host, port = listener.getsockname()[:2]
     logger.info("listening on %s, port %d", host, port)
-    if not _is_local(host) and server_options.api_key is None and server_options.api_key_file is None:
+    if not is_loopback(host) and server_options.api_key is None and server_options.api_key_file is None:
         logger.warning("anybody who reaches %s may use this server: set an API key", host)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(options, server_options, listener))
@@ -101,7 +101,3 @@ def _open(options: EngineOptions, server_options: ServerOptions) -> "RunningServ
     from octavo.server.running import RunningServer
 
     return RunningServer.open(options, server_options)
-
-
-def _is_local(host: str) -> bool:
-    return ipaddress.ip_address(host).is_loopback

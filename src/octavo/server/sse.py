@@ -116,11 +116,16 @@ class EventStream(StreamingResponse):
                     events.append(PING)
             except Exception as error:
                 is_done = True
-                generation.record.error = as_api_error(error, generation.record.request_id)
-                events += (error_event(generation.record.error), DONE)
+                events += (self._failure(error), DONE)
             body = b"".join(events)
             if body:
                 await self._write(send, body)
+
+    def _failure(self, error: Exception) -> bytes:
+        record = self._generation.record
+        answer = as_api_error(error, record.request_id)
+        record.note_error(answer)
+        return error_event(answer)
 
     async def _write(self, send: Send, body: bytes) -> None:
         self._is_writing = True

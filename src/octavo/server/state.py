@@ -28,6 +28,7 @@ from octavo.text.tokenizer import Tokenizer
 
 TEXT_THREADS = 2  # tokenizers lets go of the interpreter's lock: these run beside the event loop
 SHORT_TEXT = 4096  # characters that are sooner tokenised than handed to another thread
+LONG_TEXT = SHORT_TEXT + 1
 
 Result = TypeVar("Result")
 

@@ -3,19 +3,22 @@
 from typing import Any
 
 from fastapi import APIRouter, Request
+from starlette.responses import Response
 
 from octavo.server.body import read_request
 from octavo.server.errors import invalid
 from octavo.server.messages import render
-from octavo.server.openapi import json_body
+from octavo.server.openapi import BODY_ERRORS, failures, json_body
 from octavo.server.schema import DetokenizeRequest, TokenizeRequest
+from octavo.server.sse import encode
 from octavo.server.state import ServerState
+from octavo.text.tokenizer import Tokenizer
 
 router = APIRouter()
 
 
-@router.post("/tokenize", openapi_extra=json_body(TokenizeRequest))
-async def tokenize(request: Request) -> dict[str, Any]:
+@router.post("/tokenize", openapi_extra=json_body(TokenizeRequest), responses=failures(*BODY_ERRORS, 408))
+async def tokenize(request: Request) -> Response:
     state: ServerState = request.app.state.server
     body = await read_request(request, TokenizeRequest, state.options.max_body)
     state.check_model(body.model)
@@ -25,28 +28,36 @@ async def tokenize(request: Request) -> dict[str, Any]:
         text, adds = await render(state, body.messages, body), bool(body.add_special_tokens)
     else:
         text, adds = body.prompt or "", body.add_special_tokens is not False
-    tokenizer = state.model.tokenizer
-    ids = await state.in_thread(len(text), lambda: tokenizer.encode(text, add_special_tokens=adds))
     facts = state.service.facts
-    return {
-        "count": len(ids),
-        "max_model_len": None if facts is None else facts.max_model_len,
-        "tokens": ids,
-        "token_strs": [tokenizer.token_text(i) for i in ids] if body.return_token_strs else None,
-    }
+
+    def answer() -> bytes:
+        tokenizer = state.model.tokenizer
+        ids = tokenizer.encode(text, add_special_tokens=adds)
+        content = {
+            "count": len(ids),
+            "max_model_len": None if facts is None else facts.max_model_len,
+            "tokens": ids,
+            "token_strs": [tokenizer.token_text(i) for i in ids] if body.return_token_strs else None,
+        }
+        return encode(content)
+
+    # The whole answer, since it may be longer than the text: nothing of it is left to the event loop.
+    return Response(await state.in_thread(len(text), answer), media_type="application/json")
 
 
-@router.post("/detokenize", openapi_extra=json_body(DetokenizeRequest))
-async def detokenize(request: Request) -> dict[str, Any]:
+@router.post("/detokenize", openapi_extra=json_body(DetokenizeRequest), responses=failures(*BODY_ERRORS, 408))
+async def detokenize(request: Request) -> Response:
     state: ServerState = request.app.state.server
     body = await read_request(request, DetokenizeRequest, state.options.max_body)
     state.check_model(body.model)
-    tokenizer = state.model.tokenizer
-    if any(not 0 <= token_id < tokenizer.vocab_size for token_id in body.tokens):
+    answer = await state.in_thread(len(body.tokens), _detokenized, state.model.tokenizer, body.tokens)
+    return Response(answer, media_type="application/json")
+
+
+def _detokenized(tokenizer: Tokenizer, token_ids: list[int]) -> bytes:
+    if any(not 0 <= token_id < tokenizer.vocab_size for token_id in token_ids):
         raise invalid(f"tokens: ids are whole numbers from 0 to {tokenizer.vocab_size - 1}", "tokens")
-    decode = tokenizer.decode
-    text = await state.in_thread(len(body.tokens), lambda: decode(body.tokens, skip_special_tokens=False))
-    return {"prompt": text}
+    return encode({"prompt": tokenizer.decode(token_ids, skip_special_tokens=False)})
 
 
 @router.get("/tokenizer_info")

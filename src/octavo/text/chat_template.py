@@ -1,5 +1,6 @@
 """Messages to a prompt, by the template that came with the checkpoint."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -14,6 +15,8 @@ from octavo.text.template_sandbox import BoundedEnvironment, Budget, LimitExceed
 MAX_SECONDS = 2.0
 MAX_CHARS = 4_000_000  # about a million tokens
 MAX_TEMPLATE_CHARS = 200_000  # the longest in use have a tenth of that
+MAX_DEPTH = 100  # of lists and objects in one another
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 _CUT_MARK = "[the text to continue ends here] "  # ends in a space to see whether the template trims
 
@@ -52,6 +55,7 @@ class ChatTemplate:
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
+        /,  # so that `self` is a variable like any other
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
@@ -100,13 +104,13 @@ class ChatTemplate:
         except LimitExceeded as error:
             raise TemplateError(f"The chat template was stopped: {error}.") from error
         except Refusal as error:
-            raise TemplateError(f"The chat template does not take these messages: {error}") from error
+            raise TemplateError(f"The chat template does not take these messages: {_words(error)}") from error
         except SecurityError as error:
-            raise TemplateError(f"The chat template tried what no template may: {error}") from error
+            raise TemplateError(f"The chat template tried what no template may: {_words(error)}") from error
         except Exception as error:  # whatever a template can provoke
             raise TemplateError(
-                f"The chat template failed on these messages ({type(error).__name__}: {error}). Check roles, "
-                "content and tool calls against what the model's card shows."
+                f"The chat template failed on these messages ({type(error).__name__}: {_words(error)}). "
+                "Check roles, content and tool calls against what the model's card shows."
             ) from error
         return "".join(pieces)
 
@@ -158,7 +162,12 @@ def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
     return {"thinking": reasoning, **message, "reasoning_content": reasoning}
 
 
-def _plain(value: Any) -> Any:
+def _words(error: Exception) -> str:
+    """Clients read this: where an object lies in memory is not for them."""
+    return _ADDRESS.sub("", str(error))
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
     """A copy in JSON's types only: a template must not get at methods of anything else."""
     if value is None or type(value) in (str, int, float, bool):
         return value
@@ -168,10 +177,12 @@ def _plain(value: Any) -> Any:
         return int.__int__(value)
     if isinstance(value, float):
         return float.__float__(value)
+    if depth > MAX_DEPTH:
+        raise TemplateError(f"Messages, tools and template variables have at most {MAX_DEPTH} levels.")
     if isinstance(value, Mapping):
-        return {_plain(key): _plain(item) for key, item in value.items()}
+        return {_plain(key, depth + 1): _plain(item, depth + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [_plain(item, depth + 1) for item in value]
     raise TemplateError(
         f"Messages, tools and template variables hold plain JSON values, not {type(value).__name__}."
     )

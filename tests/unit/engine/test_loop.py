@@ -112,6 +112,7 @@ def test_deep_nesting_is_dropped(wired: Wired) -> None:
         {"prompt_ids": (-1,)},
         {"prompt_ids": (1 << 63,)},
         {"resume_ids": (1 << 40,)},
+        {"stop_ids": (1 << 63,)},
         {"params": SamplingParams(seed=0)},
         {"params": SamplingParams(max_tokens=3)},
         {"params": SamplingParams(max_tokens=3, seed=0, logit_bias={999: 1.0})},

@@ -7,7 +7,7 @@ import pytest
 
 from octavo.errors import TemplateError
 from octavo.text.assets import TextAssets
-from octavo.text.chat_template import MAX_TEMPLATE_CHARS, ChatTemplate
+from octavo.text.chat_template import MAX_DEPTH, MAX_TEMPLATE_CHARS, ChatTemplate
 
 USER = {"role": "user", "content": "hi"}
 SIMPLE = (
@@ -87,6 +87,23 @@ def test_templates_see_plain_values_only() -> None:
     assert template(source).render([{"role": Role.USER, "content": ""}]) == "userFalse"
     with pytest.raises(TemplateError, match="plain JSON values, not object"):
         template(source).render([{"role": "user", "content": object()}])
+
+
+def test_variables_have_any_name_and_a_bounded_depth() -> None:
+    assert template("{{ self_ }}{{ context }}").render([USER], self=1, context=2, self_=3) == "32"
+    nested: Any = "x"
+    for _ in range(MAX_DEPTH):
+        nested = [nested]
+    assert template("{{ a is defined }}").render([USER], a=nested) == "True"
+    with pytest.raises(TemplateError, match="at most 100 levels"):
+        template(SIMPLE).render([USER], a=[[nested]])
+
+
+def test_no_address_is_told() -> None:
+    with pytest.raises(TemplateError, match="does not take") as caught:
+        template("{{ raise_exception(strftime_now) }}").render([USER])
+    assert "<function" in str(caught.value)
+    assert "0x" not in str(caught.value)
 
 
 @pytest.mark.parametrize("messages", [[], "hi", [1], {"role": "user"}])

@@ -1,0 +1,194 @@
+"""The boundary around each request: whatever goes wrong with one, its neighbours get the very bits that they
+would have got without it, and the engine goes on. Model, kernels and scheduler are the real ones."""
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import octavo.runner.model_runner
+import octavo.runner.worker
+from octavo.checkpoint import open_checkpoint
+from octavo.config import EngineOptions
+from octavo.engine.build import build_engine
+from octavo.engine.core import EngineCore
+from octavo.kernels.library import find_library
+from octavo.plan import StepPlan, StepResult
+from octavo.protocol import FinishReason, GenerateRequest, SamplingParams, TokenOutput
+from octavo.runner.model_runner import ModelRunner
+from octavo.sampling import NativeSampler, TorchSampler
+from octavo.sampling.sampler import RowState
+
+NUM_NEIGHBOURS = 8
+NUM_TOKENS = 12
+VICTIM_SEED = 666
+STOP_IDS = (256,)
+
+SAMPLERS = {"native": NativeSampler, "torch": lambda engine: TorchSampler()}
+
+pytestmark = pytest.mark.skipif(
+    find_library() is None, reason="only native kernels compute rows alike in any batch"
+)
+
+
+class Fault:
+    """Raises in every call that has to do with the victim, once it has let `spared` of them pass."""
+
+    def __init__(self, spared: int) -> None:
+        self.spared = spared
+        self.has_struck = False
+        self._slots: set[int] = set()  # of the victim, while it has one
+        self._is_in_plan = False
+
+    def watch(self, execute: Callable[..., StepResult]) -> Callable[..., StepResult]:
+        """Around what carries out a plan: is the victim in it?"""
+
+        def watched(runner: ModelRunner, plan: StepPlan) -> StepResult:
+            self._slots -= set(plan.closed)
+            self._slots |= {opened.slot for opened in plan.opened if opened.params.seed == VICTIM_SEED}
+            self._is_in_plan = any(piece.slot in self._slots for piece in plan.slices)
+            return execute(runner, plan)
+
+        return watched
+
+    def around(self, function: Callable[..., Any], concerns: Callable[..., bool] | None = None) -> Any:
+        """`concerns` tells from a call's arguments whether it is the victim's; without, the plan tells."""
+
+        def faulty(*arguments: Any, **keywords: Any) -> Any:
+            if self._is_in_plan if concerns is None else concerns(*arguments):
+                if self.spared <= 0:
+                    self.has_struck = True
+                    raise RuntimeError("a fault")
+                self.spared -= 1
+            return function(*arguments, **keywords)
+
+        return faulty
+
+
+def of_victim(state: RowState, *_: Any) -> bool:
+    return state.params.seed == VICTIM_SEED
+
+
+def opens_victim(_: RowState, opening: Any) -> bool:
+    return bool(opening.params.seed == VICTIM_SEED)
+
+
+def has_seed(seed: int, *_: Any) -> bool:
+    return seed == VICTIM_SEED
+
+
+# Every place where something is done for one request, or for a batch with it. Owner None: the runner.
+SITES: dict[str, tuple[Any, str, Callable[..., bool] | None]] = {
+    "opening a slot": (RowState, "__init__", opens_victim),
+    "remembering a token": (RowState, "append", of_victim),
+    "asking what is banned": (RowState, "bans_stop_at", of_victim),
+    "noise": (octavo.sampling.sampler, "noise_key", has_seed),
+    "noise of the native sampler": (octavo.sampling.native_sampler, "noise_key", has_seed),
+    "building the batch": (octavo.runner.model_runner, "build_batch", None),
+    "the model": (None, "_forward", None),
+    "the vocabulary": (None, "_logits", None),
+    "looking for bad numbers": (ModelRunner, "_unusable", None),
+    "scoring the prompt": (ModelRunner, "_score_slice", None),
+    "drawing": (TorchSampler, "sample_rows", None),
+    "drawing natively": (NativeSampler, "sample_rows", None),
+    "scoring": (TorchSampler, "score_rows", None),
+    "scoring natively": (NativeSampler, "score_rows", None),
+}
+
+NATIVE_ONLY = ("noise of the native sampler", "drawing natively", "scoring natively")
+TORCH_ONLY = ("noise", "drawing", "scoring")
+PROMPT_ONLY = ("opening a slot", "scoring the prompt", "scoring", "scoring natively")  # done once or twice
+
+
+def request(number: int, **params: Any) -> GenerateRequest:
+    prompt = tuple(range(number, number + 20 + 5 * (number % 3)))
+    given = {"seed": number, "temperature": 0.5 * (number % 3), "max_tokens": NUM_TOKENS} | params
+    return GenerateRequest(
+        request_id=f"r{number}", prompt_ids=prompt, params=SamplingParams(**given), stop_ids=STOP_IDS
+    )
+
+
+def neighbours() -> list[GenerateRequest]:
+    more: list[dict[str, Any]] = [
+        {},
+        {"repetition_penalty": 1.3, "logprobs": 2},
+        {"top_p": 0.9, "prompt_logprobs": 1},
+        {"presence_penalty": 1.0, "frequency_penalty": 0.5, "min_tokens": 4},
+    ]
+    return [request(number, **more[number % len(more)]) for number in range(NUM_NEIGHBOURS)]
+
+
+def victim() -> GenerateRequest:
+    return request(
+        100,
+        seed=VICTIM_SEED,
+        temperature=0.9,
+        repetition_penalty=1.2,
+        logprobs=1,
+        prompt_logprobs=1,
+        min_tokens=6,
+    )
+
+
+def run(core: EngineCore, requests: list[GenerateRequest]) -> dict[str, list[TokenOutput]]:
+    """All outputs, without what differs from run to run."""
+    for one in requests:
+        core.handle(one)
+    outputs: dict[str, list[TokenOutput]] = {one.request_id: [] for one in requests}
+    while core.has_unfinished:
+        for output in core.step().outputs:
+            outputs[output.request_id].append(output)
+        core.check()
+    stats = core.stats()
+    assert stats.num_running == stats.num_waiting == 0
+    assert stats.pages_free + stats.pages_idle == stats.pages_total
+    return outputs
+
+
+def answers(outputs: dict[str, list[TokenOutput]]) -> dict[str, Any]:
+    return {
+        name: [
+            [part for output in parts for part in getattr(output, field)]
+            for field in ("token_ids", "logprobs", "prompt_logprobs")
+        ]
+        + [parts[-1].finish, parts[-1].error]
+        for name, parts in outputs.items()
+    }
+
+
+def open_core(checkpoint: Path) -> EngineCore:
+    options = EngineOptions(model=str(checkpoint), kv_memory="4MiB", page_size=32, max_step_tokens=64)
+    return build_engine(open_checkpoint(str(checkpoint)), options, progress=False)[0]
+
+
+@pytest.mark.parametrize(
+    ("site", "spared", "sampler"),
+    [
+        (site, spared, sampler)
+        for site, spared, sampler in itertools.product(SITES, (0, 4), SAMPLERS)
+        if site not in (TORCH_ONLY if sampler == "native" else NATIVE_ONLY)
+        and not (spared and site in PROMPT_ONLY)
+    ],
+)
+def test_a_fault_ends_one_request(
+    tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, site: str, spared: int, sampler: str
+) -> None:
+    monkeypatch.setattr(octavo.runner.worker, "NativeSampler", SAMPLERS[sampler])
+    plain = answers(run(open_core(tiny_checkpoint), neighbours()))
+    owner, name, concerns = SITES[site]
+    fault = Fault(spared)
+    monkeypatch.setattr(ModelRunner, "execute", fault.watch(ModelRunner.execute))
+    core = open_core(tiny_checkpoint)
+    owner = core._execute.__self__ if owner is None else owner  # type: ignore[attr-defined]
+    monkeypatch.setattr(owner, name, fault.around(getattr(owner, name), concerns))
+    mixed = neighbours()
+    mixed.insert(NUM_NEIGHBOURS // 2, victim())
+    disturbed = run(core, mixed)
+    ended = disturbed.pop("r100")
+    assert fault.has_struck
+    assert ended[-1].finish is FinishReason.ERROR
+    assert "a fault" not in (ended[-1].error or "a fault"), "clients read this"
+    assert answers(disturbed) == plain
+    assert answers(run(core, neighbours())) == plain, "afterwards too, from what is cached now"
