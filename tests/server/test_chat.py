@@ -273,7 +273,6 @@ def test_accepted_and_ignored(server: Any) -> None:
         "modalities": ["text"],
         "parallel_tool_calls": True,
         "prompt_cache_key": "k",
-        "reasoning_effort": "low",
         "response_format": {"type": "text"},
         "tool_choice": "none",
     }
