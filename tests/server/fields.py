@@ -267,10 +267,10 @@ def whole(endpoint: str, body: Any) -> Answer:
     return _answer(
         endpoint,
         body["usage"],
-        [choice["message"]["content"] if endpoint == CHAT else choice["text"] for choice in choices],
-        choices,
-        [_logprobs(choice["logprobs"]) for choice in choices],
-        body,
+        texts=[choice["message"]["content"] if endpoint == CHAT else choice["text"] for choice in choices],
+        choices=choices,
+        logprobs=[_logprobs(choice["logprobs"]) for choice in choices],
+        body=body,
     )
 
 
@@ -294,11 +294,12 @@ def streamed(endpoint: str, chunks: list[Any]) -> Answer:
             last["prompt_token_ids"] = pieces[0].get("prompt_token_ids")
         lasts.append(last)
     body = {"octavo": chunks[-1].get("octavo"), "prompt_token_ids": chunks[0].get("prompt_token_ids")}
-    return _answer(endpoint, chunks[-1]["usage"], texts, lasts, logprobs, body)
+    usage = chunks[-1]["usage"]
+    return _answer(endpoint, usage, texts=texts, choices=lasts, logprobs=logprobs, body=body)
 
 
 def _answer(
-    endpoint: str, usage: Any, texts: list[str], choices: list[Any], logprobs: list[Any], body: Any
+    endpoint: str, usage: Any, *, texts: list[str], choices: list[Any], logprobs: list[Any], body: Any
 ) -> Answer:
     explained = body.get("octavo")
     has_prompt = body if endpoint == CHAT else choices[0]

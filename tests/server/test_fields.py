@@ -81,6 +81,13 @@ def change_of(case: Case, plain: Answer) -> Fields:
     return case.beside | (case.change(plain) if callable(case.change) else case.change)
 
 
+def understood(endpoint: str, seen: Any) -> Answer:
+    """What the program for Node has printed of one answer."""
+    if "chunks" in seen:
+        return streamed(endpoint, seen["chunks"])
+    return whole(endpoint, seen["whole"]) if "whole" in seen else seen
+
+
 NAMED = [
     pytest.param(endpoint, case, id=f"{endpoint}-{case.name}-{number}")
     for endpoint, cases in CASES.items()
@@ -129,8 +136,4 @@ def test_the_node_client_hears_the_same(clients: Clients, server: Any, node_fold
     )
     assert done.returncode == 0, done.stderr
     for question, seen, answer in zip(asked, json.loads(done.stdout), expected, strict=True):
-        if "chunks" in seen:
-            seen = streamed(question["endpoint"], seen["chunks"])
-        elif "whole" in seen:
-            seen = whole(question["endpoint"], seen["whole"])
-        assert seen == answer, question
+        assert understood(question["endpoint"], seen) == answer, question
