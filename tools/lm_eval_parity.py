@@ -134,7 +134,7 @@ def main() -> None:
     else:
         theirs = json.loads(options.reference.read_text())
     if options.write is not None:
-        options.write.write_text(json.dumps(theirs, indent=1) + "\n")
+        options.write.write_text(json.dumps(theirs) + "\n")
     ours: dict[str, Results] = {}
     for dtype in options.dtypes:
         with served(file, dtype) as url:
