@@ -87,12 +87,22 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
     choice: int | None = None  # None: every choice
 
 
+class PrefillChunk(msgspec.Struct, frozen=True):
+    """A run of a sequence's tokens that one step computed at once."""
+
+    start: int  # position of the first
+    num_tokens: int
+    seconds: float  # of the whole step, which others may have shared
+
+
 class Timings(msgspec.Struct, frozen=True):
     """Seconds a sequence spent; preempted time counts where it fell."""
 
     queue: float
     prefill: float
     decode: float
+    chunks: tuple[PrefillChunk, ...] = ()  # the first ones, with those that a preemption made necessary
+    num_chunks_left_out: int = 0
 
 
 class TokenOutput(msgspec.Struct, frozen=True, kw_only=True):

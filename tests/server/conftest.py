@@ -73,15 +73,16 @@ def run_null(tiny_model: ServedModel) -> Callable[..., None]:
 
 @pytest.fixture(scope="session")
 def node_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder where programs for Node find `openai`, if Node is here and the package can be had."""
+    """A folder where programs for Node find their packages, if Node is here and those can be had."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         pytest.skip("Node is not installed")
     folder = tmp_path_factory.mktemp("node")
-    command = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(folder), "openai"]
+    packages = ["openai", "ai", "@ai-sdk/openai-compatible"]
+    command = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(folder), *packages]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        pytest.skip("npm did not install openai in time")
+        pytest.skip("npm did not install the packages in time")
     if done.returncode != 0:
-        pytest.skip(f"npm cannot install openai: {done.stderr.strip()[-200:]}")
+        pytest.skip(f"npm cannot install the packages: {done.stderr.strip()[-200:]}")
     return folder

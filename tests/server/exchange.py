@@ -16,6 +16,7 @@ class Exchange:
         self.is_reading = True
         self.headers: dict[str, str] = {}
         self.content = b""
+        self.writes: list[bytes] = []
         scope = {
             "type": "http",
             "method": "GET" if body is None else "POST",
@@ -46,6 +47,7 @@ class Exchange:
             while not self.is_reading:
                 await asyncio.sleep(0.01)
             self.content += message["body"]
+            self.writes.append(message["body"])
 
     def disconnect(self) -> None:
         self._gone.set()

@@ -19,6 +19,7 @@ from octavo.server import sse
 from octavo.server.app import build_app
 from octavo.server.auth import Keys
 from octavo.server.state import ServedModel, ServerState
+from server.bench_reader import BenchReader
 from server.exchange import Exchange
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -234,6 +235,25 @@ def test_silence_is_filled_with_comments(run: Any, monkeypatch: pytest.MonkeyPat
         assert asked.headers["x-accel-buffering"] == "no"
         bench.service.say("ab", "stop")
         assert (await asked.done()).content.endswith(b"data: [DONE]\n\n")
+
+    run(test)
+
+
+def test_a_comment_costs_no_reader_the_event_behind_it(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "PING_SECONDS", 0.02)
+
+    async def test(bench: Bench) -> None:
+        asked = bench.ask({"prompt": "x", "stream": True})
+        await bench.until(lambda: asked.content.count(b": ping") >= 2)
+        for piece in ("first ", "second "):
+            bench.service.say(piece)
+            await bench.until(lambda: asked.writes[-1] == b": ping\n\n")
+        bench.service.say("third", "stop")
+        await asked.done()
+        reader = BenchReader()
+        for piece in asked.writes:
+            reader.read(piece)
+        assert reader.text == "first second third"
 
     run(test)
 

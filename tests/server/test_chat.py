@@ -222,6 +222,33 @@ def test_the_octavo_block_explains(server: Any) -> None:
     assert (last.choices, last.octavo["engine_restarts"]) == ([], 0)
 
 
+def test_the_octavo_block_tells_every_chunk_of_the_prompt(start: Any) -> None:
+    """Chunks and what was cached are the prompt, and their steps are the time it took, streamed or not."""
+    server = start("--max-step-tokens", "64", "--max-running", "8", "--served-model-name", "tiny")
+    server.wait_until_ready()
+    prompt = "a prompt of several chunks, each of which is told " * 6
+    extra = {"octavo": True}
+
+    def explained(stream: bool, text: str) -> Any:
+        answer = chat(server, messages=[{"role": "user", "content": text}], stream=stream, extra=extra)
+        return (list(answer)[-1] if stream else answer).octavo["requests"][0]
+
+    for stream in (False, True):
+        for text in (f"{stream} {prompt}", f"{stream} {prompt}", f"{stream} {prompt} and more"):
+            told = explained(stream, text)
+            (choice,) = told["choices"]
+            chunks, position = choice["prefill_chunks"], told["cached_tokens"]
+            assert len(chunks) == -(-(told["prompt_tokens"] - position) // 64)
+            for chunk in chunks:
+                assert chunk["start"] == position
+                position += chunk["tokens"]
+            assert position == told["prompt_tokens"]
+            assert told["first_miss"]["position"] == chunks[0]["start"]
+            spent = sum(chunk["seconds"] for chunk in chunks)
+            assert 0 < spent <= choice["prefill_seconds"] + 1e-5
+            assert choice["prefill_chunks_left_out"] == 0
+
+
 def test_cache_salt_keeps_prefixes_apart(server: Any) -> None:
     messages = [{"role": "user", "content": f"a long enough prompt to fill pages {id(server)} salt"}]
 
@@ -246,7 +273,6 @@ def test_accepted_and_ignored(server: Any) -> None:
         "modalities": ["text"],
         "parallel_tool_calls": True,
         "prompt_cache_key": "k",
-        "reasoning_effort": "low",
         "response_format": {"type": "text"},
         "tool_choice": "none",
     }

@@ -1,4 +1,4 @@
-"""OpenAI's client for Node, if Node is here and the package can be had."""
+"""Clients for Node, OpenAI's and Vercel's, if Node is here and the packages can be had."""
 
 import json
 import os
@@ -12,15 +12,10 @@ import pytest
 pytestmark = pytest.mark.xdist_group("server")
 
 
-@pytest.fixture
-def program(node_folder: Path) -> Path:
-    """The client, where it finds `openai`."""
-    return Path(shutil.copy(Path(__file__).parent / "client.mjs", node_folder))
-
-
-def test_the_node_client(server: Any, program: Path) -> None:
+def run(server: Any, node_folder: Path, name: str) -> Any:
+    """What the program has printed, from where it finds its packages."""
     done = subprocess.run(
-        ["node", str(program)],
+        ["node", shutil.copy(Path(__file__).parent / name, node_folder)],
         env=os.environ | {"URL": server.url},
         capture_output=True,
         text=True,
@@ -28,7 +23,11 @@ def test_the_node_client(server: Any, program: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    seen = json.loads(done.stdout)
+    return json.loads(done.stdout)
+
+
+def test_the_node_client(server: Any, node_folder: Path) -> None:
+    seen = run(server, node_folder, "client.mjs")
     first, second = seen["chat"]["choices"]
     assert seen["streamed"] == seen["put_together"] == first["message"]["content"]
     assert first["message"]["content"] != second["message"]["content"]
@@ -37,3 +36,15 @@ def test_the_node_client(server: Any, program: Path) -> None:
     assert [choice["text"][:2] for choice in seen["completion"]["choices"]] == ["ab", "cd"]
     assert seen["models"] == ["tiny"]
     assert seen["refused"] == {"kind": "BadRequestError", "status": 400, "param": "temperature"}
+
+
+def test_the_vercel_ai_sdk(server: Any, node_folder: Path) -> None:
+    seen = run(server, node_folder, "vercel.mjs")
+    for whole, streamed in ((seen["chat"], seen["chat_streamed"]), (seen["text"], seen["text_streamed"])):
+        assert whole["text"] == streamed["text"] != ""
+        assert whole["finish"] == streamed["finish"] == "length"
+        for usage in (whole["usage"], streamed["usage"]):
+            assert usage["outputTokens"] == 12
+            assert usage["inputTokens"] + 12 == usage["totalTokens"]
+    assert seen["chat"]["warnings"] == []
+    assert seen["refused"] == {"status": 400, "message": "temperature must be a number from 0 to 100"}

@@ -143,15 +143,19 @@ class Scheduler:
     def apply(self, plan: StepPlan, result: StepResult, now: float) -> None:
         """Take in what the workers computed."""
         in_flight, self._in_flight = self._in_flight, []
-        self.counters.step_seconds += now - self._step_began
+        seconds = now - self._step_began
+        self.counters.step_seconds += seconds
         self._closed_slots.clear()  # the workers know
         for sequence, piece, outcome in zip(in_flight, plan.slices, result.slices, strict=True):
             if outcome.error is not None:
                 # Not committed: what this step computed may be bad, and nobody else may ever read it.
                 self._finish(sequence, FinishReason.ERROR, now, error=outcome.error)
                 continue
-            computed = sequence.num_computed = piece.start + len(piece.token_ids)
-            self.counters.tokens_computed += len(piece.token_ids)
+            num_tokens = len(piece.token_ids)
+            computed = sequence.num_computed = piece.start + num_tokens
+            if num_tokens > 1 or piece.start < sequence.num_prompt:  # else it is a decode
+                sequence.note_chunk(piece.start, num_tokens, seconds)
+            self.counters.tokens_computed += num_tokens
             pages = sequence.pages
             assert pages is not None
             if computed >= (pages.num_shared + 1) * self.kv.page_size:

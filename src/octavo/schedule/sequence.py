@@ -3,7 +3,9 @@
 from enum import Enum
 
 from octavo.cache import Pages
-from octavo.protocol import GenerateRequest, Timings
+from octavo.protocol import GenerateRequest, PrefillChunk, Timings
+
+MOST_CHUNKS = 256  # that are remembered of one sequence; more are only counted
 
 
 class Status(Enum):
@@ -25,10 +27,12 @@ class Sequence:
 
     __slots__ = (
         "admitted_at",
+        "chunks",
         "first_token_at",
         "followers",
         "key",
         "num_cached",
+        "num_chunks",
         "num_computed",
         "num_preemptions",
         "num_prompt",
@@ -61,13 +65,26 @@ class Sequence:
         self.followers: list[Sequence] = []  # other choices, waiting for this one to compute the prompt
         self.admitted_at: float | None = None
         self.first_token_at: float | None = None
+        self.chunks: list[PrefillChunk] = []
+        self.num_chunks = 0  # with those that are not remembered
 
     @property
     def needs_prompt_scores(self) -> bool:
         return self.request.params.prompt_logprobs is not None and self.num_scored < self.num_prompt - 1
 
+    def note_chunk(self, start: int, num_tokens: int, seconds: float) -> None:
+        self.num_chunks += 1
+        if len(self.chunks) < MOST_CHUNKS:
+            self.chunks.append(PrefillChunk(start, num_tokens, seconds))
+
     def timings(self, now: float) -> Timings:
         arrival = self.request.arrival
         admitted = now if self.admitted_at is None else self.admitted_at
         first = now if self.first_token_at is None else self.first_token_at
-        return Timings(queue=admitted - arrival, prefill=first - admitted, decode=now - first)
+        return Timings(
+            queue=admitted - arrival,
+            prefill=first - admitted,
+            decode=now - first,
+            chunks=tuple(self.chunks),
+            num_chunks_left_out=self.num_chunks - len(self.chunks),
+        )

@@ -20,6 +20,9 @@ PING_SECONDS = 5.0
 STALLED_SECONDS = 60.0  # after so long, a client that does not read is cut off
 
 PING = b": ping\n\n"
+# Comes before the first event after a ping, in one write with it. `vllm bench serve` strips what it reads,
+# and would take "ping" and the event for one comment: then the first token would be lost to it.
+AFTER_PING = b":\n\n"
 DONE = b"data: [DONE]\n\n"
 
 HEADERS = {
@@ -78,6 +81,7 @@ class EventStream(StreamingResponse):
         self._wrote_at = time.monotonic()
         self._is_writing = False
         self._is_stalled = False
+        self._has_pinged = False  # and written no event since
         self._task: asyncio.Task[Any] | None = None
         self._ticker: asyncio.TimerHandle | None = None
 
@@ -119,7 +123,9 @@ class EventStream(StreamingResponse):
                 events += (self._failure(error), DONE)
             body = b"".join(events)
             if body:
-                await self._write(send, body)
+                is_ping = body == PING
+                await self._write(send, AFTER_PING + body if self._has_pinged and not is_ping else body)
+                self._has_pinged = is_ping
 
     def _failure(self, error: Exception) -> bytes:
         record = self._generation.record

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from octavo.frontend.output import RequestOutput
+from octavo.protocol import PrefillChunk
 from octavo.server.generation import Generation
 
 
@@ -49,6 +50,8 @@ def _explained(generation: Generation, output: RequestOutput) -> dict[str, Any]:
             {
                 "queue_seconds": round(choice.timings.queue, 6),
                 "prefill_seconds": round(choice.timings.prefill, 6),
+                "prefill_chunks": [_chunk(chunk) for chunk in choice.timings.chunks],
+                "prefill_chunks_left_out": choice.timings.num_chunks_left_out,
                 "decode_seconds": round(choice.timings.decode, 6),
                 "preemptions": choice.num_preemptions,
                 "stop_reason": choice.stop_reason,
@@ -67,9 +70,15 @@ def _explained(generation: Generation, output: RequestOutput) -> dict[str, Any]:
     return explained
 
 
+def _chunk(chunk: PrefillChunk) -> dict[str, Any]:
+    return {"start": chunk.start, "tokens": chunk.num_tokens, "seconds": round(chunk.seconds, 6)}
+
+
 def _first_miss(generation: Generation, output: RequestOutput) -> dict[str, Any] | None:
-    """The first token of the prompt that had to be computed."""
-    position = output.num_cached
+    """The first token of the prompt that had to be computed. Pages that others have computed meanwhile can
+    be found behind it, so that what was cached need not all lie before it."""
+    chunks = output.timings.chunks
+    position = chunks[0].start if chunks else output.num_cached
     if position >= len(output.prompt_ids):
         return None
     token_id = output.prompt_ids[position]

@@ -14,6 +14,7 @@ from octavo.protocol import (
     FinishReason,
     GenerateRequest,
     Hello,
+    PrefillChunk,
     Ready,
     SamplingParams,
     Timings,
@@ -53,7 +54,9 @@ def test_floats_cross_the_wire_bit_for_bit(seconds: float, logprob: float) -> No
         token_ids=(5,),
         logprobs=(TokenLogprob(5, logprob, ((5, logprob), (6, -seconds))),),
         finish=FinishReason.STOP,
-        timings=Timings(seconds, 0.0, 0.0),
+        timings=Timings(
+            seconds, 0.0, 0.0, (PrefillChunk(0, 512, seconds), PrefillChunk(512, 1, -seconds)), 7
+        ),
     )
     message = EngineOutputs((output,), STATS)
     assert decode_from_engine(encode(message)) == message

@@ -11,6 +11,7 @@ from octavo.protocol import GenerateRequest, SamplingParams, TokenLogprob, Token
 from octavo.schedule import UNLIMITED, Admission, Scheduler, SchedulerConfig
 
 TOKEN = 9
+STEP_SECONDS = 0.25  # exact in binary
 
 
 class Driver:
@@ -56,6 +57,7 @@ class Driver:
             self._owner_of_slot[opening.slot] = f"{name}/{opening.choice}" if opening.choice else name
         slices = {self._owner_of_slot[piece.slot]: piece for piece in plan.slices}
         results = [_answer(piece, name == fails) for name, piece in slices.items()]
+        self.now += STEP_SECONDS
         self.scheduler.apply(plan, StepResult(tuple(results)), self.now)
         self.outputs += self.scheduler.drain()
         self.scheduler.check()

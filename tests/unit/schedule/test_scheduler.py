@@ -25,6 +25,35 @@ def test_a_long_prompt_is_computed_in_chunks(make_driver: Make, computed: Comput
     assert [output.token_ids for output in driver.outputs] == [(9,)]
 
 
+def test_the_last_output_tells_every_chunk(make_driver: Make, computed: Computed) -> None:
+    """Also those of the second time, after a preemption; but no decode, and nothing that was cached."""
+    driver = make_driver(max_running=1, max_step_tokens=5, num_blocks=8)
+    driver.add("other", range(4), params={"max_tokens": 1})
+    driver.step()
+    driver.add("slow", range(12), priority=1, params={"max_tokens": 5})
+    expected = [(4, 9), (9, 12)]
+    assert [computed(driver.step())["slow"] for _ in range(3)] == [*expected, (12, 13)]
+    driver.add("urgent", range(50, 74), priority=0, params={"max_tokens": 1})
+    while "urgent" not in driver.finished():
+        driver.step()
+    assert [computed(driver.step())["slow"] for _ in range(2)] == [(8, 13), (13, 14)]
+    driver.run()
+    told = driver.outputs[-1].timings
+    spans = [(chunk.start, chunk.start + chunk.num_tokens) for chunk in told.chunks]
+    assert spans == [*expected, (8, 13)]
+    assert {chunk.seconds for chunk in told.chunks} == {0.25}
+    assert told.num_chunks_left_out == 0
+
+
+def test_of_very_many_chunks_the_first_are_told(make_driver: Make) -> None:
+    driver = make_driver(max_step_tokens=1, max_model_len=400)
+    driver.add("long", range(300), params={"max_tokens": 2})
+    driver.run()
+    told = driver.outputs[-1].timings
+    assert [(chunk.start, chunk.num_tokens) for chunk in told.chunks] == [(i, 1) for i in range(256)]
+    assert told.num_chunks_left_out == 300 - 256
+
+
 def test_readers_get_their_token_before_prompts_get_chunks(make_driver: Make, computed: Computed) -> None:
     driver = make_driver(max_step_tokens=6)
     driver.add("reader", [1], priority=1)

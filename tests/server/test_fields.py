@@ -1,0 +1,139 @@
+"""Every field, asked with OpenAI's own clients: Python's and Node's, waiting and not, streamed and not.
+
+However it is asked, the answer is the same; and it shows that the field was heard, or that it makes no
+difference where it should make none.
+"""
+
+import asyncio
+import inspect
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from octavo.server.schema import ChatRequest, CompletionRequest
+from server.fields import BASE, CASES, CHAT, COMPLETIONS, Answer, Case, Fields, streamed, whole
+
+pytestmark = pytest.mark.xdist_group("server")
+
+# Fields that the way of asking decides, and where they are tested.
+ELSEWHERE = {"stream": "test_a_stream_is_the_answer_in_pieces", "stream_options": "test_continuous_usage"}
+USAGE = {"stream": True, "stream_options": {"include_usage": True}}
+
+
+@dataclass(frozen=True)
+class Clients:
+    waiting: openai.OpenAI
+    not_waiting: openai.AsyncOpenAI
+    runner: asyncio.Runner
+
+
+@pytest.fixture(scope="module")
+def clients(server: Any) -> Iterator[Clients]:
+    with asyncio.Runner() as runner:
+        made = Clients(server.client(), server.async_client(), runner)
+        yield made
+        runner.run(made.not_waiting.close())
+        made.waiting.close()
+
+
+def as_keywords(create: Callable[..., Any], fields: Fields) -> Fields:
+    """What the client has a parameter for; the rest goes into `extra_body`. (Its own timeout is another.)"""
+    known = set(inspect.signature(create).parameters) - {"timeout"}
+    extra = {name: value for name, value in fields.items() if name not in known}
+    return {name: value for name, value in fields.items() if name in known} | {"extra_body": extra}
+
+
+def error_of(error: openai.APIStatusError) -> Answer:
+    return {"error": {"status": error.status_code, "param": error.param}}
+
+
+def ask(clients: Clients, endpoint: str, fields: Fields, *, stream: bool, waits: bool) -> Answer:
+    client: Any = clients.waiting if waits else clients.not_waiting
+    create = (client.chat.completions if endpoint == CHAT else client.completions).create
+    keywords = as_keywords(create, BASE[endpoint] | fields | (USAGE if stream else {}))
+
+    async def at_once() -> Answer:
+        answer = await create(**keywords)
+        if stream:
+            return streamed(endpoint, [chunk.to_dict() async for chunk in answer])
+        return whole(endpoint, answer.to_dict())
+
+    try:
+        if not waits:
+            return clients.runner.run(at_once())
+        answer = create(**keywords)
+        if stream:
+            return streamed(endpoint, [chunk.to_dict() for chunk in answer])
+        return whole(endpoint, answer.to_dict())
+    except openai.APIStatusError as error:
+        return error_of(error)
+
+
+def change_of(case: Case, plain: Answer) -> Fields:
+    return case.beside | (case.change(plain) if callable(case.change) else case.change)
+
+
+def understood(endpoint: str, seen: Any) -> Answer:
+    """What the program for Node has printed of one answer."""
+    if "chunks" in seen:
+        return streamed(endpoint, seen["chunks"])
+    return whole(endpoint, seen["whole"]) if "whole" in seen else seen
+
+
+NAMED = [
+    pytest.param(endpoint, case, id=f"{endpoint}-{case.name}-{number}")
+    for endpoint, cases in CASES.items()
+    for number, case in enumerate(cases)
+]
+
+
+@pytest.mark.parametrize(("endpoint", "case"), NAMED)
+def test_a_field_is_heard_however_it_is_asked(clients: Clients, endpoint: str, case: Case) -> None:
+    plain = ask(clients, endpoint, case.beside, stream=False, waits=True)
+    fields = change_of(case, plain)
+    answer = ask(clients, endpoint, fields, stream=False, waits=True)
+    assert case.heard(answer, plain), (answer, plain)
+    assert ask(clients, endpoint, fields, stream=False, waits=False) == answer
+    in_streams = answer if case.streams else {"error": {"status": 400, "param": case.name}}
+    assert ask(clients, endpoint, fields, stream=True, waits=True) == in_streams
+    assert ask(clients, endpoint, fields, stream=True, waits=False) == in_streams
+
+
+@pytest.mark.parametrize(("endpoint", "schema"), [(CHAT, ChatRequest), (COMPLETIONS, CompletionRequest)])
+def test_no_field_is_forgotten(endpoint: str, schema: Any) -> None:
+    tested = {case.name for case in CASES[endpoint]} | set(ELSEWHERE)
+    assert set(schema.model_fields) - tested == set()
+    there = (Path(__file__).parent / "test_chat.py").read_text()
+    assert all(f"def {name}(" in there for name in ELSEWHERE.values())
+
+
+def test_the_node_client_hears_the_same(clients: Clients, server: Any, node_folder: Path) -> None:
+    """All cases in one program, each as one answer and as a stream."""
+    asked, expected = [], []
+    for endpoint, cases in CASES.items():
+        for case in cases:
+            fields = change_of(case, ask(clients, endpoint, case.beside, stream=False, waits=True))
+            for more in ({}, USAGE):
+                asked.append({"endpoint": endpoint, "body": BASE[endpoint] | fields | more})
+                expected.append(ask(clients, endpoint, fields, stream=bool(more), waits=True))
+    program = shutil.copy(Path(__file__).parent / "fields.mjs", node_folder)
+    done = subprocess.run(
+        ["node", program],
+        env=os.environ | {"URL": server.url},
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for question, seen, answer in zip(asked, json.loads(done.stdout), expected, strict=True):
+        assert understood(question["endpoint"], seen) == answer, question
