@@ -1,20 +1,15 @@
 """Fixtures for every test."""
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from data.tiny_llama import write_tiny_llama
+
 # Before torch is imported: test processes beside each other, with a thread per core each, would crawl.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-CHAT_TEMPLATE = (
-    "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
-)
-
 
 @pytest.fixture(scope="session")
 def assets() -> Callable[[str], Path]:
@@ -37,36 +32,8 @@ def assets() -> Callable[[str], Path]:
 @pytest.fixture(scope="session")
 def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random Llama of 0.1 M parameters whose tokens are bytes: a whole checkpoint folder."""
-    import torch
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM
-
     folder = tmp_path_factory.mktemp("tiny-llama")
-    tokenizer = Tokenizer(
-        models.BPE({c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, [])
-    )
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(["<|end|>", "<|user|>", "<|assistant|>", "<|system|>"])
-    tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(
-        json.dumps({"eos_token": "<|end|>", "chat_template": CHAT_TEMPLATE})
-    )
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=260,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        initializer_range=0.4,
-        eos_token_id=256,
-        bos_token_id=None,
-        dtype="float32",
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
+    write_tiny_llama(folder)
     return folder
 
 

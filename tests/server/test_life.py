@@ -16,23 +16,11 @@ from typing import Any
 import httpx
 import pytest
 
+from server.process import is_alive
+
 pytestmark = pytest.mark.xdist_group("server")
 
 LONG = {"prompt": "x", "max_tokens": 500, "ignore_eos": True, "stream": True, "seed": 1}
-
-
-def engine_of(server: Any) -> int:
-    """The only child of a server."""
-    children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
-    assert len(children) == 1
-    return int(children[0])
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def test_the_front_end_has_no_torch(server: Any) -> None:
@@ -40,7 +28,7 @@ def test_the_front_end_has_no_torch(server: Any) -> None:
         return Path(f"/proc/{pid}/maps").read_text()
 
     assert "libtorch" not in mapped(server.process.pid)
-    assert "libtorch" in mapped(engine_of(server))
+    assert "libtorch" in mapped(server.engine_pid)
     code = "import octavo.server.running, octavo.cli.serve, sys; print('torch' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"
 
@@ -68,7 +56,7 @@ def test_until_the_model_is_there_the_server_says_how_far_it_is(start: Any) -> N
 
 def test_sigterm_lets_streams_finish_and_takes_no_more(start: Any) -> None:
     server = start("--grace", "20").wait_until_ready()
-    engine = engine_of(server)
+    engine = server.engine_pid
     expected = server.post("/v1/completions", LONG).text.count("data: ")
     texts: list[str] = []
     all_begun = threading.Barrier(5)
@@ -117,7 +105,7 @@ def test_grace_ends_what_takes_too_long(start: Any) -> None:
 
 def test_a_second_signal_stops_at_once(start: Any) -> None:
     server = start("--grace", "600", "--max-running", "1").wait_until_ready()
-    os.kill(engine_of(server), signal.SIGSTOP)  # so that nothing ever finishes
+    os.kill(server.engine_pid, signal.SIGSTOP)  # so that nothing ever finishes
     with httpx.stream("POST", server.url + "/v1/completions", json=LONG, timeout=30):
         server.terminate()
         time.sleep(0.3)
@@ -138,7 +126,7 @@ def test_sigterm_while_it_loads(start: Any) -> None:
 
 def test_a_killed_front_end_takes_its_engine_along(start: Any) -> None:
     server = start().wait_until_ready()
-    engine = engine_of(server)
+    engine = server.engine_pid
     server.process.kill()
     server.process.wait()
     deadline = time.monotonic() + 10

@@ -1,0 +1,52 @@
+"""What a load test tells: rows of a table, each a figure beside its target."""
+
+import asyncio
+import math
+import resource
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import uvloop
+
+from server.process import Server
+
+Result = TypeVar("Result")
+
+Start = Callable[..., Server]  # with flags of `octavo serve`: a server that is ready
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    size: str
+    figure: str
+    target: str
+    is_met: bool
+
+
+def run(work: Coroutine[None, None, Result]) -> Result:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(work)
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The smallest value that is not below so many percent of all."""
+    return sorted(values)[max(0, math.ceil(len(values) * percent / 100) - 1)]
+
+
+def allow_files(number: int) -> None:
+    """This process needs so many at once."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < number:
+        raise SystemExit(f"{number} open files are needed, and the hard limit is {hard} (ulimit -Hn)")
+    if soft != resource.RLIM_INFINITY and soft < number:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (number, hard))
+
+
+def table(rows: Sequence[Row]) -> str:
+    cells = [("", "size", "figure", "target", "")]
+    cells += [(r.name, r.size, r.figure, r.target, "met" if r.is_met else "NOT MET") for r in rows]
+    widths = [max(len(row[column]) for row in cells) for column in range(5)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells]
+    return "\n".join(line.rstrip() for line in lines)
