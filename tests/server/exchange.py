@@ -13,7 +13,6 @@ class Exchange:
         self._asked = False
         self._body = json.dumps(body).encode()
         self.status = 0
-        self.is_reading = True
         self.headers: dict[str, str] = {}
         self.content = b""
         scope = {
@@ -43,8 +42,6 @@ class Exchange:
             self.status = message["status"]
             self.headers = {name.decode(): value.decode() for name, value in message["headers"]}
         else:
-            while not self.is_reading:
-                await asyncio.sleep(0.01)
             self.content += message["body"]
 
     def disconnect(self) -> None:

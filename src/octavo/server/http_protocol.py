@@ -1,24 +1,45 @@
-"""uvicorn's HTTP/1.1, with bounds on the head of a request: how large it is, and how long it takes."""
+"""uvicorn's HTTP/1.1, with bounds on what a connection may cost: its head, its silence, what it does not read."""
 
 import asyncio
 import json
+import logging
 from http import HTTPStatus
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+logger = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES = 64 << 10
 HEAD_SECONDS = 20.0
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """Counts what arrives between the first byte of a request and the end of its headers."""
+    """Counts what arrives between the first byte of a request and the end of its headers, and watches
+    that what we write is read."""
 
-    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+    def __init__(
+        self, *arguments: Any, most_connections: int, stalled_seconds: float, **keywords: Any
+    ) -> None:
         super().__init__(*arguments, **keywords)
+        self._most_connections = most_connections
+        self._stalled_seconds = stalled_seconds
+        self._unread = 0  # bytes, when we last looked
+        self._stall_timer: asyncio.TimerHandle | None = None
         self._in_body = False
         self._head_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self._most_connections:
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections", "service_unavailable_error")
+            return
+        # Nothing is kept here that the kernel does not take: so whatever is kept is not being read.
+        transport.set_write_buffer_limits(high=0)
+        self.timeout_keep_alive_task = self.loop.call_later(
+            self.timeout_keep_alive, self.timeout_keep_alive_handler
+        )
 
     def data_received(self, data: bytes) -> None:
         if not self._in_body:
@@ -40,14 +61,23 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_done()
+        self._is_read()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._expect_reading()
+
+    def resume_writing(self) -> None:
+        self._is_read()
+        super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
         """uvicorn's answer to what is no HTTP, in our words."""
         self._refuse(HTTPStatus.BAD_REQUEST, "this is not a valid HTTP request")
 
-    def _refuse(self, status: HTTPStatus, message: str) -> None:
-        error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
+    def _refuse(self, status: HTTPStatus, message: str, kind: str = "invalid_request_error") -> None:
+        error = {"message": message, "type": kind, "param": None, "code": None}
         body = json.dumps({"error": error}).encode()
         head = (
             f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\n"
@@ -61,6 +91,23 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+    def _expect_reading(self) -> None:
+        """Also while the connection is closing, which waits for the last byte to be read."""
+        self._unread = self.transport.get_write_buffer_size()
+        self._stall_timer = self.loop.call_later(self._stalled_seconds, self._check_reading)
+
+    def _check_reading(self) -> None:
+        if self.transport.get_write_buffer_size() < self._unread:
+            self._expect_reading()
+            return
+        logger.warning("a client that does not read its answer is cut off")
+        self.transport.abort()
+
+    def _is_read(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
 
     def _cut(self) -> None:
         self._head_done()

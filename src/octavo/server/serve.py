@@ -1,8 +1,10 @@
 """Start the server. The port answers at once, and the engine starts while the rest is being imported."""
 
 import asyncio
+import contextlib
 import ipaddress
 import logging
+import resource
 import socket
 from typing import TYPE_CHECKING
 
@@ -29,6 +31,7 @@ def serve(options: EngineOptions, server_options: ServerOptions) -> int:
     logging.basicConfig(handlers=[make_handler(server_options.log_format, "octavo")], force=True)
     if server_options.otlp_endpoint is not None:
         check_endpoint(server_options.otlp_endpoint)
+    allow_many_files()
     listener = listen(server_options)
     host, port = listener.getsockname()[:2]
     logger.info("listening on %s, port %d", host, port)
@@ -36,6 +39,13 @@ def serve(options: EngineOptions, server_options: ServerOptions) -> int:
         logger.warning("anybody who reaches %s may use this server: set an API key", host)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(options, server_options, listener))
+
+
+def allow_many_files() -> None:
+    """A connection is an open file, and what a shell allows is often 1024 of them."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # some systems have a hard limit that cannot be reached
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def listen(options: ServerOptions) -> socket.socket:
