@@ -2,8 +2,8 @@
 
 python benchmarks/server_load.py [NAME ...] [--model MODEL] [--short]
 
-NAMEs are those of tests/load/figures.py; none means all. Without MODEL it is the tiny model of the tests. The exit code is
-1 if a target is missed. CI has the same figures in the size of --short (tests/load/test_load.py).
+NAMEs are those of tests/load/figures.py; none means all. Without MODEL it is the tiny model of the tests.
+The exit code is 1 if a target is missed. tests/load/test_load.py is the same in the size of --short, for CI.
 """
 
 import argparse
@@ -14,10 +14,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from data.tiny_llama import write_tiny_llama  # noqa: E402
-from load.figure import Row, table  # noqa: E402
-from load.figures import FIGURES, Figure  # noqa: E402
-from server.process import Server  # noqa: E402
+from data.tiny_llama import write_tiny_llama
+from load.figure import Row, table
+from load.figures import FIGURES, Figure
+from server.process import Server
 
 
 def measure(figure: Figure, model: Path, folder: Path, *, is_short: bool) -> list[Row]:

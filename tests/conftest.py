@@ -11,6 +11,7 @@ from data.tiny_llama import write_tiny_llama
 # Before torch is imported: test processes beside each other, with a thread per core each, would crawl.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+
 @pytest.fixture(scope="session")
 def assets() -> Callable[[str], Path]:
     """`assets("name")` is the path of a real model or tokenizer; without the folder the test is skipped."""
@@ -49,7 +50,7 @@ def tiny_llm(tiny_checkpoint: Path) -> Iterator["LLM"]:  # noqa: F821
 
 # Here and not beside the simulation: only this file is known to the process that prints the summary.
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """The figures of simulation and chaos, captured output or not."""
+    """The figures of simulation, purity and load, captured output or not."""
     figures = list(_recorded(terminalreporter, "simulated"))
     if figures:
         terminalreporter.section("simulation")
@@ -58,7 +59,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for key, title in (
         ("purity", "purity: answers equal to the plain ones, bit for bit"),
         ("perplexity", "perplexity of SmolLM2"),
-        ("chaos", "engines that died"),
+        ("load", "load and chaos over HTTP"),
     ):
         lines = list(_recorded(terminalreporter, key))
         if lines:

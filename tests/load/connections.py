@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from load.figure import Row, Start, allow_files, percentile, run
+from load.figure import Row, Start, allow_files, few_files, percentile, run
 from load.requests import completion
 from load.wire import COMPLETIONS, Connection, Gauges, ask
 from server.process import Server
@@ -15,7 +15,8 @@ TOKENS = 16
 def measure(start: Start, *, idle: int, active: int, requests: int, rounds: int) -> list[Row]:
     """In each round, so many `requests` beside idle connections, and as many without."""
     allow_files(idle + active + 100)
-    server = start("--kv-memory", "16MiB")
+    with few_files(1024):  # what many systems allow at first
+        server = start("--kv-memory", "16MiB")
     plain, beside, num_refused = run(_measure(server, idle, active, requests, rounds))
     ratio = percentile(beside, 99) / percentile(plain, 99)
     middle = percentile(beside, 50) / percentile(plain, 50)

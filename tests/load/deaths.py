@@ -1,4 +1,4 @@
-"""Engines that are killed or stopped under streams: clients see a pause, and then the tokens that would have come."""
+"""Engines that die under streams: clients see a pause, and then the tokens that would have come."""
 
 import asyncio
 import os
@@ -36,7 +36,7 @@ async def _kill(server: Server, kills: int, streams: int, tokens: int) -> tuple[
     for number in range(kills):
         connections = await _begin(server, streams, tokens)
         # At another moment each time: in prefill, early, late.
-        await _until(lambda: _num_events(connections) >= number * streams * tokens // (kills + 1))
+        await _until_told(connections, number * streams * tokens // (kills + 1))
         pauses.append(await _replaced(server, connections, signal.SIGKILL))
         num_equal += await _num_equal(connections, plain)
     return num_equal, pauses
@@ -48,9 +48,9 @@ async def _replaced(server: Server, connections: Sequence[Connection], number: i
     assert old is not None
     os.kill(old, number)
     sent = time.perf_counter()
-    await _until(lambda: server.engine_pid not in (None, old))
-    seen = _num_events(connections)
-    await _until(lambda: _num_events(connections) > seen)
+    while server.engine_pid in (None, old):
+        await asyncio.sleep(0.002)
+    await _until_told(connections, _num_events(connections) + 1)
     assert not is_alive(old)
     return time.perf_counter() - sent
 
@@ -114,7 +114,7 @@ def _num_events(connections: Sequence[Connection]) -> int:
     return sum(connection.answer.num_events for connection in connections if connection.answer)
 
 
-async def _until(condition) -> None:  # type: ignore[no-untyped-def]
+async def _until_told(connections: Sequence[Connection], num_events: int) -> None:
     async with asyncio.timeout(HANG_SECONDS):
-        while not condition():
+        while _num_events(connections) < num_events:
             await asyncio.sleep(0.002)

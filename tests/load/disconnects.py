@@ -22,7 +22,9 @@ class Phase:
 
 
 PHASES = [
-    Phase(name, is_streamed) for name in ("sending", "queued", "prefill", "decode") for is_streamed in (True, False)
+    Phase(name, is_streamed)
+    for name in ("sending", "queued", "prefill", "decode")
+    for is_streamed in (True, False)
 ]
 
 
@@ -84,7 +86,9 @@ async def _leave(server: Server, gauges: Gauges, phase: Phase, clients: int, num
         lambda v: v("kv_cache_usage_perc") == v("num_requests_queued") == v("num_requests_running") == 0
     )
     if phase.name == "prefill":
-        assert (await gauges.look())("generation_tokens_total") == before("generation_tokens_total"), "too late"
+        assert (await gauges.look())("generation_tokens_total") == before("generation_tokens_total"), (
+            "too late"
+        )
     return gone_at - left_at
 
 

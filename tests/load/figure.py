@@ -3,7 +3,8 @@
 import asyncio
 import math
 import resource
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -33,6 +34,17 @@ def run(work: Coroutine[None, None, Result]) -> Result:
 def percentile(values: Sequence[float], percent: float) -> float:
     """The smallest value that is not below so many percent of all."""
     return sorted(values)[max(0, math.ceil(len(values) * percent / 100) - 1)]
+
+
+@contextmanager
+def few_files(number: int) -> Iterator[None]:
+    """Whoever is started in here may open so many only, unless it asks for more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (number, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def allow_files(number: int) -> None:

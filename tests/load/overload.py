@@ -1,4 +1,4 @@
-"""Ten times more requests than can be served: most are refused at once, and those taken are served as ever."""
+"""Ten times more requests than can be served: most are refused at once, those taken are served as ever."""
 
 import asyncio
 import time
@@ -41,7 +41,13 @@ def measure(start: Start, *, seconds: float, rounds: int, factor: float, tokens:
     # Half of the queue has begun after so long: what Retry-After promises.
     truth = QUEUE / 2 / (sum(seen.begun_a_second) / len(seen.begun_a_second))
     return [
-        Row("overload: queue", size, f"{seen.longest_queue:.0f} at most", f"never over {QUEUE}", seen.longest_queue <= QUEUE),
+        Row(
+            "overload: queue",
+            size,
+            f"{seen.longest_queue:.0f} at most",
+            f"never over {QUEUE}",
+            seen.longest_queue <= QUEUE,
+        ),
         Row("overload: refusals", size, f"p99 {1e3 * slowest:.1f} ms", "p99 at most 50 ms", slowest <= 0.05),
         Row("overload: goodput", size, f"{100 * goodput:.0f} % of peak", "at least 90 %", goodput >= 0.9),
         Row("overload: taken", size, f"{lost} lost", "none", lost == 0),
@@ -59,7 +65,8 @@ async def _measure(server: Server, seconds: float, rounds: int, factor: float, t
     seen, gauges = Seen(), await Gauges.open(server.port)
     seen.peak.append(await _peak(server, gauges, seconds, tokens))
     for _ in range(rounds):
-        await _overload(server, gauges, seen, seconds, factor * seen.peak[-1] / tokens, tokens)
+        a_second = factor * seen.peak[-1] / tokens
+        await _overload(server, gauges, seen, seconds=seconds, a_second=a_second, tokens=tokens)
         seen.peak.append(await _peak(server, gauges, seconds, tokens))
     gauges.close()
     return seen
@@ -82,7 +89,7 @@ async def _peak(server: Server, gauges: Gauges, seconds: float, tokens: int) -> 
 
 
 async def _overload(
-    server: Server, gauges: Gauges, seen: Seen, seconds: float, a_second: float, tokens: int
+    server: Server, gauges: Gauges, seen: Seen, *, seconds: float, a_second: float, tokens: int
 ) -> None:
     """Requests come at even intervals, whatever becomes of those before."""
 
@@ -126,4 +133,8 @@ async def _rates(gauges: Gauges, meanwhile: Awaitable[None], seen: Seen) -> tupl
 
 def _is_whole(answer: Answer, tokens: int) -> bool:
     told = answer.told
-    return answer.status == 200 and (len(told.token_ids), told.finish_reasons, told.num_ends) == (tokens, ("length",), 1)
+    return answer.status == 200 and (len(told.token_ids), told.finish_reasons, told.num_ends) == (
+        tokens,
+        ("length",),
+        1,
+    )

@@ -17,7 +17,13 @@ KINDS: tuple[Body, ...] = (
 def completion(number: int, tokens: int, **more: Any) -> Body:
     """Of exactly so many tokens."""
     prompt = f"Number {number} is a story" + " of many words" * (number % 5)
-    fixed = {"prompt": prompt, "max_tokens": tokens, "ignore_eos": True, "seed": number, "return_token_ids": True}
+    fixed = {
+        "prompt": prompt,
+        "max_tokens": tokens,
+        "ignore_eos": True,
+        "seed": number,
+        "return_token_ids": True,
+    }
     return fixed | KINDS[number % len(KINDS)] | more
 
 

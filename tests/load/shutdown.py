@@ -27,7 +27,9 @@ def measure(start: Start, *, times: int, streams: int, tokens: int) -> list[Row]
     told = ", ".join(f"{count} {answer}" for answer, count in sorted(others.items()))
     is_right = others["503"] >= times and not others.keys() - {"503", "refused"}
     return [
-        Row("SIGTERM: streams", size, f"{num_whole} whole", f"{times * streams}", num_whole == times * streams),
+        Row(
+            "SIGTERM: streams", size, f"{num_whole} whole", f"{times * streams}", num_whole == times * streams
+        ),
         Row("SIGTERM: new requests", size, told, "503, then refused", is_right),
         Row(
             "SIGTERM: what is left",

@@ -15,7 +15,9 @@ def measure(start: Start, *, streams: int, tokens: int, distinct: int) -> list[R
     alone, together = run(_tell(server, streams, tokens, distinct))
     wrong = Counter(_fault(alone[n % distinct], told) for n, told in enumerate(together))
     good = wrong.pop("", 0)
-    faults = ", ".join(f"{count} {fault}" for fault, count in wrong.items()) or "0 tokens lost, doubled, misplaced"
+    faults = (
+        ", ".join(f"{count} {fault}" for fault, count in wrong.items()) or "0 tokens lost, doubled, misplaced"
+    )
     return [
         Row(
             "streams at once",

@@ -1,8 +1,12 @@
-"""uvicorn's HTTP/1.1, with bounds on what a connection may cost: its head, its silence, what it does not read."""
+"""uvicorn's HTTP/1.1, with bounds on a connection: its head, its silence, what it leaves unread."""
 
 import asyncio
+import contextlib
+import fcntl
 import json
 import logging
+import struct
+import termios
 from http import HTTPStatus
 from typing import Any
 
@@ -94,15 +98,25 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _expect_reading(self) -> None:
         """Also while the connection is closing, which waits for the last byte to be read."""
-        self._unread = self.transport.get_write_buffer_size()
+        self._unread = self._num_unread()
         self._stall_timer = self.loop.call_later(self._stalled_seconds, self._check_reading)
 
     def _check_reading(self) -> None:
-        if self.transport.get_write_buffer_size() < self._unread:
+        if self._num_unread() < self._unread:
             self._expect_reading()
             return
         logger.warning("a client that does not read its answer is cut off")
         self.transport.abort()
+
+    def _num_unread(self) -> int:
+        """Bytes, those that the kernel keeps for the client included: it asks for more only now and then."""
+        kept_here = self.transport.get_write_buffer_size()
+        with contextlib.suppress(OSError, AttributeError):  # where the kernel does not tell
+            answer = fcntl.ioctl(
+                self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, b"\0" * 4
+            )
+            return kept_here + int(struct.unpack("i", answer)[0])
+        return kept_here
 
     def _is_read(self) -> None:
         if self._stall_timer is not None:
