@@ -15,23 +15,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from data.tiny_llama import write_tiny_llama
-from load.figure import Row, table
-from load.figures import FIGURES, Figure
-from server.process import Server
-
-
-def measure(figure: Figure, model: Path, folder: Path, *, is_short: bool) -> list[Row]:
-    servers: list[Server] = []
-
-    def start(*flags: str) -> Server:
-        servers.append(Server(folder, model, *flags))
-        return servers[-1].wait_until_ready()
-
-    try:
-        return (figure.short if is_short else figure.full)(start)
-    finally:
-        for server in servers:
-            server.stop()
+from load.figure import Row, servers, table
+from load.figures import FIGURES
 
 
 def main() -> int:
@@ -55,7 +40,8 @@ def main() -> int:
         for figure in FIGURES:
             if not options.names or figure.name in options.names:
                 started = time.monotonic()
-                rows += measure(figure, model, Path(folder), is_short=options.short)
+                with servers(model, Path(folder)) as start:
+                    rows += (figure.short if options.short else figure.full)(start)
                 print(f"{figure.name}: {time.monotonic() - started:.1f} s", file=sys.stderr)
     print(table(rows))
     return 0 if all(row.is_met for row in rows) else 1

@@ -10,9 +10,9 @@ from load.requests import Body, completion
 from load.wire import COMPLETIONS, Connection, Gauges
 from server.process import Server
 
-RUNNING = 8
+RUNNING = 4
 ALLOWED = 0.2  # seconds, beside one step
-LONG_PROMPT = "word " * 80  # many steps of RUNNING tokens each
+LONG_PROMPT = "word " * 94  # many steps of RUNNING tokens each
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ async def _leave(server: Server, gauges: Gauges, phase: Phase, clients: int, num
         if phase.name == "sending":
             _send_half(connection, body)
         else:
-            connection.send(COMPLETIONS, body | {"cache_salt": f"{number} {each}"})
+            connection.send(COMPLETIONS, body | {"cache_salt": f"{number} {each} {phase}"})
     if phase.name == "queued":
         await gauges.until(lambda value: value("num_requests_waiting") == clients)
     elif phase.name == "prefill":
@@ -107,7 +107,7 @@ async def _blockers(server: Server, gauges: Gauges) -> list[Connection]:
     """They take all places, and begin to answer."""
     blockers = [await Connection.open(server.port) for _ in range(RUNNING)]
     for number, connection in enumerate(blockers):
-        connection.send(COMPLETIONS, completion(number, 450, stream=True))
+        connection.send(COMPLETIONS, completion(number, 400, stream=True))
     await asyncio.gather(*(connection.begun() for connection in blockers))
     await gauges.until(lambda value: value("num_requests_running") == RUNNING)
     return blockers

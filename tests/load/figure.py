@@ -6,6 +6,7 @@ import resource
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 import uvloop
@@ -15,6 +16,24 @@ from server.process import Server
 Result = TypeVar("Result")
 
 Start = Callable[..., Server]  # with flags of `octavo serve`: a server that is ready
+
+
+@contextmanager
+def servers(model: Path, folder: Path) -> Iterator[Start]:
+    """They compute on one thread: on a small machine, the front end and the clients need the rest of it."""
+    started: list[Server] = []
+
+    def start(*flags: str) -> Server:
+        started.append(Server(folder, model, "--threads", "1", *flags))
+        return started[-1].wait_until_ready()
+
+    try:
+        yield start
+    finally:
+        for server in started:
+            server.stop()
+    for server in started:
+        assert "Traceback" not in server.log, server.log
 
 
 @dataclass(frozen=True)

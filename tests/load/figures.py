@@ -55,18 +55,18 @@ FIGURES = (
     Figure(
         "kill",
         partial(deaths.measure_kills, kills=5, streams=16, tokens=300),
-        partial(deaths.measure_kills, kills=5, streams=16, tokens=450),
+        partial(deaths.measure_kills, kills=5, streams=16, tokens=400),
     ),
     Figure(
         "stop",
         partial(deaths.measure_stop, streams=4, tokens=300),
-        partial(deaths.measure_stop, streams=16, tokens=450),
+        partial(deaths.measure_stop, streams=16, tokens=400),
         is_timed=True,
     ),
     Figure(
         "sigterm",
         partial(shutdown.measure, times=1, streams=64, tokens=200),
-        partial(shutdown.measure, times=3, streams=64, tokens=450),
+        partial(shutdown.measure, times=3, streams=64, tokens=400),
     ),
     Figure(
         "soak",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BACKLOG = 4096
+SEND_BUFFER = 128 << 10  # bytes that the kernel keeps for a client that reads slowly; it would take megabytes
 
 
 def serve(options: EngineOptions, server_options: ServerOptions) -> int:
@@ -55,6 +56,7 @@ def listen(options: ServerOptions) -> socket.socket:
         )[0]
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # its connections have it too
         listener.bind(address)
         listener.listen(BACKLOG)
     except OSError as error:
