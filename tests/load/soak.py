@@ -25,9 +25,10 @@ class Held:
     tasks: int
 
 
-def measure(start: Start, *, warm_up: int, requests: int) -> list[Row]:
+def measure(start: Start, *, warm_up: int, requests: int, texts: int) -> list[Row]:
+    """Of so many texts. A tokenizer remembers up to 10,000 of them: warming up must see as many, or all."""
     server = start("--kv-memory", "8MiB")
-    before, after = run(_soak(server, warm_up, requests))
+    before, after = run(_soak(server, warm_up, requests, texts))
     size = f"{requests} requests after {warm_up}"
     rows = []
     for name in ("front_end", "engine"):
@@ -42,32 +43,32 @@ def measure(start: Start, *, warm_up: int, requests: int) -> list[Row]:
     return rows
 
 
-async def _soak(server: Server, warm_up: int, requests: int) -> tuple[Held, Held]:
-    await _send(server, range(warm_up))
+async def _soak(server: Server, warm_up: int, requests: int, texts: int) -> tuple[Held, Held]:
+    await _send(server, range(warm_up), texts)
     before = await _held(server)
-    await _send(server, range(warm_up, warm_up + requests))
+    await _send(server, range(warm_up, warm_up + requests), texts)
     return before, await _held(server)
 
 
-async def _send(server: Server, numbers: range) -> None:
+async def _send(server: Server, numbers: range, texts: int) -> None:
     left = iter(numbers)
 
     async def client() -> None:
         for number in left:
-            await _one(server, number)
+            await _one(server, number, texts)
 
     await asyncio.gather(*(client() for _ in range(CLIENTS)))
 
 
-async def _one(server: Server, number: int) -> None:
+async def _one(server: Server, number: int, texts: int) -> None:
     """No two are the same: whatever the server remembers of a request, it remembers for each."""
-    port, prompt = server.port, f"{number} is a number of its own"
-    body = completion(number, TOKENS, prompt=prompt, cache_salt=str(number), user=str(number))
+    port, text = server.port, number % texts
+    body = completion(text, TOKENS, cache_salt=str(number), user=str(number), seed=number)
     kind = number % 10
     if kind < 4:
         assert (await ask(port, COMPLETIONS, body | {"stream": kind < 2})).status == 200
     elif kind < 7:
-        assert (await ask(port, CHAT, chat(number, TOKENS, stream=kind < 6))).status == 200
+        assert (await ask(port, CHAT, chat(text, TOKENS, stream=kind < 6, seed=number))).status == 200
     elif kind == 7:
         assert (await ask(port, COMPLETIONS, body | {"n": 3, "stop": [str(number)]})).status == 200
     elif kind == 8:
