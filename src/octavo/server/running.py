@@ -128,7 +128,7 @@ class RunningServer:
         )
         return uvicorn.Config(
             build_app(state, self._keys),
-            http=protocol,  # type: ignore[arg-type] - whatever makes one
+            http=protocol,  # type: ignore[arg-type]
             ws="none",
             loop="none",
             lifespan="off",
