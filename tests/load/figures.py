@@ -37,8 +37,8 @@ FIGURES = (
     ),
     Figure(
         "overload",
-        partial(overload.measure, seconds=6, rounds=1, factor=10, tokens=400),
-        partial(overload.measure, seconds=60, rounds=4, factor=10, tokens=400),
+        partial(overload.measure, seconds=6, rounds=1, factor=10, tokens=100),
+        partial(overload.measure, seconds=60, rounds=4, factor=10, tokens=100),
         is_timed=True,
     ),
     Figure(

@@ -28,7 +28,6 @@ class Seen:
     longest_queue: float = 0.0
     overloaded: list[float] = field(default_factory=list)  # tokens per second
     peak: list[float] = field(default_factory=list)
-    begun_a_second: list[float] = field(default_factory=list)
 
 
 def measure(start: Start, *, seconds: float, rounds: int, factor: float, tokens: int) -> list[Row]:
@@ -42,7 +41,7 @@ def measure(start: Start, *, seconds: float, rounds: int, factor: float, tokens:
     lost = len(seen.taken) - whole + seen.lost
     says = sorted(int(answer.headers["retry-after-ms"]) / 1e3 for answer in seen.refused)
     # Half of the queue has begun after so long: what Retry-After promises.
-    truth = QUEUE / 2 / (sum(seen.begun_a_second) / len(seen.begun_a_second))
+    truth = QUEUE / 2 / (sum(seen.overloaded) / len(seen.overloaded) / tokens)
     return [
         Row(
             "overload: queue",
@@ -85,7 +84,7 @@ async def _peak(server: Server, gauges: Gauges, seconds: float, tokens: int) -> 
             assert _is_whole(answer, tokens)
 
     clients = asyncio.gather(*(client(number) for number in range(RUNNING + QUEUE // 4)))
-    rate, _ = await _rates(gauges, asyncio.sleep(seconds / 2), Seen())
+    rate = await _rate(gauges, asyncio.sleep(SETTLING + seconds / 2), Seen())
     is_over = True
     await clients
     return rate
@@ -114,13 +113,11 @@ async def _overload(
             await asyncio.sleep(1 / a_second)
 
     async with asyncio.TaskGroup() as group:
-        tokens_a_second, begun = await _rates(gauges, send_all(), seen)
-        seen.overloaded.append(tokens_a_second)
-        seen.begun_a_second.append(begun)
+        seen.overloaded.append(await _rate(gauges, send_all(), seen))
 
 
-async def _rates(gauges: Gauges, meanwhile: Awaitable[None], seen: Seen) -> tuple[float, float]:
-    """Tokens, and requests begun, per second; without the first moments."""
+async def _rate(gauges: Gauges, meanwhile: Awaitable[None], seen: Seen) -> float:
+    """Tokens per second, without the first moments."""
     work = asyncio.ensure_future(meanwhile)
     await asyncio.sleep(SETTLING)
     started, first = time.perf_counter(), await gauges.look()
@@ -129,9 +126,7 @@ async def _rates(gauges: Gauges, meanwhile: Awaitable[None], seen: Seen) -> tupl
         await asyncio.sleep(LOOK_SECONDS)
         ended, last = time.perf_counter(), await gauges.look()
         seen.longest_queue = max(seen.longest_queue, last("num_requests_queued"))
-    names = ("generation_tokens_total", "request_prefill_time_seconds_count")
-    tokens, begun = [(last(name) - first(name)) / (ended - started) for name in names]
-    return tokens, begun
+    return (last("generation_tokens_total") - first("generation_tokens_total")) / (ended - started)
 
 
 def _is_whole(answer: Answer, tokens: int) -> bool:
