@@ -40,7 +40,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections", "service_unavailable_error")
             return
         # Nothing is kept here that the kernel does not take: so whatever is kept is not being read.
-        transport.set_write_buffer_limits(high=0)
+        transport.set_write_buffer_limits(high=1, low=0)  # not 0, at which TLS would never write
         self.timeout_keep_alive_task = self.loop.call_later(
             self.timeout_keep_alive, self.timeout_keep_alive_handler
         )
