@@ -15,7 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from data.tiny_llama import write_tiny_llama
-from load.figure import Row, servers, table
+from load.figure import servers, table
 from load.figures import FIGURES
 
 
@@ -30,7 +30,7 @@ def main() -> int:
     options = parser.parse_args()
     if unknown := set(options.names) - set(names):
         parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(names)}")
-    rows: list[Row] = []
+    is_met = True
     with tempfile.TemporaryDirectory() as folder:
         model = options.model
         if model is None:
@@ -41,10 +41,10 @@ def main() -> int:
             if not options.names or figure.name in options.names:
                 started = time.monotonic()
                 with servers(model, Path(folder)) as start:
-                    rows += (figure.short if options.short else figure.full)(start)
-                print(f"{figure.name}: {time.monotonic() - started:.1f} s", file=sys.stderr)
-    print(table(rows))
-    return 0 if all(row.is_met for row in rows) else 1
+                    rows = (figure.short if options.short else figure.full)(start)
+                print(f"{figure.name}, {time.monotonic() - started:.1f} s\n{table(rows)}\n", flush=True)
+                is_met = is_met and all(row.is_met for row in rows)
+    return 0 if is_met else 1
 
 
 if __name__ == "__main__":
