@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from load.figure import Row, Start, percentile, run
+from load.figure import SLOW_ENGINE, Row, Start, percentile, run
 from load.requests import Body, completion
 from load.wire import COMPLETIONS, Connection, Gauges
 from server.process import Server
 
 RUNNING = 4
+FLAGS = (*SLOW_ENGINE, "--max-running", str(RUNNING), "--max-step-tokens", str(RUNNING))
 ALLOWED = 0.2  # seconds, beside one step
 MOST_ATTEMPTS = 10
 LONG_PROMPT = "word " * 94  # many steps of RUNNING tokens each
@@ -32,7 +33,7 @@ PHASES = [
 
 def measure(start: Start, *, rounds: int, clients: int) -> list[Row]:
     """In every phase and round so many clients leave together."""
-    server = start("--max-running", str(RUNNING), "--max-step-tokens", str(RUNNING), "--kv-memory", "16MiB")
+    server = start(*FLAGS, "--kv-memory", "16MiB")
     seconds, step = run(_measure(server, rounds, clients))
     limit = ALLOWED + step
     rows = []

@@ -17,6 +17,10 @@ Result = TypeVar("Result")
 
 Start = Callable[..., Server]  # with flags of `octavo serve`: a server that is ready
 
+# Torch is slow with so small a model. So the engine is what limits, as with any model of use, and not the
+# front end and the clients, which share a core here.
+SLOW_ENGINE = ("--kernels", "torch")
+
 
 @contextmanager
 def servers(model: Path, folder: Path) -> Iterator[Start]:

@@ -5,15 +5,13 @@ import time
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
 
-from load.figure import Row, Start, percentile, run
+from load.figure import SLOW_ENGINE, Row, Start, percentile, run
 from load.requests import completion
 from load.wire import COMPLETIONS, Answer, Gauges, Lost, ask
 from server.process import Server
 
 RUNNING, QUEUE = 16, 32
-# Torch is slow with so small a model. So the engine is what limits, as with any model of use, and not the
-# front end and the clients, which share a core here.
-FLAGS = ("--max-running", str(RUNNING), "--max-queued-requests", str(QUEUE), "--kernels", "torch")
+FLAGS = (*SLOW_ENGINE, "--max-running", str(RUNNING), "--max-queued-requests", str(QUEUE))
 SETTLING = 1.0  # seconds before anything is measured
 LOOK_SECONDS = 0.05
 
