@@ -1,20 +1,15 @@
 """Fixtures for every test."""
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from data.tiny_llama import write_tiny_llama
+
 # Before torch is imported: test processes beside each other, with a thread per core each, would crawl.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-CHAT_TEMPLATE = (
-    "{{ reasoning_effort or '' }}{{ mood or '' }}"
-    "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
-)
 
 
 @pytest.fixture(scope="session")
@@ -38,36 +33,8 @@ def assets() -> Callable[[str], Path]:
 @pytest.fixture(scope="session")
 def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random Llama of 0.1 M parameters whose tokens are bytes: a whole checkpoint folder."""
-    import torch
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM
-
     folder = tmp_path_factory.mktemp("tiny-llama")
-    tokenizer = Tokenizer(
-        models.BPE({c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, [])
-    )
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(["<|end|>", "<|user|>", "<|assistant|>", "<|system|>"])
-    tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(
-        json.dumps({"eos_token": "<|end|>", "chat_template": CHAT_TEMPLATE})
-    )
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=260,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        initializer_range=0.4,
-        eos_token_id=256,
-        bos_token_id=None,
-        dtype="float32",
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
+    write_tiny_llama(folder)
     return folder
 
 
@@ -83,7 +50,7 @@ def tiny_llm(tiny_checkpoint: Path) -> Iterator["LLM"]:  # noqa: F821
 
 # Here and not beside the simulation: only this file is known to the process that prints the summary.
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """The figures of simulation and chaos, captured output or not."""
+    """The figures of simulation, purity and load, captured output or not."""
     figures = list(_recorded(terminalreporter, "simulated"))
     if figures:
         terminalreporter.section("simulation")
@@ -92,7 +59,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for key, title in (
         ("purity", "purity: answers equal to the plain ones, bit for bit"),
         ("perplexity", "perplexity of SmolLM2"),
-        ("chaos", "engines that died"),
+        ("load", "load and chaos over HTTP"),
     ):
         lines = list(_recorded(terminalreporter, key))
         if lines:

@@ -1,4 +1,7 @@
-"""Engines that are killed, stopped, poisoned or cannot start: streams go on, and nothing is left behind."""
+"""Engines that are killed, poisoned or cannot start: streams go on, and nothing is left behind.
+
+Many streams under engines that are killed or stopped, over HTTP: tests/load/deaths.py.
+"""
 
 import asyncio
 import os
@@ -64,12 +67,6 @@ class Harness:
     async def kill(self, number: int = signal.SIGKILL) -> None:
         assert self.service.engine_pid is not None
         os.kill(self.service.engine_pid, number)
-
-    async def recover(self) -> float:
-        """Seconds from now until a new engine has given a token."""
-        lost = await self.until(lambda: self.service.state is ServiceState.RESTARTING)
-        seen = self.num_deltas
-        return lost + await self.until(lambda: self.num_deltas > seen)
 
     async def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> float:
         """How long it took."""
@@ -148,68 +145,18 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(bounded())
 
 
-def test_sixteen_streams_outlive_five_engines(
-    serve: Serve, record_property: Callable[[str, object], None]
-) -> None:
+def test_streams_outlive_three_engines(serve: Serve) -> None:
     async def test() -> None:
         async with serve() as harness:
-            plain = await harness.ask_all(requests(16))
-            per_round = harness.num_deltas
-            recoveries = []
-            for number in range(5):
-                harness.num_deltas = 0
-                streams = asyncio.create_task(harness.ask_all(requests(16)))
-                # At another moment each time: in prefill, early, late.
-                await harness.until(lambda n=number: harness.num_deltas >= n * per_round // 6)  # type: ignore[misc]
-                await harness.kill()
-                recoveries.append(await harness.recover())
-                assert await streams == plain
-                assert harness.service.num_restarts == number + 1
-                assert harness.service.num_in_flight == 0
-            shown = ", ".join(f"{seconds:.2f}" for seconds in recoveries)
-            record_property("chaos", f"seconds from kill -9 to the next tokens, 16 streams: {shown}")
-
-    run(test)
-
-
-def test_one_stream_outlives_three_engines(serve: Serve) -> None:
-    async def test() -> None:
-        async with serve() as harness:
-            (plain,) = await harness.ask_all(requests(1))
-            stream = asyncio.create_task(harness.ask_all(requests(1)))
+            plain = await harness.ask_all(requests(4))
+            streams = asyncio.create_task(harness.ask_all(requests(4)))
             for number in range(3):
                 harness.num_deltas = 0
                 await harness.until(lambda: harness.num_deltas > 20)
                 await harness.kill()
                 await harness.until(lambda n=number: harness.service.num_restarts == n + 1)  # type: ignore[misc]
-            assert await stream == [plain]
-
-    run(test)
-
-
-@pytest.mark.timing
-def test_a_stopped_engine_is_seen_and_replaced(
-    serve: Serve, record_property: Callable[[str, object], None]
-) -> None:
-    async def test() -> None:
-        async with serve() as harness:
-            plain = await harness.ask_all(requests(4))
-            harness.num_deltas = 0
-            streams = asyncio.create_task(harness.ask_all(requests(4)))
-            await harness.until(lambda: harness.num_deltas > 50)
-            old = harness.service.engine_pid
-            await harness.kill(signal.SIGSTOP)
-            seen = await harness.until(lambda: not harness.service.is_live)
-            replaced = seen + await harness.until(
-                lambda: harness.service.state is ServiceState.READY and harness.service.engine_pid != old
-            )
-            assert seen < 5, "is_live turns"
-            assert replaced < 15, "the engine is restarted"
             assert await streams == plain
-            assert not is_running(old)
-            record_property(
-                "chaos", f"SIGSTOP: not live after {seen:.1f} s, a new engine after {replaced:.1f} s"
-            )
+            assert harness.service.num_in_flight == 0
 
     run(test)
 

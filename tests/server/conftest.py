@@ -1,4 +1,4 @@
-"""Servers as people start them: the command, in a process of its own, on a free port."""
+"""Servers and clients for the tests of this folder."""
 
 import asyncio
 import shutil
@@ -11,7 +11,7 @@ import pytest
 from octavo.checkpoint import open_checkpoint
 from octavo.server.state import ServedModel
 from server.null_bench import on_null_engine
-from server.serving import Server
+from server.process import Server
 
 INSTALL_SECONDS = 60
 

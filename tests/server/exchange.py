@@ -13,7 +13,6 @@ class Exchange:
         self._asked = False
         self._body = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.status = 0
-        self.is_reading = True
         self.headers: dict[str, str] = {}
         self.content = b""
         self.writes: list[bytes] = []
@@ -44,8 +43,6 @@ class Exchange:
             self.status = message["status"]
             self.headers = {name.decode(): value.decode() for name, value in message["headers"]}
         else:
-            while not self.is_reading:
-                await asyncio.sleep(0.01)
             self.content += message["body"]
             self.writes.append(message["body"])
 

@@ -17,7 +17,7 @@ import pytest
 
 from server.hostile import CHAT, COMPLETIONS, GOOD, check_answer
 from server.null_bench import Bench
-from server.serving import Server
+from server.process import Server
 
 FULL = os.environ.get("OCTAVO_TEST_HOSTILE") == "full"
 NUM_TIMED = 400 if FULL else 0

@@ -258,24 +258,6 @@ def test_a_comment_costs_no_reader_the_event_behind_it(run: Any, monkeypatch: py
     run(test)
 
 
-def test_a_reader_that_never_reads_is_cut_off(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "PING_SECONDS", 0.02)
-    monkeypatch.setattr(sse, "STALLED_SECONDS", 0.1)
-
-    async def test(bench: Bench) -> None:
-        asked = bench.ask({"prompt": "x", "stream": True})
-        await bench.until(lambda: bench.service.submitted)
-        bench.service.say("ab")
-        await bench.until(lambda: b"ab" in asked.content)
-        asked.is_reading = False
-        bench.service.say("cd")
-        await asked.done()
-        assert b"[DONE]" not in asked.content
-        assert bench.service.aborted
-
-    run(test)
-
-
 def test_what_nobody_expected_tells_nothing(run: Any, caplog: pytest.LogCaptureFixture) -> None:
     async def test(bench: Bench) -> None:
         bench.service.failure = RuntimeError("secret at 0xdeadbeef")

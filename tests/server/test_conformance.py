@@ -324,7 +324,7 @@ FAULTS = (
 @pytest.fixture(scope="module")
 def target(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Our server, with a key."""
-    from server.conftest import Server
+    from server.process import Server
 
     flags = ("--kv-memory", "4MiB", "--served-model-name", "tiny", "--api-key", KEY)
     running = Server(tmp_path_factory.mktemp("conformance"), tiny_checkpoint, *flags)

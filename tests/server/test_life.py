@@ -8,7 +8,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -16,16 +15,11 @@ from typing import Any
 import httpx
 import pytest
 
+from server.process import is_alive
+
 pytestmark = pytest.mark.xdist_group("server")
 
 LONG = {"prompt": "x", "max_tokens": 500, "ignore_eos": True, "stream": True, "seed": 1}
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def test_the_front_end_has_no_torch(server: Any) -> None:
@@ -57,42 +51,6 @@ def test_until_the_model_is_there_the_server_says_how_far_it_is(start: Any) -> N
     assert seen[0] == (503, "starting")
     assert seen[-1] == (200, "ready")
     assert server.post("/v1/completions", {"prompt": "x"}).status_code == 200
-
-
-def test_sigterm_lets_streams_finish_and_takes_no_more(start: Any) -> None:
-    server = start("--grace", "20").wait_until_ready()
-    engine = server.engine_pid
-    expected = server.post("/v1/completions", LONG).text.count("data: ")
-    texts: list[str] = []
-    all_begun = threading.Barrier(5)
-
-    def stream() -> None:
-        with httpx.stream("POST", server.url + "/v1/completions", json=LONG, timeout=30) as answer:
-            pieces = answer.iter_text()
-            text = next(pieces)
-            all_begun.wait(10)
-            texts.append(text + "".join(pieces))
-
-    threads = [threading.Thread(target=stream) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    all_begun.wait(10)
-    server.terminate()
-    refused = []
-    while server.process.poll() is None:
-        try:
-            refused.append(server.post("/v1/completions", {"prompt": "x"}).status_code)
-        except httpx.TransportError:  # the very last moment
-            break
-    for thread in threads:
-        thread.join(20)
-    assert server.process.wait(20) == 0, server.log
-    assert set(refused) <= {503}
-    assert [text.count("data: ") for text in texts] == [expected] * 4
-    assert all(text.endswith("data: [DONE]\n\n") for text in texts)
-    assert not is_alive(engine)
-    assert list(server.temporary.iterdir()) == []
-    assert "Traceback" not in server.log
 
 
 def test_grace_ends_what_takes_too_long(start: Any) -> None:

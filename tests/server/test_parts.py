@@ -15,7 +15,7 @@ from octavo.protocol import SamplingParams, TokenLogprob
 from octavo.server.auth import Keys
 from octavo.server.early import EarlyAnswers
 from octavo.server.errors import ApiError
-from octavo.server.limits import HALF_LIFE, LONGEST_RETRY, Admission
+from octavo.server.limits import HALF_LIFE, LONGEST_RETRY, UNKNOWN_RETRY, Admission
 from octavo.server.logprobs import LOWEST, LegacyLogprobs, chat_logprobs, prompt_logprobs
 from octavo.server.sampling_request import chat_params, completion_params
 from octavo.server.schema import ChatRequest, CompletionRequest
@@ -41,15 +41,18 @@ def test_retry_after_follows_the_pace_of_the_queue() -> None:
     clock = Clock()
     admission = Admission(100, 10_000, clock)
     admission.enter(100, 100)
-    assert admission.retry_after == LONGEST_RETRY  # nothing has moved yet
+    assert admission.retry_after == UNKNOWN_RETRY  # nothing has moved yet
     for _ in range(200):  # ten a second, for long enough
         clock.now += 0.1
         admission.leave(1, 1)
         admission.enter(1, 1)
-    assert 3 < admission.retry_after < 8  # half of a hundred at ten a second
-    slow = admission.retry_after
-    clock.now += 2 * HALF_LIFE
-    assert admission.retry_after == pytest.approx(4 * slow)
+        assert admission.retry_after == pytest.approx(5, rel=0.01)  # half of a hundred, from the first on
+    admission.leave(100, 100)
+    clock.now += 1000  # nobody waits: that says nothing
+    admission.enter(100, 100)
+    assert admission.retry_after < 5
+    clock.now += 10 * HALF_LIFE  # and now nothing moves
+    assert admission.retry_after == LONGEST_RETRY
     with pytest.raises(ApiError) as refused:
         admission.check_door()
     assert refused.value.status == 429

@@ -67,6 +67,13 @@ class ServerOptions(Options, frozen=True):
     max_queued_tokens: int = option(
         1 << 20, Group.LIMITS, "prompt tokens that may wait; more are refused with 429", ge=1
     )
+    stalled_timeout: float = option(
+        60.0,
+        Group.LIMITS,
+        "seconds after which a client that reads nothing of its answer is cut off",
+        gt=0,
+        le=86400,
+    )
     max_body: ByteCount = option(4 * MIB, Group.LIMITS, "largest request", ge=1024)
     max_n: int = option(8, Group.LIMITS, "most answers to one prompt", ge=1, le=128)
     request_timeout: float = option(

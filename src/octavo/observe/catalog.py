@@ -77,6 +77,7 @@ PREFIX_HITS = counter("prefix_cache_hits", "of them, those that were found")
 PREEMPTIONS = counter("num_preemptions", "sequences that had to give their pages back and begin again")
 STEP_TIME = histogram("step", "one step of the engine; its count is the number of steps")
 ENGINE_RESTARTS = counter("engine_restarts", "engines that died or hung, and were replaced")
+TASKS = gauge("asyncio_tasks", "tasks of the front end's event loop: a few, and some for each request")
 STARTUP = gauge("startup_seconds", "how long the last start of an engine has spent, by phase", "phase")
 BUILD = gauge("build_info", "always 1; what runs here", "version", "device", "dtype", "system_fingerprint")
 
@@ -103,6 +104,7 @@ METRICS: tuple[Metric, ...] = (
     PREEMPTIONS,
     STEP_TIME,
     ENGINE_RESTARTS,
+    TASKS,
     STARTUP,
     BUILD,
 )

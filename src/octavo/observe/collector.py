@@ -30,6 +30,7 @@ class Seen:
     num_restarts: int
     num_queued: int
     num_tokens_queued: int
+    num_tasks: int
     is_ready: bool
     facts: EngineFacts | None
 
@@ -93,6 +94,7 @@ def _of_server(seen: Seen) -> Iterator[tuple[Metric, Values | Histogram]]:
     yield catalog.QUEUED_TOKENS, {(): seen.num_tokens_queued}
     yield catalog.READY, {(): int(seen.is_ready)}
     yield catalog.ENGINE_RESTARTS, {(): seen.num_restarts}
+    yield catalog.TASKS, {(): seen.num_tasks}
     facts = seen.facts
     about_engine = ("", "", "") if facts is None else (facts.device, facts.dtype, facts.system_fingerprint)
     yield catalog.BUILD, {(octavo.__version__, *about_engine): 1}

@@ -1,13 +1,20 @@
 """uvicorn's HTTP/1.1, with bounds on what nobody asked for: heads that are large or slow, bodies that go on
-after the answer, connections that never say anything."""
+after the answer, connections that never say anything, answers that are not read."""
 
 import asyncio
+import contextlib
+import fcntl
 import json
+import logging
+import struct
+import termios
 from collections import deque
 from http import HTTPStatus
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+logger = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES = 64 << 10
 HEAD_SECONDS = 20.0
@@ -18,10 +25,17 @@ LEFT_SECONDS = 5.0
 
 class BoundedHttpProtocol(HttpToolsProtocol):
     """Counts what arrives between the first byte of a request and the end of its headers, and what arrives
-    of a body that will not be read. One timer at a time is enough: a request is in one phase."""
+    of a body that will not be read. One timer at a time is enough: a request is in one phase. Another timer
+    watches that what we write is read."""
 
-    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+    def __init__(
+        self, *arguments: Any, most_connections: int, stalled_seconds: float, **keywords: Any
+    ) -> None:
         super().__init__(*arguments, **keywords)
+        self._most_connections = most_connections
+        self._stalled_seconds = stalled_seconds
+        self._unread = 0  # bytes, when we last looked
+        self._stall_timer: asyncio.TimerHandle | None = None
         self._in_body = False
         self._num_bytes = 0  # of a head, or of what is left
         self._timer: asyncio.TimerHandle | None = None
@@ -29,6 +43,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        if len(self.connections) > self._most_connections:
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections", "service_unavailable_error")
+            return
+        # Nothing is kept here that the kernel does not take: so whatever is kept is not being read.
+        transport.set_write_buffer_limits(high=1, low=0)  # not 0, at which TLS would never write
         # As after an answer: uvicorn leaves those alone who have not asked anything yet.
         self.timeout_keep_alive_task = self.loop.call_later(
             self.timeout_keep_alive, self.timeout_keep_alive_handler
@@ -67,6 +86,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._phase_done()
+        self._is_read()
         super().connection_lost(exc)
         # uvicorn tells the last request only, and the one that is being answered may be another.
         for cycle in self._unanswered:
@@ -74,15 +94,23 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             cycle.message_event.set()
         self._unanswered.clear()
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._expect_reading()
+
+    def resume_writing(self) -> None:
+        self._is_read()
+        super().resume_writing()
+
     def send_400_response(self, msg: str) -> None:
         """uvicorn's answer to what is no HTTP, in our words."""
         self._refuse(HTTPStatus.BAD_REQUEST, "this is not a valid HTTP request")
 
-    def _refuse(self, status: HTTPStatus, message: str) -> None:
+    def _refuse(self, status: HTTPStatus, message: str, kind: str = "invalid_request_error") -> None:
         if self._owes_an_answer():
             self._cut()
             return
-        error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
+        error = {"message": message, "type": kind, "param": None, "code": None}
         body = json.dumps({"error": error}).encode()
         head = (
             f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\n"
@@ -106,6 +134,33 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _expect_reading(self) -> None:
+        """Also while the connection is closing, which waits for the last byte to be read."""
+        self._unread = self._num_unread()
+        self._stall_timer = self.loop.call_later(self._stalled_seconds, self._check_reading)
+
+    def _check_reading(self) -> None:
+        if self._num_unread() < self._unread:
+            self._expect_reading()
+            return
+        logger.warning("a client that does not read its answer is cut off")
+        self.transport.abort()
+
+    def _num_unread(self) -> int:
+        """Bytes, those that the kernel keeps for the client included: it asks for more only now and then."""
+        kept_here = self.transport.get_write_buffer_size()
+        with contextlib.suppress(OSError, AttributeError):  # where the kernel does not tell
+            answer = fcntl.ioctl(
+                self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, b"\0" * 4
+            )
+            return kept_here + int(struct.unpack("i", answer)[0])
+        return kept_here
+
+    def _is_read(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
 
     def _cut(self) -> None:
         self._phase_done()

@@ -9,29 +9,28 @@ from octavo.server.errors import ApiError, invalid, too_many
 
 HALF_LIFE = 10.0  # seconds after which a measurement counts half
 LONGEST_RETRY = 60.0
+UNKNOWN_RETRY = 5.0  # before anything has ever been served
 
 
-class Rate:
-    """Events per second, of late."""
+class Pace:
+    """Events per second, of late. Events and seconds fade alike, so that the first few tell the truth too."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._weight = 0.0
-        self._at = clock()
+    def __init__(self) -> None:
+        self._events = 0.0
+        self._seconds = 0.0
+
+    def pass_time(self, seconds: float) -> None:
+        fading = 0.5 ** (seconds / HALF_LIFE)
+        self._events *= fading
+        self._seconds = self._seconds * fading + (1 - fading) * HALF_LIFE / math.log(2)
 
     def note(self, events: int) -> None:
-        self._decay()
-        self._weight += events
+        self._events += events
 
-    @property
-    def per_second(self) -> float:
-        self._decay()
-        return self._weight * math.log(2) / HALF_LIFE
-
-    def _decay(self) -> None:
-        now = self._clock()
-        self._weight *= 0.5 ** ((now - self._at) / HALF_LIFE)
-        self._at = now
+    def seconds_for(self, events: float) -> float:
+        if not self._events:
+            return UNKNOWN_RETRY
+        return events * self._seconds / self._events
 
 
 class Admission:
@@ -44,7 +43,9 @@ class Admission:
         self._max_tokens = max_tokens
         self.num_sequences = 0
         self.num_tokens = 0
-        self._departures = Rate(clock)
+        self._departures = Pace()
+        self._clock = clock
+        self._at = clock()
 
     def check_door(self) -> None:
         """Before a body is read: is there room at all?"""
@@ -73,10 +74,12 @@ class Admission:
             or self.num_tokens + num_tokens > self._max_tokens
         ):
             raise self._refusal()
+        self._pass_time()
         self.num_sequences += num_sequences
         self.num_tokens += num_tokens
 
     def leave(self, num_sequences: int, num_tokens: int) -> None:
+        self._pass_time()
         self.num_sequences -= num_sequences
         self.num_tokens -= num_tokens
         self._departures.note(num_sequences)
@@ -84,8 +87,15 @@ class Admission:
     @property
     def retry_after(self) -> float:
         """Seconds until half of those who wait now have begun, at the pace of late."""
-        pace = self._departures.per_second
-        return LONGEST_RETRY if pace <= 0 else min(max(self.num_sequences / 2 / pace, 0.5), LONGEST_RETRY)
+        self._pass_time()
+        return min(max(self._departures.seconds_for(self.num_sequences / 2), 0.5), LONGEST_RETRY)
+
+    def _pass_time(self) -> None:
+        """Only while somebody waits: an empty queue says nothing about how fast it could move."""
+        now = self._clock()
+        if self.num_sequences:
+            self._departures.pass_time(now - self._at)
+        self._at = now
 
     def _refusal(self) -> ApiError:
         return too_many("the server is busy: too many requests are waiting", self.retry_after)

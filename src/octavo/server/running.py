@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import logging
+import resource
 import socket
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Self
 
 import uvicorn
@@ -27,6 +29,7 @@ KEEP_ALIVE_SECONDS = 75  # longer than clients and proxies keep an idle connecti
 BACKLOG = 4096
 CLOSING_SECONDS = 5  # for the last bytes to reach clients, once every answer is complete
 POLL_SECONDS = 0.05
+OTHER_FILES = 256  # that we may need to have open beside connections, to start an engine for one
 
 EXIT_FAILED = 1
 
@@ -118,9 +121,14 @@ class RunningServer:
             logger.warning("%s not complete when time is up", counted(state.num_open, "request"))
 
     def _http_config(self, state: ServerState) -> uvicorn.Config:
+        protocol = partial(
+            BoundedHttpProtocol,
+            most_connections=most_connections(),
+            stalled_seconds=self._server_options.stalled_timeout,
+        )
         return uvicorn.Config(
             build_app(state, self._keys),
-            http=BoundedHttpProtocol,
+            http=protocol,  # type: ignore[arg-type]
             ws="none",
             loop="none",
             lifespan="off",
@@ -139,3 +147,9 @@ class RunningServer:
         scheme = "http" if self._server_options.tls_cert is None else "https"
         host, port = listener.getsockname()[:2]
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/v1"
+
+
+def most_connections() -> int:
+    """So many that an engine can still be started: whoever comes then is turned away."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(allowed - OTHER_FILES, allowed // 2)

@@ -1,8 +1,10 @@
 """Start the server. The port answers at once, and the engine starts while the rest is being imported."""
 
 import asyncio
+import contextlib
 import logging
 import os
+import resource
 import socket
 from typing import TYPE_CHECKING
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BACKLOG = 4096
+SEND_BUFFER = 128 << 10  # bytes that the kernel keeps for a client that reads slowly; it would take megabytes
 
 
 def serve(options: EngineOptions, server_options: ServerOptions) -> int:
@@ -31,6 +34,7 @@ def serve(options: EngineOptions, server_options: ServerOptions) -> int:
     logging.basicConfig(handlers=[make_handler(server_options.log_format, "octavo")], force=True)
     if server_options.otlp_endpoint is not None:
         check_endpoint(server_options.otlp_endpoint)
+    allow_many_files()
     listener = listen(server_options)
     host, port = listener.getsockname()[:2]
     logger.info("listening on %s, port %d", host, port)
@@ -40,6 +44,13 @@ def serve(options: EngineOptions, server_options: ServerOptions) -> int:
         return runner.run(_serve(options, server_options, listener))
 
 
+def allow_many_files() -> None:
+    """A connection is an open file, and what a shell allows is often 1024 of them."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # some systems have a hard limit that cannot be reached
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def listen(options: ServerOptions) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -47,6 +58,7 @@ def listen(options: ServerOptions) -> socket.socket:
         )[0]
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # its connections have it too
         listener.bind(address)
         listener.listen(BACKLOG)
     except OSError as error:

@@ -1,7 +1,6 @@
 """Server-sent events: chunks as they come, comments while nothing comes, and an end that is always said."""
 
 import asyncio
-import logging
 import time
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -14,10 +13,7 @@ from octavo.frontend.output import StreamDelta
 from octavo.server.errors import ApiError, ClientGone, as_api_error
 from octavo.server.generation import Generation
 
-logger = logging.getLogger(__name__)
-
 PING_SECONDS = 5.0
-STALLED_SECONDS = 60.0  # after so long, a client that does not read is cut off
 
 PING = b": ping\n\n"
 # Comes before the first event after a ping, in one write with it. `vllm bench serve` strips what it reads,
@@ -71,7 +67,7 @@ class EventStream(StreamingResponse):
 
     All that has come since the last write goes out in one write: a reader that is slower than the engine
     gets fewer, larger ones. One that does not read at all is bounded by the number of updates that may
-    wait, and cut off after a while.
+    wait, and cut off by its connection (`BoundedHttpProtocol`).
     """
 
     def __init__(self, generation: Generation, chunks: Chunks) -> None:
@@ -79,14 +75,10 @@ class EventStream(StreamingResponse):
         self._generation = generation
         self._chunks = chunks
         self._wrote_at = time.monotonic()
-        self._is_writing = False
-        self._is_stalled = False
         self._has_pinged = False  # and written no event since
-        self._task: asyncio.Task[Any] | None = None
         self._ticker: asyncio.TimerHandle | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._task = asyncio.current_task()
         self._ticker = asyncio.get_running_loop().call_later(PING_SECONDS, self._tick)
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -94,11 +86,6 @@ class EventStream(StreamingResponse):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except ClientGone:
             pass
-        except asyncio.CancelledError:
-            if not self._is_stalled:
-                raise
-            # To return without an end makes the server close the connection.
-            logger.warning("a client that does not read its stream is cut off")
         finally:
             self._ticker.cancel()
             await self._generation.close()
@@ -134,19 +121,11 @@ class EventStream(StreamingResponse):
         return error_event(answer)
 
     async def _write(self, send: Send, body: bytes) -> None:
-        self._is_writing = True
         await send({"type": "http.response.body", "body": body, "more_body": True})
-        self._is_writing = False
         self._wrote_at = time.monotonic()
 
     def _tick(self) -> None:
-        """Every few seconds: has anything been written, and is anybody reading?"""
-        idle = time.monotonic() - self._wrote_at
-        if self._is_writing and idle > STALLED_SECONDS:
-            assert self._task is not None
-            self._is_stalled = True
-            self._task.cancel()
-            return
-        if idle > PING_SECONDS / 2:
+        """Every few seconds: has anything been written?"""
+        if time.monotonic() - self._wrote_at > PING_SECONDS / 2:
             self._generation.wake()
         self._ticker = asyncio.get_running_loop().call_later(PING_SECONDS, self._tick)

@@ -106,6 +106,7 @@ class ServerState:
             num_restarts=self.service.num_restarts,
             num_queued=self.admission.num_sequences,
             num_tokens_queued=self.admission.num_tokens,
+            num_tasks=len(asyncio.all_tasks()),
             is_ready=self.is_ready and self.service.is_live,
             facts=self.service.facts,
         )

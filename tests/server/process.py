@@ -1,5 +1,6 @@
-"""`octavo serve` as people start it: the command, in a process of its own, on a free port."""
+"""A server as people start it: the command, in a process of its own, on a free port."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -38,15 +39,18 @@ class Server:
         return self.log_path.read_text()
 
     @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+    def engine_pid(self) -> int | None:
+        """None between two engines."""
+        engines = []
+        with contextlib.suppress(FileNotFoundError):
+            children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+            engines = [pid for pid in children if b".engine" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        assert len(engines) <= 1, engines
+        return int(engines[0]) if engines else None
 
     @property
-    def engine_pid(self) -> int:
-        """The only child of a server."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        assert len(children) == 1
-        return int(children[0])
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
 
     def wait_for_log(self, pattern: str, seconds: float = START_SECONDS) -> re.Match[str]:
         deadline = time.monotonic() + seconds
@@ -91,3 +95,10 @@ class Server:
             self.process.kill()
             self.process.wait()
             raise
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -1,0 +1,120 @@
+"""Engines that die under streams: clients see a pause, and then the tokens that would have come."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Sequence
+
+from load.figure import Row, Start, run
+from load.requests import completion
+from load.wire import COMPLETIONS, HANG_SECONDS, Connection, Told, ask
+from server.process import Server, is_alive
+
+FLAGS = ("--kv-memory", "16MiB")
+
+
+def measure_kills(start: Start, *, kills: int, streams: int, tokens: int) -> list[Row]:
+    server = start(*FLAGS)
+    num_equal, pauses = run(_kill(server, kills, streams, tokens))
+    size = f"{kills} times under {streams} streams of {tokens} tokens"
+    shown = ", ".join(f"{seconds:.2f}" for seconds in pauses)
+    return [
+        Row(
+            "kill -9 of the engine",
+            size,
+            f"{num_equal} of {kills * streams} streams equal; next tokens after {shown} s",
+            "all equal, token for token",
+            num_equal == kills * streams,
+        )
+    ]
+
+
+async def _kill(server: Server, kills: int, streams: int, tokens: int) -> tuple[int, list[float]]:
+    plain = await _undisturbed(server, streams, tokens)
+    num_equal, pauses = 0, []
+    for number in range(kills):
+        connections = await _begin(server, streams, tokens)
+        # At another moment each time: in prefill, early, late.
+        await _until_told(connections, number * streams * tokens // (kills + 1))
+        pauses.append(await _replaced(server, connections, signal.SIGKILL))
+        num_equal += await _num_equal(connections, plain)
+    return num_equal, pauses
+
+
+async def _replaced(server: Server, connections: Sequence[Connection], number: int) -> float:
+    """Seconds from the signal to the first token of the next engine."""
+    old = server.engine_pid
+    assert old is not None
+    os.kill(old, number)
+    sent = time.perf_counter()
+    while server.engine_pid in (None, old):
+        await asyncio.sleep(0.002)
+    await _until_told(connections, _num_events(connections) + 1)
+    assert not is_alive(old)
+    return time.perf_counter() - sent
+
+
+def measure_stop(start: Start, *, streams: int, tokens: int) -> list[Row]:
+    server = start(*FLAGS)
+    num_equal, not_live, replaced = run(_stop(server, streams, tokens))
+    size = f"under {streams} streams of {tokens} tokens"
+    equal = Row(
+        "SIGSTOP of the engine: streams", size, f"{num_equal} of {streams} equal", "all", num_equal == streams
+    )
+    return [
+        Row("SIGSTOP of the engine: seen", size, f"/livez 503 after {not_live:.1f} s", "5 s", not_live <= 5),
+        Row("SIGSTOP of the engine: replaced", size, f"after {replaced:.1f} s", "15 s", replaced <= 15),
+        equal,
+    ]
+
+
+async def _stop(server: Server, streams: int, tokens: int) -> tuple[int, float, float]:
+    plain = await _undisturbed(server, streams, tokens)
+    connections = await _begin(server, streams, tokens)
+    await asyncio.gather(*(connection.begun() for connection in connections))
+    old = server.engine_pid
+    assert old is not None
+    os.kill(old, signal.SIGSTOP)
+    sent = time.perf_counter()
+    while (await ask(server.port, "/livez")).status == 200:
+        await asyncio.sleep(0.02)
+    not_live = time.perf_counter() - sent
+    while server.engine_pid == old or (await ask(server.port, "/readyz")).status != 200:
+        await asyncio.sleep(0.02)
+    replaced = time.perf_counter() - sent
+    num_equal = await _num_equal(connections, plain)
+    assert not is_alive(old)
+    return num_equal, not_live, replaced
+
+
+async def _undisturbed(server: Server, streams: int, tokens: int) -> list[Told]:
+    return await asyncio.gather(*(_told(connection) for connection in await _begin(server, streams, tokens)))
+
+
+async def _begin(server: Server, streams: int, tokens: int) -> list[Connection]:
+    connections = [await Connection.open(server.port) for _ in range(streams)]
+    for number, connection in enumerate(connections):
+        connection.send(COMPLETIONS, completion(number, tokens, stream=True))
+    return connections
+
+
+async def _num_equal(connections: Sequence[Connection], plain: Sequence[Told]) -> int:
+    told = await asyncio.gather(*(_told(connection) for connection in connections))
+    return sum(one == other for one, other in zip(told, plain, strict=True))
+
+
+async def _told(connection: Connection) -> Told:
+    answer = await connection.done()
+    connection.leave()
+    return answer.told
+
+
+def _num_events(connections: Sequence[Connection]) -> int:
+    return sum(connection.answer.num_events for connection in connections if connection.answer)
+
+
+async def _until_told(connections: Sequence[Connection], num_events: int) -> None:
+    async with asyncio.timeout(HANG_SECONDS):
+        while _num_events(connections) < num_events:
+            await asyncio.sleep(0.002)

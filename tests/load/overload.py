@@ -1,0 +1,136 @@
+"""Ten times more requests than can be served: most are refused at once, those taken are served as ever."""
+
+import asyncio
+import time
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+
+from load.figure import SLOW_ENGINE, Row, Start, percentile, run
+from load.requests import completion
+from load.wire import COMPLETIONS, Answer, Gauges, Lost, ask
+from server.process import Server
+
+RUNNING, QUEUE = 16, 32
+FLAGS = (*SLOW_ENGINE, "--max-running", str(RUNNING), "--max-queued-requests", str(QUEUE))
+SETTLING = 1.0  # seconds before anything is measured
+LOOK_SECONDS = 0.05
+
+
+@dataclass
+class Seen:
+    """During overload, over all rounds."""
+
+    taken: list[Answer] = field(default_factory=list)
+    refused: list[Answer] = field(default_factory=list)
+    lost: int = 0
+    longest_queue: float = 0.0
+    overloaded: list[float] = field(default_factory=list)  # tokens per second
+    peak: list[float] = field(default_factory=list)
+
+
+def measure(start: Start, *, seconds: float, rounds: int, factor: float, tokens: int) -> list[Row]:
+    """So many seconds of overload in all. Before and after each part of it, what can be served at best."""
+    server = start(*FLAGS, "--kv-memory", "64MiB")
+    seen = run(_measure(server, seconds / rounds, rounds, factor, tokens))
+    size = f"{factor:g}x for {seconds:g} s, {len(seen.taken)} taken, {len(seen.refused)} refused"
+    slowest = percentile([answer.seconds for answer in seen.refused], 99)
+    goodput = sum(seen.overloaded) / len(seen.overloaded) / (sum(seen.peak) / len(seen.peak))
+    whole = sum(_is_whole(answer, tokens) for answer in seen.taken)
+    lost = len(seen.taken) - whole + seen.lost
+    says = sorted(int(answer.headers["retry-after-ms"]) / 1e3 for answer in seen.refused)
+    # Half of the queue has begun after so long: what Retry-After promises.
+    truth = QUEUE / 2 / (sum(seen.overloaded) / len(seen.overloaded) / tokens)
+    return [
+        Row(
+            "overload: queue",
+            size,
+            f"{seen.longest_queue:.0f} at most",
+            f"never over {QUEUE}",
+            seen.longest_queue <= QUEUE,
+        ),
+        Row("overload: refusals", size, f"p99 {1e3 * slowest:.1f} ms", "p99 at most 50 ms", slowest <= 0.05),
+        Row("overload: goodput", size, f"{100 * goodput:.0f} % of peak", "at least 90 %", goodput >= 0.9),
+        Row("overload: taken", size, f"{lost} lost", "none", lost == 0),
+        Row(
+            "overload: Retry-After",
+            size,
+            f"{says[0]:.1f} to {says[-1]:.1f} s; half of the queue takes {truth:.1f} s",
+            "on every refusal, within 3x of that",
+            truth / 3 <= says[0] and says[-1] <= max(1.0, truth * 3),
+        ),
+    ]
+
+
+async def _measure(server: Server, seconds: float, rounds: int, factor: float, tokens: int) -> Seen:
+    seen, gauges = Seen(), await Gauges.open(server.port)
+    seen.peak.append(await _peak(server, gauges, seconds, tokens))
+    for _ in range(rounds):
+        a_second = factor * seen.peak[-1] / tokens
+        await _overload(server, gauges, seen, seconds=seconds, a_second=a_second, tokens=tokens)
+        seen.peak.append(await _peak(server, gauges, seconds, tokens))
+    gauges.close()
+    return seen
+
+
+async def _peak(server: Server, gauges: Gauges, seconds: float, tokens: int) -> float:
+    """Tokens per second when there is always one more to begin with, and nobody is refused."""
+    is_over = False
+
+    async def client(number: int) -> None:
+        while not is_over:
+            answer = await ask(server.port, COMPLETIONS, completion(number, tokens, stream=True))
+            assert _is_whole(answer, tokens)
+
+    clients = asyncio.gather(*(client(number) for number in range(RUNNING + QUEUE // 4)))
+    rate = await _rate(gauges, asyncio.sleep(SETTLING + seconds / 2), Seen())
+    is_over = True
+    await clients
+    return rate
+
+
+async def _overload(
+    server: Server, gauges: Gauges, seen: Seen, *, seconds: float, a_second: float, tokens: int
+) -> None:
+    """Requests come at even intervals, whatever becomes of those before."""
+
+    async def one(number: int) -> None:
+        try:
+            answer = await ask(server.port, COMPLETIONS, completion(number, tokens, stream=True))
+        except Lost:
+            seen.lost += 1
+        else:
+            (seen.refused if answer.status == 429 else seen.taken).append(answer)
+
+    async def send_all() -> None:
+        started = time.perf_counter()
+        number = 0
+        while (now := time.perf_counter() - started) < seconds + SETTLING:
+            while number < now * a_second:
+                group.create_task(one(number))
+                number += 1
+            await asyncio.sleep(1 / a_second)
+
+    async with asyncio.TaskGroup() as group:
+        seen.overloaded.append(await _rate(gauges, send_all(), seen))
+
+
+async def _rate(gauges: Gauges, meanwhile: Awaitable[None], seen: Seen) -> float:
+    """Tokens per second, without the first moments."""
+    work = asyncio.ensure_future(meanwhile)
+    await asyncio.sleep(SETTLING)
+    started, first = time.perf_counter(), await gauges.look()
+    last, ended = first, started
+    while not work.done():
+        await asyncio.sleep(LOOK_SECONDS)
+        ended, last = time.perf_counter(), await gauges.look()
+        seen.longest_queue = max(seen.longest_queue, last("num_requests_queued"))
+    return (last("generation_tokens_total") - first("generation_tokens_total")) / (ended - started)
+
+
+def _is_whole(answer: Answer, tokens: int) -> bool:
+    told = answer.told
+    return answer.status == 200 and (len(told.token_ids), told.finish_reasons, told.num_ends) == (
+        tokens,
+        ("length",),
+        1,
+    )

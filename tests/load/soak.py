@@ -1,0 +1,107 @@
+"""Thousands of requests of every kind: memory, files, threads and tasks stay as they are."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+from load.figure import Row, Start, run
+from load.requests import chat, completion
+from load.wire import CHAT, COMPLETIONS, Connection, Gauges, ask
+from server.process import Server
+
+CLIENTS = 16
+TOKENS = 4
+KIB = 1024
+
+
+@dataclass(frozen=True)
+class Held:
+    """What two processes have, with nothing to do."""
+
+    front_end: int  # bytes of memory
+    engine: int
+    files: int
+    threads: int
+    tasks: int
+
+
+def measure(start: Start, *, warm_up: int, requests: int, texts: int) -> list[Row]:
+    """Of so many texts. A tokenizer remembers up to 10,000 of them: warming up must see as many, or all."""
+    server = start("--kv-memory", "8MiB")
+    before, after = run(_soak(server, warm_up, requests, texts))
+    size = f"{requests} requests after {warm_up}"
+    rows = []
+    for name in ("front_end", "engine"):
+        grown = (getattr(after, name) - getattr(before, name)) / requests
+        figure = f"{grown / KIB:+.2f} KiB a request, {getattr(after, name) / KIB**2:.0f} MiB in all"
+        rows.append(
+            Row(f"soak: memory of the {name.replace('_', ' ')}", size, figure, "at most 1 KiB", grown <= KIB)
+        )
+    for name in ("files", "threads", "tasks"):
+        was, now = getattr(before, name), getattr(after, name)
+        rows.append(Row(f"soak: {name}", size, f"{was} before, {now} after", "no more", now <= was))
+    return rows
+
+
+async def _soak(server: Server, warm_up: int, requests: int, texts: int) -> tuple[Held, Held]:
+    await _send(server, range(warm_up), texts)
+    before = await _held(server)
+    await _send(server, range(warm_up, warm_up + requests), texts)
+    return before, await _held(server)
+
+
+async def _send(server: Server, numbers: range, texts: int) -> None:
+    left = iter(numbers)
+
+    async def client() -> None:
+        for number in left:
+            await _one(server, number, texts)
+
+    await asyncio.gather(*(client() for _ in range(CLIENTS)))
+
+
+async def _one(server: Server, number: int, texts: int) -> None:
+    """No two are the same: whatever the server remembers of a request, it remembers for each."""
+    port, text = server.port, number % texts
+    body = completion(text, TOKENS, cache_salt=str(number), user=str(number), seed=number)
+    kind = number % 10
+    if kind < 4:
+        assert (await ask(port, COMPLETIONS, body | {"stream": kind < 2})).status == 200
+    elif kind < 7:
+        assert (await ask(port, CHAT, chat(text, TOKENS, stream=kind < 6, seed=number))).status == 200
+    elif kind == 7:
+        assert (await ask(port, COMPLETIONS, body | {"n": 3, "stop": [str(number)]})).status == 200
+    elif kind == 8:
+        assert (await ask(port, COMPLETIONS, body | {"model": f"no-{number}"})).status == 404
+        assert (await ask(port, f"/nowhere/{number}", body)).status == 404
+        assert (await ask(port, COMPLETIONS, body | {"n": 0})).status == 400
+    else:
+        connection = await Connection.open(port)
+        connection.send(COMPLETIONS, body | {"stream": True, "max_tokens": 200})
+        await connection.begun()
+        connection.leave()
+
+
+async def _held(server: Server) -> Held:
+    gauges = await Gauges.open(server.port)
+    await gauges.until(lambda v: v("num_requests_running") + v("num_requests_waiting") == 0)
+    await asyncio.sleep(0.2)  # the last ones are leaving
+    now = await gauges.look()
+    gauges.close()
+    engine = server.engine_pid
+    assert engine is not None
+    pids = (server.process.pid, engine)
+    return Held(
+        front_end=_status(pids[0], "VmRSS") * KIB,
+        engine=_status(pids[1], "VmRSS") * KIB,
+        files=sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in pids),
+        threads=sum(_status(pid, "Threads") for pid in pids),
+        tasks=int(now("asyncio_tasks")),
+    )
+
+
+def _status(pid: int, name: str) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1])
+    raise AssertionError(name)

@@ -1,0 +1,115 @@
+"""Connections that cost too much: too many of them, silent ones, and those that read nothing."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import uvicorn
+import uvloop
+
+from octavo.server.http_protocol import BoundedHttpProtocol
+from octavo.server.running import HttpServer
+
+LARGE = 8 << 20  # bytes: more than the kernel keeps for a client with a small buffer
+
+
+async def app(scope: Any, receive: Any, send: Any) -> None:
+    headers = [(b"content-length", str(LARGE).encode()), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": b"x" * LARGE})
+
+
+class Bench:
+    def __init__(self, server: HttpServer, port: int) -> None:
+        self._server = server
+        self._port = port
+
+    @property
+    def num_connections(self) -> int:
+        return len(self._server.server_state.connections)
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        plain = socket.socket()
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32768)
+        plain.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(plain, ("127.0.0.1", self._port))
+        return await asyncio.open_connection(sock=plain, limit=1 << 16)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not condition():
+                await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def serving(silent_seconds: float = 60, **bounds: float) -> AsyncIterator[Bench]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        make = partial(BoundedHttpProtocol, **{"most_connections": 10, "stalled_seconds": 60} | bounds)
+        config = uvicorn.Config(app, http=make, log_config=None, timeout_graceful_shutdown=0)  # type: ignore[arg-type]
+        config.timeout_keep_alive = silent_seconds  # type: ignore[assignment]
+        server = HttpServer(config)
+        task = asyncio.create_task(server.serve([listener]))
+        try:
+            yield Bench(server, listener.getsockname()[1])
+        finally:
+            server.should_exit = server.force_exit = True
+            await task
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        await asyncio.wait_for(test(), 30)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(bounded())
+
+
+def test_one_connection_too_many_is_told_so() -> None:
+    async def test() -> None:
+        async with serving(most_connections=2) as bench:
+            first, second = await bench.connect(), await bench.connect()
+            await bench.until(lambda: bench.num_connections == 2)
+            reader, _ = await bench.connect()
+            told = await reader.read(-1)
+            assert told.startswith(b"HTTP/1.1 503")
+            assert b"too many connections" in told
+            first[1].close()
+            await bench.until(lambda: bench.num_connections == 1)
+            third = await bench.connect()
+            third[1].write(b"GET / HTTP/1.1\r\n\r\n")
+            assert (await third[0].read(12)) == b"HTTP/1.1 200"
+            assert second[0].at_eof() is False
+
+    run(test)
+
+
+def test_who_never_says_anything_is_cut_off() -> None:
+    async def test() -> None:
+        async with serving(silent_seconds=0.1) as bench:
+            reader, _ = await bench.connect()
+            assert await reader.read(-1) == b""
+
+    run(test)
+
+
+def test_who_reads_nothing_is_cut_off_and_who_reads_slowly_is_not() -> None:
+    async def test() -> None:
+        async with serving(stalled_seconds=0.2) as bench:
+            stalled, slow = await bench.connect(), await bench.connect()
+            for reader, writer in (stalled, slow):
+                reader._transport.pause_reading()  # type: ignore[attr-defined]
+                writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            await bench.until(lambda: bench.num_connections == 2)
+            slow[0]._transport.resume_reading()  # type: ignore[attr-defined]
+            told = b""
+            for _ in range(12):  # for much longer than a client may read nothing
+                told += await slow[0].read(1 << 16)
+                await asyncio.sleep(0.05)
+            assert bench.num_connections == 1, "the stalled one is gone, and it alone"
+            told += await slow[0].read(-1)
+            assert len(told.partition(b"\r\n\r\n")[2]) == LARGE
+
+    run(test)
