@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from concurrent.futures import Future
 
 import torch
 
@@ -92,6 +93,7 @@ class ModelRunner:
             wanted = [self._sample_row(plan.slices[i]) for i in chosen[start:end]]
             outcomes += self._sampler.sample_rows(logits, wanted)
         sampled: dict[int, tuple[tuple[int, ...], tuple[TokenLogprob, ...]]] = {}
+        following: dict[int, Future[list[int]]] = {}
         for i, outcome in zip(chosen, outcomes, strict=True):
             slot = plan.slices[i].slot
             error = self._grammars.error(slot) or outcome.error
@@ -99,8 +101,15 @@ class ModelRunner:
                 errors[i] = error or UNUSABLE_LOGITS
                 continue
             self._slots.state(slot).append(outcome.token_id)
-            self._grammars.append(slot, outcome.token_id)
             sampled[i] = (outcome.token_id,), () if outcome.logprob is None else (outcome.logprob,)
+            # Tokens that are told with their logprobs come one by one: each has its own row of logits.
+            forced = self._grammars.append(slot, outcome.token_id, jump=outcome.logprob is None)
+            if forced is not None:
+                following[i] = forced
+        for i, forced in following.items():
+            for token_id in forced.result():
+                self._slots.state(plan.slices[i].slot).append(token_id)
+                sampled[i] = (*sampled[i][0], token_id), sampled[i][1]
         return sampled
 
     def _sample_row(self, piece: SequenceSlice) -> SampleRow:
