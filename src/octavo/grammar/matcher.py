@@ -15,7 +15,7 @@ TOO_COMPLEX = (
 class GrammarMatcher:
     """A function of the grammar and the tokens appended so far, and of nothing else.
 
-    At each token llguidance is asked the same questions in the same order, whoever asks: is a token forced; if
+    At each token llguidance is asked the same questions in the same order by everybody: is a token forced; if
     not, which are allowed. Tokens drawn elsewhere (before a preemption, a crash) are gone through in this way
     too. For answers fill tables inside, and only equal tables meet their bounds at the same token.
     """
