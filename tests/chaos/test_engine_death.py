@@ -24,12 +24,13 @@ from octavo.frontend.output import RequestOutput
 from octavo.frontend.service import EngineService, ServiceState
 from octavo.link.folder import EngineSettings
 from octavo.link.status_page import Phase
-from octavo.protocol import SamplingParams
+from octavo.protocol import GrammarKind, GrammarSpec, SamplingParams
 from octavo.text.tokenizer import Tokenizer
 
 NUM_TOKENS = 300
 POISON = [255, 255]  # as in engines.py
 FAULT = 254
+WORDS = GrammarSpec(GrammarKind.REGEX, "(and (that|this) [a-z]{1,9}[,;] )*")  # some of its tokens are forced
 
 
 class Harness:
@@ -78,7 +79,7 @@ class Harness:
 
 
 def requests(count: int) -> list[tuple[str, SamplingParams]]:
-    """Greedy and sampled, with logprobs, with two choices, with stop strings."""
+    """Greedy and sampled, with logprobs, with two choices, with stop strings, with a grammar."""
     kinds = [
         SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True, logprobs=2),
         SamplingParams(temperature=1.3, max_tokens=NUM_TOKENS, ignore_eos=True, logprobs=0, seed=1),
@@ -91,6 +92,7 @@ def requests(count: int) -> list[tuple[str, SamplingParams]]:
             seed=3,
             prompt_logprobs=1,
         ),
+        SamplingParams(max_tokens=NUM_TOKENS, n=2, seed=4, grammar=WORDS),
     ]
     return [(f"Number {number} is a story", kinds[number % len(kinds)]) for number in range(count)]
 

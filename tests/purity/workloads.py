@@ -36,7 +36,7 @@ def params(number: int, max_tokens: int) -> SamplingParams:
         max_tokens=max_tokens,
         ignore_eos=grammar is None,
         grammar=grammar,
-        logprobs=2,
+        logprobs=None if number % 10 == 9 else 2,  # without them, tokens that a grammar forces come at once
     )
 
 

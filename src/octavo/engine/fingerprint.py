@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import llguidance
 import torch
 
 import octavo
@@ -39,6 +40,7 @@ def numeric_settings(ops: Ops) -> Mapping[str, Any]:
         "device": ops.device.type,
         "torch": torch.__version__,
         "torch_instructions": torch.backends.cpu.get_cpu_capability(),
+        "grammars": llguidance.__version__,  # which token is forced, and what a grammar allows
         "kernels": ops.engine.isa.name.lower() if isinstance(ops, NativeOps) else "torch",
         "kernel_library": _kernel_library() if isinstance(ops, NativeOps) else None,
     }

@@ -21,7 +21,7 @@ from octavo.link.parent import live_and_die_with
 from octavo.protocol import GrammarSpec
 
 CPU_SECONDS = 0.25
-WALL_SECONDS = 1.5  # on a machine that has little time for us
+WALL_SECONDS = 1.2  # on a machine that has little time for us
 MEMORY_BYTES = 1 << 30
 NICENESS = 5  # tokens come first
 

@@ -30,8 +30,9 @@ JSON_OPTIONS: Any = {
 }
 
 MAX_LEXER_STATES = 20_000  # of one answer; each takes one or two kilobytes
-STEP_LEXER_FUEL = 100_000  # for one token: about 7 ms
-STEP_MAX_ITEMS = 20_000
+STEP_LEXER_FUEL = 50_000  # for one token: about 4 ms
+STEP_MAX_ITEMS = 4_000
+MAX_ITEMS_IN_ROW = 500
 INITIAL_LEXER_FUEL = 1_000_000
 MAX_GRAMMAR_SIZE = 100_000
 
@@ -69,6 +70,7 @@ def _limits() -> llguidance.LLParserLimits:
         initial_lexer_fuel=INITIAL_LEXER_FUEL,
         step_lexer_fuel=STEP_LEXER_FUEL,
         step_max_items=STEP_MAX_ITEMS,
+        max_items_in_row=MAX_ITEMS_IN_ROW,
         max_lexer_states=MAX_LEXER_STATES,
         max_grammar_size=MAX_GRAMMAR_SIZE,
         precompute_large_lexemes=False,  # it would take as long as the vocabulary is large

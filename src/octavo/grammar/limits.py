@@ -87,7 +87,7 @@ def _inside(value: Any, limits: GrammarLimits) -> list[Any]:
     for name in COUNTS:
         count = value.get(name)
         if isinstance(count, int | float) and count > limits.max_repeat:
-            raise GrammarError(f"{name} is {count:.0f}; at most {limits.max_repeat} is allowed")
+            raise GrammarError(f"{name} is {count:g}; at most {limits.max_repeat} is allowed")
     pattern = value.get("pattern")
     patterns = value.get("patternProperties")
     for source in (pattern, *(patterns if isinstance(patterns, dict) else ())):

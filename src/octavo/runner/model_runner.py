@@ -3,6 +3,7 @@
 import itertools
 import logging
 from collections.abc import Callable
+from concurrent.futures import Future
 
 import torch
 
@@ -95,6 +96,7 @@ class ModelRunner:
             wanted = [self._sample_row(plan.slices[i]) for i in chosen[start:end]]
             outcomes += self._sampler.sample_rows(logits, wanted)
         sampled: dict[int, tuple[tuple[int, ...], tuple[TokenLogprob, ...]]] = {}
+        following: dict[int, Future[list[int]]] = {}
         for i, outcome in zip(chosen, outcomes, strict=True):
             slot = plan.slices[i].slot
             error = self._grammars.error(slot) or outcome.error
@@ -103,13 +105,28 @@ class ModelRunner:
                 continue
             try:
                 self._slots.state(slot).append(outcome.token_id)
-                self._grammars.append(slot, outcome.token_id)
-            except Exception:  # the step cannot be done again: others have taken theirs in
-                logger.exception("a token that was drawn cannot be remembered; its sequence is ended")
-                errors[i] = SAMPLING_FAILED
+                # Tokens that are told with their logprobs come one by one: each has its own row of logits.
+                forced = self._grammars.append(slot, outcome.token_id, jump=outcome.logprob is None)
+            except Exception:
+                errors[i] = self._forgotten()
                 continue
             sampled[i] = (outcome.token_id,), () if outcome.logprob is None else (outcome.logprob,)
+            if forced is not None:
+                following[i] = forced
+        for i, forced in following.items():
+            try:
+                for token_id in forced.result():
+                    self._slots.state(plan.slices[i].slot).append(token_id)
+                    sampled[i] = (*sampled[i][0], token_id), sampled[i][1]
+            except Exception:
+                errors[i] = self._forgotten()
+                del sampled[i]
         return sampled
+
+    def _forgotten(self) -> str:
+        """The step cannot be done again: others have taken their tokens in."""
+        logger.exception("a token that was drawn cannot be remembered; its sequence is ended")
+        return SAMPLING_FAILED
 
     def _sample_row(self, piece: SequenceSlice) -> SampleRow:
         """Waits for the grammar's mask, which is mostly there by now."""

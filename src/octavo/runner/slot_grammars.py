@@ -22,6 +22,7 @@ from octavo.sampling.row_error import SAMPLING_FAILED
 
 logger = logging.getLogger(__name__)
 
+MOST_FORCED = 32  # tokens at a time: they are computed in one step, which others wait for
 COMPILED_BYTES = 64 * 1024 * 1024
 
 
@@ -78,11 +79,12 @@ class SlotGrammars:
         grammar = self._slots.get(slot)
         return None if grammar is None else grammar.error
 
-    def append(self, slot: int, token_id: int) -> None:
-        """`token_id` was drawn and stays."""
+    def append(self, slot: int, token_id: int, *, jump: bool) -> "Future[list[int]] | None":
+        """`token_id` was drawn and stays. With `jump` so do those that must follow, which are the result."""
         grammar = self._slots.get(slot)
-        if grammar is not None:
-            self._thread.submit(self._guarded, grammar, self._append, token_id)
+        if grammar is None:
+            return None
+        return self._thread.submit(self._append, grammar, token_id, MOST_FORCED if jump else 0)
 
     # -- on the thread -------------------------------------------------------------------------------------
 
@@ -116,6 +118,13 @@ class SlotGrammars:
         assert grammar.matcher is not None
         grammar.matcher.fill(grammar.mask.data_ptr(), grammar.mask.nbytes)
 
-    def _append(self, grammar: SlotGrammar, token_id: int) -> None:
-        assert grammar.matcher is not None
-        grammar.matcher.append(token_id)
+    def _append(self, grammar: SlotGrammar, token_id: int, most_forced: int) -> list[int]:
+        forced: list[int] = []
+
+        def append(grammar: SlotGrammar) -> None:
+            assert grammar.matcher is not None
+            grammar.matcher.append(token_id)
+            forced.extend(grammar.matcher.append_forced(most_forced))
+
+        self._guarded(grammar, append)
+        return forced

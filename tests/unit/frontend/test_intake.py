@@ -8,7 +8,7 @@ import pytest
 
 from octavo.errors import RequestError
 from octavo.frontend.intake import Intake, Limits, check_params
-from octavo.protocol import SamplingParams
+from octavo.protocol import GrammarKind, GrammarSpec, SamplingParams
 
 
 class Letters:
@@ -165,3 +165,30 @@ def test_ignore_eos_leaves_only_the_requests_own_stop_ids() -> None:
 def test_given_ids_are_the_prompt_and_there_is_no_text() -> None:
     prepared = INTAKE.prepare("r", [3, 4], SamplingParams(seed=1), now=0.0)
     assert (prepared.prompt, prepared.prompt_ids, prepared.params.seed) == (None, (3, 4), 1)
+
+
+GRAMMAR = GrammarSpec(GrammarKind.REGEX, "[a-z]+")
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(grammar=GrammarSpec(GrammarKind.REGEX, "")),
+        SamplingParams(grammar="[a-z]+"),  # type: ignore[arg-type]
+        SamplingParams(grammar=GRAMMAR, ignore_eos=True),
+        SamplingParams(grammar=GRAMMAR, min_tokens=1),
+    ],
+)
+def test_a_grammar_that_cannot_work_is_refused(params: SamplingParams) -> None:
+    assert refused(params) == "grammar"
+
+
+def test_a_grammar_needs_a_token_that_ends_the_answer() -> None:
+    class Endless(Letters):
+        eos_ids = (99,)
+
+    endless = Intake(Endless(), LIMITS)  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match="ends an answer"):
+        endless.prepare("r", "abc", SamplingParams(grammar=GRAMMAR), now=0.0)
+    (message,) = INTAKE.prepare("r", "abc", SamplingParams(grammar=GRAMMAR), now=0.0).messages
+    assert message.params.grammar == GRAMMAR

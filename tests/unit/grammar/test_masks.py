@@ -162,3 +162,28 @@ def test_a_matcher_is_a_function_of_its_tokens(vocabulary: Vocabulary, name: str
         if length < len(tokens):
             matcher.roll_back(1)
         assert allowed(matcher) == masks[length]
+
+
+@pytest.mark.parametrize("name", GRAMMARS)
+def test_what_is_forced_is_all_that_is_allowed(vocabulary: Vocabulary, name: str) -> None:
+    """To jump over tokens is to take them one by one."""
+    compiled = compile_grammar(GRAMMARS[name][0], vocabulary)
+    dice = random.Random(name)
+    num_forced = 0
+    for _ in range(20):
+        slow, fast = GrammarMatcher(compiled), GrammarMatcher(compiled)
+        for _ in range(12):
+            for token in fast.append_forced(100):
+                assert allowed(slow) == {token}
+                slow.append(token)
+                num_forced += 1
+            assert slow.forced is None
+            choices = allowed(slow)
+            assert choices == allowed(fast)
+            choices -= {END}
+            if not choices:
+                break
+            token = dice.choice(sorted(choices))
+            slow.append(token)
+            fast.append(token)
+    assert num_forced > 0 or name in ("regex", "umlauts")
