@@ -70,7 +70,7 @@ FIGURES = (
     ),
     Figure(
         "soak",
-        partial(soak.measure, warm_up=600, requests=1000, texts=300),
-        partial(soak.measure, warm_up=12_000, requests=20_000, texts=100_000),
+        partial(soak.measure, warm_up=600, requests=1200, parts=4, texts=300),
+        partial(soak.measure, warm_up=12_000, requests=20_000, parts=1, texts=100_000),
     ),
 )
