@@ -187,6 +187,7 @@ def test_a_fault_ends_one_request(
     tiny_checkpoint: Path,
     plain_answers: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
+    *,
     site: str,
     spared: int,
     sampler: str,
