@@ -43,8 +43,8 @@ def parse(body: bytes, kind: type[Body]) -> Body:
 
 
 def _decoded(body: bytes) -> Any:
-    """JSON makes no circles, but a million lists would wake the garbage collector over and over: five times as
-    long, and the event loop waits."""
+    """JSON makes no circles, but a million lists would wake the garbage collector over and over, and all that
+    time the event loop waits."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
