@@ -43,8 +43,8 @@ from server.null_bench import Bench
 FULL = os.environ.get("OCTAVO_TEST_HOSTILE") == "full"
 NUM_MUTATED = 200_000 if FULL else 9_000
 NUM_OVER_SOCKETS = 20_000 if FULL else 300
-SCHEMATHESIS = {CHAT: 1_000 if FULL else 15, COMPLETIONS: 2_000 if FULL else 50}
-SCHEMATHESIS_ELSE = 1_000 if FULL else 30
+SCHEMATHESIS = {CHAT: 1_000 if FULL else 10, COMPLETIONS: 2_000 if FULL else 40}
+SCHEMATHESIS_ELSE = 1_000 if FULL else 20
 AT_ONCE = 32
 SMALL = {"max_model_len": 256, "step_seconds": 0}  # so that what is asked without an end ends soon
 MEBIBYTE = 1 << 20

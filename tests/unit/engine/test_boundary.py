@@ -163,6 +163,17 @@ def open_core(checkpoint: Path) -> EngineCore:
     return build_engine(open_checkpoint(str(checkpoint)), options, progress=False)[0]
 
 
+@pytest.fixture(scope="module")
+def plain_answers(tiny_checkpoint: Path) -> dict[str, Any]:
+    """What the neighbours get among themselves, by sampler."""
+    plain = {}
+    for name, sampler in SAMPLERS.items():
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(octavo.runner.worker, "NativeSampler", sampler)
+            plain[name] = answers(run(open_core(tiny_checkpoint), neighbours()))
+    return plain
+
+
 @pytest.mark.parametrize(
     ("site", "spared", "sampler"),
     [
@@ -173,10 +184,16 @@ def open_core(checkpoint: Path) -> EngineCore:
     ],
 )
 def test_a_fault_ends_one_request(
-    tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, site: str, spared: int, sampler: str
+    tiny_checkpoint: Path,
+    plain_answers: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    site: str,
+    spared: int,
+    sampler: str,
 ) -> None:
     monkeypatch.setattr(octavo.runner.worker, "NativeSampler", SAMPLERS[sampler])
-    plain = answers(run(open_core(tiny_checkpoint), neighbours()))
+    plain = plain_answers[sampler]
     owner, name, concerns = SITES[site]
     fault = Fault(spared)
     monkeypatch.setattr(ModelRunner, "execute", fault.watch(ModelRunner.execute))
