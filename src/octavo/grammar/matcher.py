@@ -17,7 +17,7 @@ class GrammarMatcher:
 
     At each token llguidance is asked the same questions in the same order, whoever asks: which tokens are
     forced; if none is, which are allowed. Tokens drawn elsewhere (before a preemption, a crash) are gone
-    through in the same way. For that fills tables inside, and only equal tables meet their bounds at one token.
+    through in the same way: that fills tables inside, and only equal ones meet their bounds at one token.
     """
 
     def __init__(self, compiled: CompiledGrammar, drawn: Sequence[int] = ()) -> None:
