@@ -60,6 +60,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         ("purity", "purity: answers equal to the plain ones, bit for bit"),
         ("perplexity", "perplexity of SmolLM2"),
         ("load", "load and chaos over HTTP"),
+        ("validity", "answers held to a schema"),
     ):
         lines = list(_recorded(terminalreporter, key))
         if lines:

@@ -45,6 +45,7 @@ class GrammarChecker:
         self._verdicts: ByteBoundedLru[GrammarSpec, Verdict] = ByteBoundedLru(VERDICT_BYTES)
         self._num_waiting = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="octavo-grammar-check")
+        self._is_closed = False
         self._process: subprocess.Popen[bytes] | None = None  # touched on that thread only
 
     def check(self, spec: GrammarSpec) -> None:
@@ -70,8 +71,10 @@ class GrammarChecker:
 
     def close(self) -> None:
         """Those who wait get their verdicts first; each takes a second or two at most."""
-        self._thread.submit(self._end_process)
-        self._thread.shutdown()
+        if not self._is_closed:
+            self._is_closed = True
+            self._thread.submit(self._end_process)
+            self._thread.shutdown()
 
     def _leave(self, _: "Future[None]") -> None:
         with self._lock:

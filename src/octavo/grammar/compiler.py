@@ -31,8 +31,11 @@ JSON_OPTIONS: Any = {
 
 MAX_LEXER_STATES = 20_000  # of one answer; each takes one or two kilobytes
 STEP_LEXER_FUEL = 50_000  # for one token: about 4 ms
-STEP_MAX_ITEMS = 4_000
-MAX_ITEMS_IN_ROW = 500
+STEP_MAX_ITEMS = 50_000
+# Of the parser, at one place of the text. A schema has four for each property that may come next. In a
+# grammar that a client writes they may be as many ways to read one text, and time grows with their square.
+MAX_ITEMS_IN_ROW = 2_000
+MAX_ITEMS_IN_ROW_OF_LARK = 300
 INITIAL_LEXER_FUEL = 1_000_000
 MAX_GRAMMAR_SIZE = 100_000
 
@@ -59,18 +62,18 @@ def compile_grammar(spec: GrammarSpec, vocabulary: Vocabulary) -> CompiledGramma
     except ValueError as error:
         raise GrammarError(_message(str(error))) from error
     tokenizer: Any = vocabulary
-    matcher = llguidance.LLMatcher(tokenizer, source, log_level=0, limits=_limits())
+    matcher = llguidance.LLMatcher(tokenizer, source, log_level=0, limits=_limits(spec.kind))
     if matcher.is_error():
         raise GrammarError(_message(matcher.get_error()))
     return CompiledGrammar(matcher, _estimated_bytes(spec))
 
 
-def _limits() -> llguidance.LLParserLimits:
+def _limits(kind: GrammarKind) -> llguidance.LLParserLimits:
     return llguidance.LLParserLimits(
         initial_lexer_fuel=INITIAL_LEXER_FUEL,
         step_lexer_fuel=STEP_LEXER_FUEL,
         step_max_items=STEP_MAX_ITEMS,
-        max_items_in_row=MAX_ITEMS_IN_ROW,
+        max_items_in_row=MAX_ITEMS_IN_ROW_OF_LARK if kind is GrammarKind.LARK else MAX_ITEMS_IN_ROW,
         max_lexer_states=MAX_LEXER_STATES,
         max_grammar_size=MAX_GRAMMAR_SIZE,
         precompute_large_lexemes=False,  # it would take as long as the vocabulary is large

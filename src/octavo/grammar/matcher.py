@@ -15,15 +15,16 @@ TOO_COMPLEX = (
 class GrammarMatcher:
     """A function of the grammar and the tokens appended so far, and of nothing else.
 
-    At each token llguidance is asked the same questions in the same order by everybody: is a token forced; if
-    not, which are allowed. Tokens drawn elsewhere (before a preemption, a crash) are gone through in this way
-    too. For answers fill tables inside, and only equal tables meet their bounds at the same token.
+    At each token llguidance is asked the same questions in the same order, whoever asks: which tokens are
+    forced; if none is, which are allowed. Tokens drawn elsewhere (before a preemption, a crash) are gone
+    through in the same way: that fills tables inside, and only equal ones meet their bounds at one token.
     """
 
     def __init__(self, compiled: CompiledGrammar, drawn: Sequence[int] = ()) -> None:
         self._matcher = compiled.new_matcher()
-        self._asked = False
-        self._forced: int | None = None
+        # What was forced when that was last asked, and how much of it has come since; None: to be asked.
+        self._queue: tuple[list[int], int] | None = None
+        self._history: list[tuple[list[int], int]] = []  # of `_queue`, one per token
         for token_id in drawn:
             if self.forced is None:
                 self._matcher.compute_bitmask()
@@ -31,11 +32,11 @@ class GrammarMatcher:
 
     @property
     def forced(self) -> int | None:
-        """The next token, if there is no choice: the tokenizer's first one for the bytes that must come."""
-        if not self._asked:
-            forced = self._matcher.compute_ff_tokens()
-            self._asked, self._forced = True, forced[0] if forced else None
-        return self._forced
+        """The next token, if there is no choice: of the bytes that must come, as the tokenizer has them."""
+        if self._queue is None:
+            self._queue = self._matcher.compute_ff_tokens(), 0
+        tokens, come = self._queue
+        return tokens[come] if come < len(tokens) else None
 
     def fill(self, address: int, num_bytes: int) -> None:
         """Write the mask of the next token there: bit i % 32 of the int32 word i / 32. Without the GIL."""
@@ -53,7 +54,11 @@ class GrammarMatcher:
         return not self._matcher.is_error()
 
     def append(self, token_id: int) -> None:
-        self._asked = False
+        is_forced = self.forced == token_id
+        assert self._queue is not None
+        self._history.append(self._queue)
+        tokens, come = self._queue
+        self._queue = (tokens, come + 1) if is_forced and come + 1 < len(tokens) else None
         self._matcher.consume_token(token_id)
         self._check()
 
@@ -67,7 +72,9 @@ class GrammarMatcher:
 
     def roll_back(self, num_tokens: int) -> None:
         """Forget the last tokens: a draft that was not accepted."""
-        self._asked = False
+        if num_tokens:
+            self._queue = self._history[-num_tokens]
+            del self._history[-num_tokens:]
         self._matcher.rollback(num_tokens)
         self._check()
 

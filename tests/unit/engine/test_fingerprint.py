@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import llguidance
 import pytest
 import torch
 
@@ -97,8 +98,10 @@ def test_the_versions(fingerprint: Fingerprint, monkeypatch: pytest.MonkeyPatch)
     before = fingerprint()
     monkeypatch.setattr(octavo, "__version__", "99")
     changed = fingerprint()
+    monkeypatch.setattr(llguidance, "__version__", "99")
+    changed_again = fingerprint()
     monkeypatch.setattr(torch, "__version__", "99")
-    assert len({before, changed, fingerprint()}) == 3
+    assert len({before, changed, changed_again, fingerprint()}) == 4
 
 
 def test_one_weight_of_a_fine_tune(fingerprint: Fingerprint, tiny_checkpoint: Path, tmp_path: Path) -> None:

@@ -1,0 +1,24 @@
+"""Specs from what people have at hand."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import pydantic
+
+from octavo.errors import GrammarError
+from octavo.protocol import GrammarKind, GrammarSpec
+
+
+def of_schema(schema: Mapping[str, Any] | type[pydantic.BaseModel]) -> GrammarSpec:
+    """A JSON schema, or a pydantic model. Properties come in the order they have there."""
+    is_model = isinstance(schema, type) and issubclass(schema, pydantic.BaseModel)
+    value = schema.model_json_schema() if is_model else schema  # type: ignore[union-attr]
+    try:
+        return GrammarSpec(GrammarKind.JSON_SCHEMA, msgspec.json.encode(value).decode())
+    except (TypeError, msgspec.MsgspecError, RecursionError) as error:
+        raise GrammarError(f"the schema cannot be written as JSON: {error}") from error
+
+
+def of_choices(choices: Sequence[str]) -> GrammarSpec:
+    return GrammarSpec(GrammarKind.CHOICE, msgspec.json.encode(list(choices)).decode())
