@@ -2,6 +2,7 @@
 
 import json
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -175,9 +176,13 @@ def test_a_traced_request_that_ends_with_nobody_there_is_an_error() -> None:
     assert told.keywords["is_error"]
 
 
-def test_a_server_with_every_line_for_machines_and_a_collector_that_is_away(start: Any) -> None:
+def test_a_server_with_every_line_for_machines_a_collector_that_is_away_and_a_profile(
+    start: Any, tmp_path: Path
+) -> None:
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
-    server = start("--log-format", "json", "--otlp-endpoint", "http://127.0.0.1:9").wait_until_ready()
+    trace = tmp_path / "trace.json"
+    flags = ("--log-format", "json", "--otlp-endpoint", "http://127.0.0.1:9", "--profile", str(trace))
+    server = start(*flags).wait_until_ready()
     answer = server.post(COMPLETIONS, {"prompt": SECRET, "max_tokens": 3})
     assert answer.status_code == 200
     assert "octavo:generation_tokens_total" in server.get("/metrics").text
@@ -189,3 +194,7 @@ def test_a_server_with_every_line_for_machines_and_a_collector_that_is_away(star
     assert told["completion_tokens"] == 3
     assert {line["process"] for line in lines} == {"octavo", "octavo engine"}
     assert SECRET not in server.log
+    # Engines are killed, not closed: what is in the file is there without its last bracket.
+    events = json.loads(trace.read_text().rstrip(",\n") + "]")
+    drawn = [event["name"] for event in events if event["name"].startswith(("prefill", "decode"))]
+    assert [name.split()[0] for name in drawn] == ["prefill", "decode", "decode"]

@@ -32,6 +32,13 @@ class ServerOptions(Options, frozen=True):
         min_length=1,
     )
 
+    profile: str | None = option(
+        None, Group.LOGS, "file for a Chrome trace of what the engine does (none: no trace)", min_length=1
+    )
+    profile_seconds: float = option(
+        10.0, Group.LOGS, "how long the trace goes on after the first request", gt=0, le=3600
+    )
+
     api_key: str | None = option(
         None, Group.ACCESS, "key that clients must send (none: anybody may ask)", min_length=1
     )

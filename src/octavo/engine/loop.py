@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,8 @@ from pathlib import Path
 import msgspec
 import zmq
 
-from octavo.engine.core import EngineCore
+from octavo.engine.core import EngineCore, Execute
+from octavo.engine.profile import Profile
 from octavo.engine.pulse import Pulse
 from octavo.errors import OctavoError, RequestError
 from octavo.link.folder import EXIT_CANNOT_START, EngineFolder, EngineSettings
@@ -35,8 +37,9 @@ from octavo.protocol import (
 
 logger = logging.getLogger(__name__)
 
-# Builds an engine; the pulse must go around what executes its plans.
-StartEngine = Callable[[EngineSettings, StatusPage, Pulse], tuple[EngineCore, EngineFacts]]
+# Wraps what executes plans, to watch it.
+Around = Callable[[Execute], Execute]
+StartEngine = Callable[[EngineSettings, StatusPage, Around], tuple[EngineCore, EngineFacts]]
 
 IDLE_SECONDS = 0.5  # how long an engine with nothing to do waits for a message before it stamps again
 PR_SET_PDEATHSIG = 1
@@ -49,9 +52,10 @@ def run_engine(arguments: list[str], start: StartEngine) -> int:
     page, settings = folder.open_status(), folder.read_settings()
     handler = make_handler(settings.log_format, "octavo engine")
     logging.basicConfig(handlers=[handler], level=settings.log_level.upper())
-    pulse = Pulse(page)
+    pulse, profile = Pulse(page), Profile.open(settings.profile)
+    around = pulse.around if profile is None else lambda execute: pulse.around(profile.around(execute))
     try:
-        core, facts = start(settings, page, pulse)
+        core, facts = start(settings, page, around)
         page.stamp(Phase.WARMING_UP)
         _warm_up(core)
     except OctavoError as error:
@@ -68,7 +72,7 @@ def run_engine(arguments: list[str], start: StartEngine) -> int:
     socket.setsockopt(zmq.SNDHWM, 0)
     socket.setsockopt(zmq.RCVHWM, 0)
     socket.bind(folder.address)
-    EngineLoop(core, facts, socket, page, pulse).run(while_parent_is=parent)
+    EngineLoop(core, facts, socket, page, pulse, profile=profile).run(while_parent_is=parent)
     context.destroy(linger=0)
     return 0
 
@@ -91,12 +95,15 @@ class EngineLoop:
         socket: zmq.Socket[bytes],
         page: StatusPage,
         pulse: Pulse,
+        *,
+        profile: Profile | None = None,
     ) -> None:
         self._core = core
         self._facts = facts
         self._socket = socket
         self._page = page
         self._pulse = pulse
+        self._profile = profile
         self._owners: dict[tuple[str, int], bytes] = {}  # of choices under way
         self._front_ends: set[bytes] = set()
 
@@ -148,7 +155,10 @@ class EngineLoop:
             raise RequestError("the request has no seed or no max_tokens", "max_tokens")
 
     def _step(self) -> None:
+        started = time.monotonic()
         result = self._core.step()
+        if self._profile is not None and not self._profile.is_over:
+            self._profile.note_step(started, time.monotonic(), result.stats, self._core.kernel_times())
         outputs: defaultdict[bytes, list[TokenOutput]] = defaultdict(list)
         for output in result.outputs:
             choice = output.request_id, output.choice

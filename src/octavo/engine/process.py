@@ -6,14 +6,15 @@ Importing this is quick. Torch comes in when the process is already under the ey
 import sys
 
 from octavo.engine.core import EngineCore
-from octavo.engine.loop import run_engine
-from octavo.engine.pulse import Pulse
+from octavo.engine.loop import Around, run_engine
 from octavo.link.folder import EngineSettings
 from octavo.link.status_page import PATIENCE_DOWNLOADING, Phase, StatusPage
 from octavo.protocol import EngineFacts
 
 
-def start_engine(settings: EngineSettings, page: StatusPage, pulse: Pulse) -> tuple[EngineCore, EngineFacts]:
+def start_engine(
+    settings: EngineSettings, page: StatusPage, around: Around
+) -> tuple[EngineCore, EngineFacts]:
     from octavo.checkpoint import open_checkpoint
     from octavo.config import EngineOptions
     from octavo.engine.build import build_engine
@@ -32,7 +33,7 @@ def start_engine(settings: EngineSettings, page: StatusPage, pulse: Pulse) -> tu
         options,
         progress=False,
         on_loaded=lambda done, total: page.stamp(Phase.LOADING, done, total),
-        around_execute=pulse.around,
+        around_execute=around,
     )
 
 

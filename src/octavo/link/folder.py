@@ -7,6 +7,7 @@ from typing import Any, Self
 import msgspec
 
 from octavo.errors import ConfigError
+from octavo.link.profile_window import ProfileWindow
 from octavo.link.status_page import StatusPage
 
 EXIT_CANNOT_START = 3  # the settings or the checkpoint are wrong: to try again would not help
@@ -29,6 +30,7 @@ class EngineSettings(msgspec.Struct, frozen=True):
     options: dict[str, Any]  # of `EngineOptions`
     log_level: str = "info"
     log_format: str = "human"
+    profile: ProfileWindow | None = None
 
 
 class EngineFolder:

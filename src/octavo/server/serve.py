@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import socket
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from octavo.server.stopping import Stopping
 
 if TYPE_CHECKING:
     from octavo.frontend.service import EngineService
+    from octavo.link.profile_window import ProfileWindow
     from octavo.server.running import RunningServer
 
 logger = logging.getLogger(__name__)
@@ -79,7 +81,20 @@ def _engine_service(options: EngineOptions, server_options: ServerOptions) -> "E
     from octavo.frontend.service import EngineService
     from octavo.link.folder import EngineSettings
 
-    return EngineService(EngineSettings(options.model_dump(), options.log_level, server_options.log_format))
+    profile = _profile_window(server_options)
+    return EngineService(
+        EngineSettings(options.model_dump(), options.log_level, server_options.log_format, profile)
+    )
+
+
+def _profile_window(server_options: ServerOptions) -> "ProfileWindow | None":
+    from octavo.link.profile_window import ProfileWindow
+
+    if server_options.profile is None:
+        return None
+    window = ProfileWindow(os.path.abspath(server_options.profile), server_options.profile_seconds)
+    window.begin_file()
+    return window
 
 
 def _open(options: EngineOptions, server_options: ServerOptions) -> "RunningServer":

@@ -10,8 +10,7 @@ from typing import Any
 
 from octavo.cache import KVManager
 from octavo.engine.core import EngineCore
-from octavo.engine.loop import run_engine
-from octavo.engine.pulse import Pulse
+from octavo.engine.loop import Around, run_engine
 from octavo.link.folder import EngineSettings
 from octavo.link.status_page import StatusPage
 from octavo.plan import SliceResult, StepPlan, StepResult
@@ -34,7 +33,7 @@ NOTHING = SliceResult()
 
 
 def start_null_engine(
-    settings: EngineSettings, page: StatusPage, pulse: Pulse
+    settings: EngineSettings, page: StatusPage, around: Around
 ) -> tuple[EngineCore, EngineFacts]:
     """`settings.options` may hold the keys of `DEFAULTS`; others are ignored."""
     options = DEFAULTS | settings.options
@@ -65,7 +64,7 @@ def start_null_engine(
         kv_bytes=0,
         system_fingerprint="",
     )
-    return EngineCore(scheduler, pulse.around(execute), time.monotonic), facts
+    return EngineCore(scheduler, around(execute), time.monotonic), facts
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ class Wired:
         folder = EngineFolder.create(tmp_path / "e", EngineSettings({}))
         self.page = folder.open_status()
         pulse = Pulse(self.page)
-        core, facts = start_null_engine(EngineSettings({"vocab_size": 300}), self.page, pulse)
+        core, facts = start_null_engine(EngineSettings({"vocab_size": 300}), self.page, pulse.around)
         self.context = zmq.Context()
         router = self.context.socket(zmq.ROUTER)
         router.bind("inproc://engine")
