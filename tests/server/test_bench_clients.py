@@ -1,7 +1,8 @@
 """Requests as load generators send them, and streams as they read them.
 
 guidellm and `vllm bench serve` are too heavy to install here. What they send, and what they take from the
-answer, is written down from their sources (guidellm 0.8, vLLM 0.11); docs/evaluate.md has the commands.
+answer, is written down from their sources (guidellm 0.8.1; vLLM's endpoint_request_func.py).
+docs/evaluate.md has the commands.
 """
 
 import json
