@@ -151,15 +151,18 @@ def test_a_client_that_retries_sees_nothing_of_the_loading(start: Any) -> None:
 
 def test_a_client_that_retries_gets_through_a_full_queue(start: Any) -> None:
     """429 and Retry-After; every one of many has its answer in the end."""
-    server = start("--served-model-name", "tiny", "--max-running", "1", "--max-queued-requests", "4")
+    server = start("--served-model-name", "tiny", "--max-running", "1", "--max-queued-requests", "1")
     server.wait_until_ready()
     asked = LONG | {"max_tokens": 100}
+    all_there = threading.Barrier(6)
     refusals: list[openai.RateLimitError] = []
     finishes: list[str] = []
 
     def ask() -> None:
+        impatient = server.client()
+        all_there.wait(60)
         try:
-            server.client().completions.create(**asked)
+            impatient.completions.create(**asked)
         except openai.RateLimitError as error:
             refusals.append(error)
         finishes.append(server.client(max_retries=30).completions.create(**asked).choices[0].finish_reason)

@@ -16,7 +16,7 @@ from octavo.observe.logs import make_handler
 from octavo.observe.tracing import check_endpoint
 from octavo.server.early import EarlyAnswers
 from octavo.server.loopback import is_loopback
-from octavo.server.stopping import Stopping
+from octavo.server.stopping import Stopping, hold_signals
 
 if TYPE_CHECKING:
     from octavo.frontend.service import EngineService
@@ -35,6 +35,7 @@ def serve(options: EngineOptions, server_options: ServerOptions) -> int:
     if server_options.otlp_endpoint is not None:
         check_endpoint(server_options.otlp_endpoint)
     allow_many_files()
+    hold_signals()  # whoever reads that we listen may stop us at once, and in an orderly way
     listener = listen(server_options)
     host, port = listener.getsockname()[:2]
     logger.info("listening on %s, port %d", host, port)
