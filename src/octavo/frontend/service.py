@@ -338,9 +338,10 @@ class EngineService:
         if self.facts is None:
             self._pin(ready.facts)
         self.facts, self._socket = ready.facts, socket
+        self.tally.watch(Phase.SERVING, time.monotonic())
         self.tally.meet(ready.stats)
         again = f" again; {len(self._flights)} requests go on" if self.num_restarts else ""
-        logger.info("the engine is ready%s", again)
+        logger.info("the engine is ready%s (%s)", again, self.tally.phases_in_words())
         self._flights.meet_engine()
         self._ask_for_due()
         self.state = ServiceState.READY

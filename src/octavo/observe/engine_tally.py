@@ -70,3 +70,11 @@ class EngineTally:
         last, since = self._phase
         self.phase_seconds[last] = now - since
         self._phase = None if phase is Phase.SERVING else (phase, now)
+
+    def phases_in_words(self) -> str:
+        """Of the last start, for people who wait for it."""
+        spent = [
+            f"{phase.name.lower().replace('_', ' ')} {seconds:.2f} s"
+            for phase, seconds in self.phase_seconds.items()
+        ]
+        return ", ".join(spent)

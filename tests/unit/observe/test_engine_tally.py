@@ -65,3 +65,4 @@ def test_phases_of_the_last_start() -> None:
             tally.watch(phase, began + after)
         tally.watch(Phase.SERVING, began + 50)
         assert tally.phase_seconds == {Phase.STARTING: 2.0, Phase.OPENING: 5.0}
+        assert tally.phases_in_words() == "starting 2.00 s, opening 5.00 s"
