@@ -58,6 +58,7 @@ SAMPLING_FLAGS = (
     SamplingFlag("repetition_penalty", "X", "divides the logits of tokens in prompt and answer; 1: off"),
     SamplingFlag("logit_bias", "ID=X", "add X to a token's logit; may be repeated", is_repeated=True),
     SamplingFlag("skip_special_tokens", "", "leave special tokens out of the text"),
+    SamplingFlag("grammar", "KIND=TEXT", "hold the answer to a json_schema, regex, choice or lark"),
     SamplingFlag("n", "N", "answers per prompt", "-n", one_answer=False),
     SamplingFlag("logprobs", "K", "log-probabilities and the K best tokens, with --json", one_answer=False),
     SamplingFlag(
@@ -71,6 +72,7 @@ KINDS = {
     "ID": "token ids",
     "ID=X": "a token id and a number, such as 50=-1.5",
     "TEXT": "text",
+    "KIND=TEXT": "a kind and its text, such as regex=[0-9]+",
     "": "true or false",
 }
 CHAT_SAMPLING_FLAGS = tuple(flag for flag in SAMPLING_FLAGS if flag.one_answer)
@@ -152,12 +154,13 @@ def sampling_flag(name: str, flags: Collection[SamplingFlag]) -> SamplingFlag:
 def sampling_value(name: str, value: Any) -> Any:
     """The value of a field from what a person typed: text, or a list of texts for repeated flags."""
     kind = typing.get_type_hints(SamplingParams)[name]
+    meant = None if isinstance(value, str) and value.lower() == "none" else value
     try:
         if name == "logit_bias":
-            value = dict(str(item).split("=", 1) for item in value)
-        if isinstance(value, str) and value.lower() == "none":
-            value = None
-        return msgspec.convert(value, kind, strict=False)
+            meant = dict(str(item).split("=", 1) for item in value)
+        elif name == "grammar" and meant is not None:
+            meant = dict(zip(("kind", "text"), str(value).split("=", 1), strict=False))
+        return msgspec.convert(meant, kind, strict=False)
     except (msgspec.ValidationError, ValueError) as error:
         flag = sampling_flag(name, SAMPLING_FLAGS)
         shown = ", ".join(value) if isinstance(value, list) else value

@@ -16,7 +16,7 @@ from octavo.cli.flags import CHAT_SAMPLING_FLAGS, SAMPLING_FLAGS, SamplingFlag, 
 from octavo.cli.main import build_parser, main
 from octavo.config import EngineOptions, OptionSpec, ServerOptions, option_specs
 from octavo.errors import CapacityError, ConfigError, OctavoError
-from octavo.protocol import SamplingParams
+from octavo.protocol import GrammarKind, GrammarSpec, SamplingParams
 
 # What may be loaded at start: what argparse, msgspec and pydantic need.
 HEAVY_MODULES = ("torch", "numpy", "tokenizers", "gguf", "huggingface_hub", "jinja2", "yaml", "tqdm")
@@ -131,7 +131,7 @@ def test_config_show_is_a_table_of_value_and_origin(run_octavo: Any, monkeypatch
 def test_every_sampling_parameter_has_a_flag() -> None:
     assert sorted(flag.field for flag in SAMPLING_FLAGS) == sorted(SamplingParams.__struct_fields__)
     typed = "--temperature 0 --stop a --stop b --logit-bias 5=-1.5 -n 2 --stop-token-id 7 --ignore-eos"
-    typed += " --no-skip-special-tokens --seed none --top-k 4"
+    typed += " --no-skip-special-tokens --seed none --top-k 4 --grammar regex=a=b"
     args = build_parser().parse_args(["generate", *typed.split()])
     given = {
         name: sampling_value(name, value)
@@ -148,7 +148,11 @@ def test_every_sampling_parameter_has_a_flag() -> None:
         skip_special_tokens=False,
         seed=None,
         top_k=4,
+        grammar=GrammarSpec(GrammarKind.REGEX, "a=b"),
     )
+    assert sampling_value("grammar", "json_object") == GrammarSpec(GrammarKind.JSON_OBJECT)
+    with pytest.raises(ConfigError, match="a kind and its text"):
+        sampling_value("grammar", "poetry=rhymes")
 
 
 NOT_TEXT = [flag for flag in SAMPLING_FLAGS if flag.metavar != "TEXT"]
