@@ -20,6 +20,7 @@ from octavo.frontend.client import EngineClient, InProcessClient
 from octavo.frontend.defaults import default_params
 from octavo.frontend.intake import Intake, Limits, PreparedRequest, Prompt
 from octavo.frontend.output import OutputProcessor, RequestOutput, StreamDelta
+from octavo.frontend.parsed import Schema, held_to, with_objects
 from octavo.frontend.progress import BatchProgress
 from octavo.grammar.checker import GrammarChecker
 from octavo.protocol import Abort, EngineFacts, EngineStats, KernelTimes, SamplingParams
@@ -99,16 +100,20 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        schema: Schema | None = None,
         progress: bool | None = None,
         **request: Any,
     ) -> list[RequestOutput]:
         """Complete one prompt or many (strings, or lists of token ids), in the order given.
 
-        `params` is one for all, or one for each. `request`: priority, timeout (seconds), cache_salt.
+        `params` is one for all, or one for each. With `schema` (a JSON schema or a pydantic model) answers
+        conform to it, and `parsed` is what they stand for. `request`: priority, timeout (seconds),
+        cache_salt.
         """
         batch = as_prompts(prompts)
-        each = self._params_for(batch, params)
-        return self._run([self._prepare(p, s, **request) for p, s in zip(batch, each, strict=True)], progress)
+        each = [held_to(schema, one) for one in self._params_for(batch, params)]
+        prepared = [self._prepare(p, s, **request) for p, s in zip(batch, each, strict=True)]
+        return [with_objects(schema, output) for output in self._run(prepared, progress)]
 
     def chat(
         self,
@@ -116,26 +121,26 @@ class LLM:
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        schema: Schema | None = None,
         progress: bool | None = None,
         template: Mapping[str, Any] | None = None,
         **request: Any,
     ) -> list[RequestOutput]:
         """Answer one conversation or many; a message has `role` and `content`.
 
-        `template` holds further values for the chat template, such as `enable_thinking`.
+        `template` holds further values for the chat template, such as `enable_thinking`; `schema` is as in
+        `generate`.
         """
         prompts = [
             self.chat_template.render(conversation, tools=tools, **(template or {}))
             for conversation in as_conversations(messages)
         ]
-        each = self._params_for(prompts, params)
-        return self._run(
-            [
-                self._prepare(p, s, add_special_tokens=False, **request)
-                for p, s in zip(prompts, each, strict=True)
-            ],
-            progress,
-        )
+        each = [held_to(schema, one) for one in self._params_for(prompts, params)]
+        prepared = [
+            self._prepare(p, s, add_special_tokens=False, **request)
+            for p, s in zip(prompts, each, strict=True)
+        ]
+        return [with_objects(schema, output) for output in self._run(prepared, progress)]
 
     async def agenerate(
         self, prompt: Prompt, params: SamplingParams | None = None, **request: Any

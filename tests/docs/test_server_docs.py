@@ -75,11 +75,11 @@ def test_the_python_client(page: str, address: str) -> None:
     assert "Paris" in said("client", page, address)
 
 
-def said(kind: str, page: str, address: str) -> str:
+def said(kind: str, page: str, address: str, model: str = "") -> str:
     """What a program on a page prints."""
     (program,) = block(kind, page)
     done = subprocess.run(
-        [sys.executable, "-c", program.replace(DEFAULT_ADDRESS, address)],
+        [sys.executable, "-c", program.replace(DEFAULT_ADDRESS, address).replace("smollm2.gguf", model)],
         env=os.environ,
         capture_output=True,
         text=True,
@@ -95,6 +95,11 @@ def test_structured_output(address: str) -> None:
     assert re.fullmatch(r"name='.*' country='.*' population=-?\d+", city)
     assert len(re.findall("'(red|green|blue)'", colours)) == 2
     assert re.fullmatch("[0-9]{3}-[0-9]{4}", number)
+
+
+def test_objects_offline(assets: Callable[[str], Path]) -> None:
+    model = str(assets("smollm2-135m-instruct-q4_1.gguf"))
+    assert re.search(r"\d\n$", said("offline", "docs/structured-output.md", DEFAULT_ADDRESS, model))
 
 
 def test_tools(address: str) -> None:

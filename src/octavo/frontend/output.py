@@ -1,6 +1,7 @@
 """From the engine's tokens back to text: detokenising, stop strings, results."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -48,6 +49,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     timings: Timings
     num_preemptions: int = 0
     error: str | None = None
+    parsed: Any = None  # of an answer that was held to a schema: the object; None if it was cut off
 
 
 class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +70,10 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def token_ids(self) -> tuple[int, ...]:
         return self.choices[0].token_ids
+
+    @property
+    def parsed(self) -> Any:
+        return self.choices[0].parsed
 
     @property
     def finish_reason(self) -> str:

@@ -1,0 +1,32 @@
+"""Answers that are held to a schema, and what they are as objects."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pydantic
+
+from octavo.frontend.output import Choice, RequestOutput
+from octavo.grammar.specs import of_schema
+from octavo.protocol import SamplingParams
+
+Schema = Mapping[str, Any] | type[pydantic.BaseModel]
+
+
+def held_to(schema: Schema | None, params: SamplingParams) -> SamplingParams:
+    return params if schema is None else msgspec.structs.replace(params, grammar=of_schema(schema))
+
+
+def with_objects(schema: Schema | None, output: RequestOutput) -> RequestOutput:
+    if schema is None:
+        return output
+    choices = [msgspec.structs.replace(choice, parsed=_object(schema, choice)) for choice in output.choices]
+    return msgspec.structs.replace(output, choices=tuple(choices))
+
+
+def _object(schema: Schema, choice: Choice) -> Any:
+    if choice.finish_reason != "stop":
+        return None  # cut off: it is the beginning of an object only
+    if isinstance(schema, type):
+        return schema.model_validate_json(choice.text)
+    return msgspec.json.decode(choice.text)
