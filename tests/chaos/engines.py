@@ -7,10 +7,9 @@ and no step with a faulty one succeeds.
 import os
 import sys
 
-from octavo.engine.core import EngineCore
-from octavo.engine.loop import run_engine
+from octavo.engine.core import EngineCore, Execute
+from octavo.engine.loop import Around, run_engine
 from octavo.engine.process import start_engine
-from octavo.engine.pulse import Pulse
 from octavo.link.folder import EngineSettings
 from octavo.link.status_page import StatusPage
 from octavo.plan import StepPlan, StepResult
@@ -20,10 +19,10 @@ POISON = (255, 255)  # how no other prompt of the tests begins
 FAULT = 254  # in no other prompt either
 
 
-def start_mortal(settings: EngineSettings, page: StatusPage, pulse: Pulse) -> tuple[EngineCore, EngineFacts]:
-    around = pulse.around
-
-    def mortal(execute):  # type: ignore[no-untyped-def]
+def start_mortal(
+    settings: EngineSettings, page: StatusPage, around: Around
+) -> tuple[EngineCore, EngineFacts]:
+    def mortal(execute: Execute) -> Execute:
         def run(plan: StepPlan) -> StepResult:
             if any(not piece.start and piece.token_ids[:2] == POISON for piece in plan.slices):
                 os.kill(os.getpid(), 9)
@@ -33,8 +32,7 @@ def start_mortal(settings: EngineSettings, page: StatusPage, pulse: Pulse) -> tu
 
         return around(run)
 
-    pulse.around = mortal  # type: ignore[method-assign]
-    return start_engine(settings, page, pulse)
+    return start_engine(settings, page, mortal)
 
 
 if __name__ == "__main__":
