@@ -70,12 +70,12 @@ class ResponseFormat(WireModel):
     )
 
 
-class StructuredOutputs(WireModel):
+class StructuredOutputs(WireModel, json_schema_extra={"minProperties": 1, "maxProperties": 1}):
     """One of them: what the whole answer must be."""
 
     json_: dict[str, Any] | str | None = Field(None, alias="json", description="a JSON schema")
     regex: str | None = None
-    choice: list[str] | None = None
+    choice: Quick[Annotated[str, Field(min_length=1)]] | None = None
     grammar: str | None = Field(None, description="a context-free grammar in Lark's notation")
 
 
