@@ -14,6 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -84,10 +85,13 @@ def main() -> None:
     alone: list[float] = []
     http: list[float] = []
     print(f"{'round':>5} {'alone':>12} {'HTTP':>12} {'added':>8}")
-    with tempfile.TemporaryDirectory() as folder, multiprocessing.get_context("spawn").Pool(1) as pool:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool,
+    ):
         for number in range(options.rounds):
             arguments = (options.model, common, options.streams, options.tokens)
-            alone.append(statistics.median(pool.apply(engine_alone, arguments)))
+            alone.append(statistics.median(pool.submit(engine_alone, *arguments).result()))
             server = Server(Path(folder), Path(options.model), "--no-prefix-caching", *flags)
             try:
                 server.wait_until_ready()
