@@ -10,6 +10,8 @@ import httpx
 import openai
 import pytest
 
+from grammar.hostile import HOSTILE
+
 pytestmark = pytest.mark.xdist_group("server")
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -249,3 +251,13 @@ def test_the_description_of_the_api_names_every_endpoint(server: Any) -> None:
     )
     body = paths[CHAT]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert "max_completion_tokens" in body["properties"]
+
+
+def test_a_grammar_that_cannot_be_followed_to_its_end_is_the_clients_fault(server: Any) -> None:
+    """That shows only with the answer half written, and is no failure of the engine's."""
+    rules = HOSTILE["lark: rules"].text
+    body = {"prompt": "x", "max_tokens": 8, "seed": 1, "structured_outputs": {"grammar": rules}}
+    check(server.post(COMPLETIONS, body), 400, code="grammar_too_complex")
+    streamed = server.post(COMPLETIONS, body | {"stream": True}).text
+    assert '"code":"grammar_too_complex"' in streamed
+    assert streamed.endswith("data: [DONE]\n\n")

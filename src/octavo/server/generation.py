@@ -15,6 +15,7 @@ from octavo.dialect.reader import AnswerFormat
 from octavo.frontend.intake import PreparedRequest, Prompt
 from octavo.frontend.output import RequestOutput, StreamDelta
 from octavo.frontend.service import Update, Updates
+from octavo.grammar.matcher import TOO_COMPLEX
 from octavo.protocol import GrammarSpec, SamplingParams
 from octavo.server.errors import ApiError, ClientGone, internal, unavailable
 from octavo.server.record import RequestRecord
@@ -191,4 +192,6 @@ def raise_if_failed(finish_reason: str | None, error: str | None) -> None:
         )
     if finish_reason == "abort":
         raise unavailable("the request was ended by the server", code="aborted")
+    if error == TOO_COMPLEX:  # which shows only while the answer is written
+        raise ApiError(400, error, code="grammar_too_complex")
     raise unavailable(error, code="engine_failed") if error else internal()

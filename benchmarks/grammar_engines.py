@@ -1,6 +1,6 @@
 """Grammar engines beside each other: what they hold an answer to, and how long compiling and masks take.
 
-    python benchmarks/grammar.py TOKENIZER_FOLDER [--engine llguidance|xgrammar|outlines-core] [--every N]
+    python benchmarks/grammar_engines.py TOKENIZER_FOLDER [--engine NAME] [--every N]
 
 The schemas are those of tests/grammar/schemas.jsonl. Each is compiled in a child process, which is killed
 after ten seconds. The table says of each engine:

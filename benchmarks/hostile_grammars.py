@@ -1,0 +1,121 @@
+"""Grammars made to hurt, over HTTP: refused in time, or bounded; and what other streams feel of it.
+
+python benchmarks/hostile_grammars.py MODEL [--streams 8] [--tokens 400] [--rounds 3] [--dtype bfloat16]
+
+MODEL is a real one: beside the steps of a tiny one, everything takes long. Rounds with and without the
+grammars of tests/grammar/hostile.py alternate. A grammar that is taken may write four tokens.
+"""
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from grammar.hostile import HOSTILE
+from load.figure import Row, percentile, run, servers, table
+from load.requests import completion
+from load.wire import COMPLETIONS, Answer, ask
+from octavo.protocol import GrammarKind, GrammarSpec
+from server.process import Server
+
+FIELDS = {
+    GrammarKind.JSON_SCHEMA: "json",
+    GrammarKind.REGEX: "regex",
+    GrammarKind.LARK: "grammar",
+    GrammarKind.CHOICE: "choice",
+}
+REFUSED_WITHIN = 2.0  # seconds
+MOST_SLOWED = 1.2
+
+
+async def measure(server: Server, neighbours: int, tokens: int, rounds: int) -> list[Row]:
+    bodies = [body for spec in HOSTILE.values() if (body := _body(spec)) is not None]
+    quiet: list[float] = []
+    disturbed: list[float] = []
+    hostile: list[Answer] = []
+    for _ in range(rounds):
+        quiet += await _gaps(server, neighbours, tokens)
+        async with asyncio.TaskGroup() as group:
+            streams = group.create_task(_gaps(server, neighbours, tokens))
+            attack = group.create_task(_attack(server, bodies, streams))
+        disturbed += streams.result()
+        hostile += attack.result()
+    refused = [answer for answer in hostile if answer.status in (400, 413)]
+    others = {answer.status for answer in hostile} - {200, 400, 413}
+    slowest = max(answer.seconds for answer in refused)
+    ratio = statistics.median(disturbed) / statistics.median(quiet)
+    size = f"{len(hostile)} grammars, {len(refused)} refused"
+    return [
+        Row(
+            "hostile grammars: refused",
+            size,
+            f"{slowest:.2f} s at most, p50 {percentile([a.seconds for a in refused], 50):.3f} s",
+            f"400 within {REFUSED_WITHIN:.0f} s; no other failures",
+            slowest <= REFUSED_WITHIN and not others,
+        ),
+        Row(
+            "hostile grammars: others",
+            f"{neighbours} streams x {tokens} tokens beside them, {rounds} rounds",
+            f"{ratio:.2f}x between two tokens",
+            f"at most {MOST_SLOWED}x",
+            ratio <= MOST_SLOWED,
+        ),
+    ]
+
+
+def _body(spec: GrammarSpec) -> dict[str, Any] | None:
+    """None if there is no field for such a grammar."""
+    if spec.kind not in FIELDS:
+        return None
+    value = json.loads(spec.text) if spec.kind is GrammarKind.CHOICE else spec.text
+    wanted = {"structured_outputs": {FIELDS[spec.kind]: value}}
+    return {"prompt": "x", "max_tokens": 4, "seed": 1} | wanted
+
+
+async def _gaps(server: Server, streams: int, tokens: int) -> list[float]:
+    """Seconds between two tokens of each stream, in the mean."""
+
+    async def gap(number: int) -> float:
+        answer = await ask(server.port, COMPLETIONS, completion(number, tokens, stream=True))
+        assert answer.status == 200, bytes(answer.body)
+        assert answer.done_at is not None
+        return (answer.done_at - answer.sent_at - answer.seconds_to_first) / (tokens - 1)
+
+    return list(await asyncio.gather(*(gap(number) for number in range(streams))))
+
+
+async def _attack(
+    server: Server, bodies: list[dict[str, Any]], streams: "asyncio.Task[list[float]]"
+) -> list[Answer]:
+    """One after the other, and over again until the streams end."""
+    answers: list[Answer] = []
+    while not streams.done():
+        answers += [await ask(server.port, COMPLETIONS, body) for body in bodies]
+    return answers
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--streams", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=400, help="of each stream")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--dtype", default="bfloat16")
+    options = parser.parse_args()
+    flags = ("--max-running", "32", "--kv-memory", "512MiB", "--dtype", options.dtype)
+    with tempfile.TemporaryDirectory() as folder, servers(options.model, Path(folder)) as start:
+        rows = run(measure(start(*flags), options.streams, options.tokens, options.rounds))
+    print(table(rows))
+    return 0 if all(row.is_met for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
