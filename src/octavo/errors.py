@@ -38,3 +38,7 @@ class GrammarError(RequestError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, "grammar")
+
+
+class GrammarNotChecked(GrammarError):
+    """Nothing is known against a grammar: it could not be checked now."""

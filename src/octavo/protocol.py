@@ -22,6 +22,7 @@ class GrammarKind(StrEnum):
     REGEX = "regex"  # the whole answer matches it
     CHOICE = "choice"  # `text` is a JSON list of strings, of which the answer is one
     LARK = "lark"  # a context-free grammar in llguidance's dialect of Lark
+    CALLS = "calls"  # the same, made by `dialect.call_grammar` from schemas that were checked
 
 
 class GrammarSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

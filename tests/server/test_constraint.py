@@ -249,6 +249,11 @@ UNKNOWN = {"type": "object", "unevaluatedProperties": False}
             "structured_outputs",
             "one of",
         ),
+        (
+            {"extra_body": {"structured_outputs": {"json": '{"minLength": ' + "9" * 401 + "}"}}},
+            "structured_outputs.json",
+            "minLength",
+        ),
         ({"extra_body": {"structured_outputs": {"choice": []}}}, "structured_outputs.choice", r"\w"),
         (
             {
@@ -270,3 +275,42 @@ def test_what_is_refused(fields: dict[str, Any], param: str, words: str, grammar
         grammars.asked("tokenizer-qwen2.5", **fields)
     grammars.server("tokenizer-qwen2.5").service.script.clear()
     assert caught.value.param == param
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, "tokenizer-qwen3"])
+def test_what_the_grammar_lets_a_model_write_is_read(name: str, grammars: Grammars) -> None:
+    """With a format and tools: an answer is one or the other, and the reader knows which."""
+    wanted: Any = {"type": "json_schema", "json_schema": {"name": "p", "schema": PERSON}}
+    server = grammars.server(name)
+    client = openai.OpenAI(base_url=server.url, api_key="none", max_retries=0)
+    tagged = call_of("qwen", "add", VALID)  # so that the first character tells
+    for text, num_calls in ((tagged, 1), (ADA, 0)):
+        server.says(text)
+        asked: Any = {"model": "scripted", "messages": [QUESTION], "tools": TOOLS, "response_format": wanted}
+        message = client.chat.completions.create(**asked).choices[0].message
+        assert grammars.takes(name, server.service.prepared[-1].params.grammar, text)
+        assert len(message.tool_calls or []) == num_calls
+        assert message.content == (None if num_calls else ADA)
+
+
+def test_a_large_tool_and_a_description_with_braces(grammars: Grammars) -> None:
+    """Rules of ours are not held to what rules of strangers are."""
+    name = "tokenizer-qwen2.5"
+    properties = {f"p{n}": {"type": "integer", "description": "at most {20000} ((("} for n in range(100)}
+    large = tool(
+        "add", parameters={"type": "object", "properties": properties, "additionalProperties": False}
+    )
+    spec = grammars.asked(name, tools=[large], tool_choice="required")
+    assert grammars.takes(name, spec, call_of(name, "add", '{"p3": 1, "p99": 2}'))
+    assert not grammars.takes(name, spec, call_of(name, "add", '{"p100": 1}'))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": [tool("add", parameters={"type": "object", "properties": 5})]},
+        {"tools": TOOLS, "extra_body": {"structured_outputs": {"json": "true"}}},
+    ],
+)
+def test_what_is_odd_and_harmless(fields: Any, grammars: Grammars) -> None:
+    grammars.asked("tokenizer-qwen2.5", **fields)

@@ -1,7 +1,5 @@
 """A call written as a JSON object: {"name": "add", "arguments": {"a": 1}}"""
 
-from collections.abc import Callable
-
 from octavo.dialect.scan import (
     END,
     SPACE,
@@ -14,18 +12,20 @@ from octavo.dialect.scan import (
     json_string,
     json_value,
 )
+from octavo.dialect.tools import Tools
 
 NAME_KEYS = ("name",)
 ARGUMENT_KEYS = ("arguments", "parameters")
 
 
-def call_object(sink: Sink, is_known: Callable[[str], bool]) -> Scan[None]:
+def call_object(sink: Sink, tools: Tools | None = None) -> Scan[None]:
     """The rest of an object whose opening brace was read.
 
     The call starts when its name is known; arguments are handed on as they come, or, if they come before
-    the name, with it.
+    the name, with it. Without a tag that says so (`tools` are given), an object is a call only if it names
+    one of them and has arguments: others have names, too.
     """
-    call = _Call(sink, is_known)
+    call = _Call(sink, tools)
     yield from _members(call)
     call.finish()
 
@@ -33,29 +33,37 @@ def call_object(sink: Sink, is_known: Callable[[str], bool]) -> Scan[None]:
 class _Call:
     """One call while it is read."""
 
-    def __init__(self, sink: Sink, is_known: Callable[[str], bool]) -> None:
+    def __init__(self, sink: Sink, tools: Tools | None) -> None:
         self._sink = sink
-        self._is_known = is_known
+        self._tools = tools
+        self._name: str | None = None
         self._early = ""  # arguments that came before the name
         self._has_arguments = False
         self._has_started = False
 
     def name(self, raw: str) -> None:
         name = decoded(raw)
-        if not name or not self._is_known(name):
+        if not name or (self._tools is not None and name not in self._tools):
             raise NotACall
-        if self._has_started:
-            return
-        self._has_started = True
-        self._sink.start_call(name)
-        self._sink.arguments(self._early)
+        self._name = self._name or name
+        if self._tools is None or self._has_arguments:
+            self._start()
 
     def arguments(self, text: str) -> None:
         self._has_arguments = True
+        if self._name is not None:
+            self._start()
         if self._has_started:
             self._sink.arguments(text)
         else:
             self._early += text
+
+    def _start(self) -> None:
+        if not self._has_started:
+            assert self._name is not None
+            self._has_started = True
+            self._sink.start_call(self._name)
+            self._sink.arguments(self._early)
 
     def finish(self) -> None:
         if not self._has_started:

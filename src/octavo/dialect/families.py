@@ -35,7 +35,7 @@ def hermes(sink: Sink, tools: Tools) -> Scan[None]:
     """
     read = yield from until_no_space()
     if read.endswith("{"):
-        yield from attempt(call_object(sink, tools.__contains__), sink, read=read)
+        yield from attempt(call_object(sink, tools), sink, read=read)
         read = ""
     while tag := (yield from until(HERMES_OPEN, FENCE_OPEN, emit=sink.content, read=read)):
         calls = _hermes_calls(sink) if tag == HERMES_OPEN else _fenced_call(sink, tools)
@@ -46,7 +46,7 @@ def hermes(sink: Sink, tools: Tools) -> Scan[None]:
 def _fenced_call(sink: Sink, tools: Tools) -> Scan[None]:
     if (yield from after_space()) != "{":
         raise NotACall
-    yield from call_object(sink, tools.__contains__)
+    yield from call_object(sink, tools)
     yield from until(FENCE_CLOSE, emit=ignore)
 
 
@@ -55,7 +55,7 @@ def _hermes_calls(sink: Sink) -> Scan[None]:
     if (yield from after_space()) != "{":
         raise NotACall
     while True:
-        yield from call_object(sink, _any)
+        yield from call_object(sink)
         char = yield from after_space()
         if char != "{":
             yield from until(HERMES_CLOSE, emit=ignore, read=char)
@@ -84,7 +84,7 @@ def _llama_call(sink: Sink, tools: Tools) -> Scan[None]:
                 raise NotACall
         char = yield from after_space()
     if char == "{":
-        yield from call_object(sink, tools.__contains__)
+        yield from call_object(sink, tools)
     elif char == "[":
         yield from call_list(sink, tools)
     else:
@@ -109,10 +109,10 @@ def _mistral_calls(sink: Sink) -> Scan[None]:
         return
     if (yield from after_space()) != "{":
         raise NotACall
-    yield from call_object(sink, _any)
+    yield from call_object(sink)
     while (char := (yield from after_space())) in (",", "{"):
         if char == "{":
-            yield from call_object(sink, _any)
+            yield from call_object(sink)
 
 
 def _mistral_named(sink: Sink, first: str) -> Scan[None]:
@@ -156,8 +156,3 @@ def _gemma_calls(sink: Sink, tools: Tools) -> Scan[None]:
 
 def no_calls(sink: Sink, tools: Tools) -> Scan[None]:
     yield from all_content(sink)
-
-
-def _any(name: str) -> bool:
-    """The model has said that this is a call: a name that nobody knows is the client's to refuse."""
-    return True

@@ -69,6 +69,12 @@ def calls_in(code: str, tools: Tools) -> list[FunctionCall]:
     return calls
 
 
+def _json(arguments: dict[str, Any]) -> str:
+    text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+    text.encode()  # raises ValueError for half of a character, which Python can write and JSON cannot
+    return text
+
+
 def _call_of(statement: ast.stmt, tools: Tools) -> FunctionCall:
     value = statement.value if isinstance(statement, ast.Expr) else None
     if isinstance(value, ast.Call) and ast.unparse(value.func) in WRAPPERS and len(value.args) == 1:
@@ -86,4 +92,4 @@ def _call_of(statement: ast.stmt, tools: Tools) -> FunctionCall:
         if keyword.arg is None:
             raise NotACall
         arguments[keyword.arg] = ast.literal_eval(keyword.value)
-    return FunctionCall(name, json.dumps(arguments, ensure_ascii=False, allow_nan=False))
+    return FunctionCall(name, _json(arguments))

@@ -3,7 +3,7 @@
 import contextlib
 from enum import StrEnum
 
-from octavo.dialect.scan import END, SPACE, Emit, Scan, Sink, until
+from octavo.dialect.scan import END, SPACE, Emit, HeldBack, Scan, Sink, until
 
 OPEN, CLOSE = "<think>", "</think>"
 
@@ -28,10 +28,12 @@ def reasoning_before(answer: Scan[None], sink: Sink, reasons: Reasons) -> Scan[N
 def _reasoning(sink: Sink, reasons: Reasons) -> Scan[list[str]]:
     """Result: characters that belong to the answer."""
     read: list[str] = []
+    begun = ""
     while reasons is Reasons.MAYBE:
         char = yield
         read.append(char)
-        begun = "".join(read).lstrip(SPACE)
+        if begun or char not in SPACE:
+            begun += char
         if begun == OPEN:
             break
         if char == END or not OPEN.startswith(begun):
@@ -49,14 +51,11 @@ class WithoutBorder:
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
-        self._held = ""
+        self._last = HeldBack("\n")
         self._has_begun = False
 
     def __call__(self, text: str) -> None:
-        text = self._held + text
         if not self._has_begun:
             text = text.lstrip("\n")
             self._has_begun = bool(text)
-        kept = text.rstrip("\n")
-        self._held = text[len(kept) :]
-        self._emit(kept)
+        self._emit(self._last.push(text))

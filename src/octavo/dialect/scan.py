@@ -28,6 +28,30 @@ class NotACall(Exception):
     """What looked like a call is none, or breaks off. See `attempt`."""
 
 
+class HeldBack:
+    """Holds characters of some kind back while they are the last. Each costs the same, however many."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._held: list[str] = []
+
+    def push(self, text: str) -> str:
+        """The text that something follows, or that is not of that kind."""
+        kept = text.rstrip(self._kind)
+        if not kept:
+            self._held.append(text)
+            return ""
+        kept = self.drop() + kept
+        self._held.append(text[len(text.rstrip(self._kind)) :])
+        return kept
+
+    def drop(self) -> str:
+        """What is held, which is then forgotten."""
+        held = "".join(self._held)
+        self._held.clear()
+        return held
+
+
 class Sink:
     """Where scans put what they find. Emptied by the reader after every push."""
 
@@ -35,29 +59,24 @@ class Sink:
         self.pieces: list[Piece] = []
         self.num_calls = 0
         self.is_reasoning = False
-        self._held_space = ""  # at the end of the content so far: dropped if a call follows
+        self._space = HeldBack(SPACE)  # at the end of the content so far: dropped if a call follows
 
     def content(self, text: str) -> None:
-        if not text:
-            return
-        text = self._held_space + text
-        kept = text.rstrip(SPACE)
-        self._held_space = text[len(kept) :]
-        if kept:
+        if kept := self._space.push(text):
             self.pieces.append(Content(kept))
 
     def end_content(self) -> None:
         """Nothing follows: space at the end was meant."""
-        if self._held_space and not self.num_calls:
-            self.pieces.append(Content(self._held_space))
-        self._held_space = ""
+        space = self._space.drop()
+        if space and not self.num_calls:
+            self.pieces.append(Content(space))
 
     def reasoning(self, text: str) -> None:
         if text:
             self.pieces.append(Reasoning(text))
 
     def start_call(self, name: str) -> None:
-        self._held_space = ""
+        self._space.drop()
         self.pieces.append(CallStart(self.num_calls, name))
         self.num_calls += 1
 

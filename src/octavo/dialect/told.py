@@ -66,10 +66,13 @@ def _with_calls(message: Message, family: str) -> str:
         texts = [f"```tool_code\n{code}\n```"]
     else:
         texts = [
-            f"<tool_call>\n{json.dumps({'name': call['name'], 'arguments': call['arguments']})}\n</tool_call>"
-            for call in calls
+            f"<tool_call>\n{json.dumps(_named(call), ensure_ascii=False)}\n</tool_call>" for call in calls
         ]
     return "\n".join([*([message["content"]] if message["content"] else []), *texts])
+
+
+def _named(call: Mapping[str, Any]) -> dict[str, Any]:
+    return {"name": call["name"], "arguments": call["arguments"]}
 
 
 def _as_python(name: str, arguments: Any) -> str:

@@ -18,9 +18,9 @@ class Tools(msgspec.Struct, frozen=True):
 def described(tools: Sequence[Mapping[str, Any]]) -> Tools:
     """From tools as OpenAI's clients write them."""
     functions = [tool["function"] for tool in tools]
-    return Tools(
-        {
-            function["name"]: tuple((function.get("parameters") or {}).get("properties") or {})
-            for function in functions
-        }
-    )
+    return Tools({function["name"]: _parameters(function) for function in functions})
+
+
+def _parameters(function: Mapping[str, Any]) -> tuple[str, ...]:
+    properties = (function.get("parameters") or {}).get("properties")
+    return tuple(properties) if isinstance(properties, Mapping) else ()

@@ -9,6 +9,8 @@ The file is a list of events whose last bracket may be missing, as the format al
 when it is done, and an engine that is killed leaves what it did. The next engine goes on in the same file.
 """
 
+import contextlib
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -21,6 +23,8 @@ from octavo.engine.core import Execute
 from octavo.link.profile_window import ProfileWindow
 from octavo.plan import StepPlan, StepResult
 from octavo.protocol import EngineStats, KernelTimes
+
+logger = logging.getLogger(__name__)
 
 ENGINE_TRACK = 0  # of slot s: s + 1
 MICROSECONDS = 1e6
@@ -96,8 +100,13 @@ class Profile:
         named = [self._name_of(event["tid"]) for event in events if event["tid"] not in self._named]
         self._named.update([event["tid"] for event in events])
         lines = [msgspec.json.encode(event) + b",\n" for event in (*named, *events)]
-        self._file.write(b"".join(lines))
-        self._file.flush()
+        try:
+            self._file.write(b"".join(lines))
+            self._file.flush()
+        except OSError as error:  # a full disk, say: nobody's answer depends on a trace
+            logger.warning("the profile ends here: %s", error)
+            with contextlib.suppress(OSError):
+                self._file.close()
 
     def _name_of(self, track: int) -> dict[str, Any]:
         name = "engine" if track == ENGINE_TRACK else f"slot {track - 1}"

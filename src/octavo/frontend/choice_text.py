@@ -64,6 +64,7 @@ class ChoiceText:
                 kept.append(Content(self._stop_filter.push(piece.text)))
                 self.is_ended = self._stop_filter.matched is not None
             elif isinstance(piece, CallStart) and piece.index == self._max_calls:
+                kept.append(Content(self._stop_filter.finish()))
                 self.is_ended = True
             else:
                 kept.append(piece)

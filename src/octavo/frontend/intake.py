@@ -13,8 +13,7 @@ import msgspec
 
 from octavo.dialect.reader import AnswerFormat
 from octavo.errors import ContextLengthError, GrammarError, RequestError
-from octavo.grammar.limits import check_spec
-from octavo.protocol import GenerateRequest, SamplingParams
+from octavo.protocol import GenerateRequest, GrammarSpec, SamplingParams
 from octavo.text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
@@ -164,8 +163,9 @@ def check_params(params: SamplingParams, limits: Limits) -> None:
     _check_ids(tuple(params.logit_bias), limits.vocab_size, "logit_bias")
     for value in params.logit_bias.values():
         _check_number("logit_bias", value, *LOGIT_BIAS)
-    if params.grammar is not None:
-        check_spec(params.grammar)
+    if params.grammar is not None:  # which was checked by `grammar.checker`, once for all prompts
+        if not isinstance(params.grammar, GrammarSpec):
+            raise GrammarError("grammar must be a GrammarSpec: a kind and a text")
         if params.min_tokens > 0 or params.ignore_eos:
             raise GrammarError("a grammar says where an answer may end: leave out min_tokens and ignore_eos")
 

@@ -18,7 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import msgspec
 
-from octavo.errors import GrammarError
+from octavo.errors import GrammarError, GrammarNotChecked
 from octavo.grammar.limits import check_spec
 from octavo.grammar.lru import ByteBoundedLru
 from octavo.protocol import GrammarSpec
@@ -59,7 +59,7 @@ class GrammarChecker:
             with self._lock:
                 known = self._verdicts.get(spec)
                 if known is None and self._num_waiting >= MOST_WAITING:
-                    raise GrammarError(TOO_MANY)
+                    raise GrammarNotChecked(TOO_MANY)
                 self._num_waiting += known is None
         except GrammarError as error:
             return _settled(error)
@@ -105,7 +105,7 @@ class GrammarChecker:
         except (OSError, msgspec.DecodeError) as error:
             logger.warning("the process that checks grammars is gone; the next question starts another")
             self._end_process()
-            raise GrammarError(LOST) from error
+            raise GrammarNotChecked(LOST) from error
 
     def _end_process(self) -> None:
         process, self._process = self._process, None

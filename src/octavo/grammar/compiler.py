@@ -93,7 +93,7 @@ def _source(spec: GrammarSpec) -> str:
             return make.grammar_from_regex(spec.text)
         case GrammarKind.CHOICE:
             return make.grammar_from_regex("|".join(map(re.escape, choices_of(spec))))
-        case GrammarKind.LARK:
+        case GrammarKind.LARK | GrammarKind.CALLS:
             return make.grammar_from_lark(spec.text)
 
 

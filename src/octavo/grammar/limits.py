@@ -21,6 +21,7 @@ class GrammarLimits:
     max_bytes: int = 128 * 1024
     max_depth: int = 64  # levels of JSON, or parentheses in parentheses
     max_choices: int = 1024
+    max_values: int = 20_000  # in a schema: each is looked at by whoever takes the request
     max_repeat: int = 10_000
 
 
@@ -41,7 +42,7 @@ def check_spec(spec: GrammarSpec, limits: GrammarLimits | None = None) -> None:
             raise GrammarError("a grammar of the kind json_object has no text")
     elif spec.kind is GrammarKind.CHOICE:
         choices_of(spec, limits)
-    else:
+    elif spec.kind is not GrammarKind.CALLS:  # whose parts were checked, and whose rules are ours
         _check_source(spec.text, limits)
 
 
@@ -72,8 +73,12 @@ def choices_of(spec: GrammarSpec, limits: GrammarLimits | None = None) -> list[s
 def _check_schema(schema: dict[str, Any], limits: GrammarLimits) -> None:
     """Every value in the schema is looked at, whether it is a subschema or not: that is on the safe side."""
     level: list[Any] = [schema]
+    num_values = 0
     for _ in range(limits.max_depth):
         level = [inner for value in level for inner in _inside(value, limits)]
+        num_values += len(level)
+        if num_values > limits.max_values:
+            raise GrammarError(f"the schema has more than {limits.max_values} values")
         if not level:
             return
     raise GrammarError(f"the schema is nested more than {limits.max_depth} levels deep")
@@ -87,7 +92,7 @@ def _inside(value: Any, limits: GrammarLimits) -> list[Any]:
     for name in COUNTS:
         count = value.get(name)
         if isinstance(count, int | float) and count > limits.max_repeat:
-            raise GrammarError(f"{name} is {count:g}; at most {limits.max_repeat} is allowed")
+            raise GrammarError(f"{name} is more than {limits.max_repeat}, the most that is allowed")
     pattern = value.get("pattern")
     patterns = value.get("patternProperties")
     for source in (pattern, *(patterns if isinstance(patterns, dict) else ())):

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from octavo.dialect.choose import reasons_after
+from octavo.dialect.reasoning import CLOSE, Reasons
 from octavo.frontend.output import Choice, StreamDelta
 from octavo.server.auth import caller
 from octavo.server.body import read_request
@@ -55,8 +56,11 @@ async def chat_completions(request: Request) -> Response:
         )
         prompt = await generation.timed(render(state, body.messages, body, use.for_template))
         reasons = reasons_after(prompt, state.model.dialect)
+        if use.lead:  # the answer begins with a call: if a thought has begun, it has ended
+            prompt += (CLOSE if reasons is Reasons.BEGUN else "") + use.lead
+            reasons = Reasons.NEVER
         await generation.constrain(constraint(state, body, use, reasons))
-        await generation.prepare([prompt + use.lead], answer_format(state.model, use, reasons))
+        await generation.prepare([prompt], answer_format(state.model, use, reasons))
         await generation.submit()
         if body.stream:
             stack.pop_all()

@@ -6,10 +6,11 @@ from typing import Any
 
 from octavo.dialect import call_grammar
 from octavo.dialect.reasoning import Reasons
-from octavo.errors import GrammarError
+from octavo.errors import GrammarError, GrammarNotChecked
 from octavo.grammar.compiler import JSON_OPTIONS
+from octavo.grammar.limits import schema_of
 from octavo.protocol import GrammarKind, GrammarSpec
-from octavo.server.errors import ApiError, invalid
+from octavo.server.errors import ApiError, invalid, unavailable
 from octavo.server.schema import SamplingFields, StructuredOutputs
 from octavo.server.state import ServerState
 from octavo.server.tool_use import ToolUse
@@ -25,11 +26,9 @@ async def constraint(
     if asked is not None:
         await _check(state, asked, param)
     for index, tool in enumerate(use.tools):
-        if use.is_required or tool.function.strict:
-            schema = json.dumps(tool.function.parameters or ANY_JSON_OBJECT)
-            await _check(
-                state, GrammarSpec(GrammarKind.JSON_SCHEMA, schema), f"tools[{index}].function.parameters"
-            )
+        if use.is_required or tool.function.strict or asked is not None:
+            field = f"tools[{index}].function.parameters"
+            await _check(state, _of_schema(tool.function.parameters or ANY_JSON_OBJECT, field), field)
     spec = _combined(asked, param, use, reasons)
     if spec is not None and spec != asked:
         await _check(state, spec, "tools" if use.tools else param)
@@ -79,14 +78,13 @@ def _function(tool: dict[str, Any]) -> dict[str, Any]:
 
 
 def _lark(answer: list[str], reasons: Reasons) -> GrammarSpec:
-    return GrammarSpec(GrammarKind.LARK, call_grammar.whole(answer, reasons))
+    return GrammarSpec(GrammarKind.CALLS, call_grammar.whole(answer, reasons))
 
 
 def _schema(spec: GrammarSpec) -> dict[str, Any] | None:
     if spec.kind is GrammarKind.JSON_OBJECT:
         return ANY_JSON_OBJECT
-    schema: dict[str, Any] | None = json.loads(spec.text) if spec.kind is GrammarKind.JSON_SCHEMA else None
-    return schema
+    return schema_of(spec) if spec.kind is GrammarKind.JSON_SCHEMA else None
 
 
 # -- what was asked for --------------------------------------------------------------------------------------
@@ -108,7 +106,14 @@ def _asked_for(body: SamplingFields) -> tuple[GrammarSpec | None, str]:
     param = "response_format.schema" if named is None else "response_format.json_schema.schema"
     if schema is None:
         raise invalid(f"{param} is missing", param)
-    return GrammarSpec(GrammarKind.JSON_SCHEMA, json.dumps(schema)), param
+    return _of_schema(schema, param), param
+
+
+def _of_schema(schema: dict[str, Any], param: str) -> GrammarSpec:
+    try:
+        return GrammarSpec(GrammarKind.JSON_SCHEMA, json.dumps(schema))
+    except RecursionError as error:
+        raise invalid(f"{param}: the schema is nested too deeply", param) from error
 
 
 def _structured(wanted: StructuredOutputs) -> tuple[GrammarSpec, str]:
@@ -117,8 +122,9 @@ def _structured(wanted: StructuredOutputs) -> tuple[GrammarSpec, str]:
         raise invalid("structured_outputs takes one of json, regex, choice and grammar", "structured_outputs")
     param = f"structured_outputs.{given[0].rstrip('_')}"
     if wanted.json_ is not None:
-        schema = wanted.json_ if isinstance(wanted.json_, str) else json.dumps(wanted.json_)
-        return GrammarSpec(GrammarKind.JSON_SCHEMA, schema), param
+        if isinstance(wanted.json_, str):
+            return GrammarSpec(GrammarKind.JSON_SCHEMA, wanted.json_), param
+        return _of_schema(wanted.json_, param), param
     if wanted.choice is not None:
         return GrammarSpec(GrammarKind.CHOICE, json.dumps(wanted.choice)), param
     if wanted.regex is not None:
@@ -130,5 +136,7 @@ def _structured(wanted: StructuredOutputs) -> tuple[GrammarSpec, str]:
 async def _check(state: ServerState, spec: GrammarSpec, param: str) -> None:
     try:
         await asyncio.wrap_future(state.grammars.submit(spec))
+    except GrammarNotChecked as error:
+        raise unavailable(str(error), code="grammars_busy") from error
     except GrammarError as error:
         raise ApiError(400, f"{param}: {error}", param=param, code="invalid_grammar") from error

@@ -46,7 +46,7 @@ async def render(
         )
 
     # Variables and calls of tools can be of any size. Other messages are their texts, and a turn of a loop.
-    is_odd = bool(kwargs) or any("tool_calls" in message for message in plain)
+    is_odd = bool(kwargs) or bool(tools) or any("tool_calls" in message for message in plain)
     num_chars = sum(TURN_CHARS + sum(map(len, message.values())) for message in plain)
     return await state.in_thread(LONG_TEXT if is_odd else num_chars, run)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from octavo.dialect.families import MISTRAL_OPEN
@@ -21,11 +22,18 @@ class ToolUse:
     tools: tuple[Tool, ...] = ()
     family: str = ""  # how the model writes calls by itself
     is_required: bool = False  # at least one call
+    has_format: bool = False  # an answer without calls is held to one
     max_calls: int | None = None
 
     @property
     def forced_family(self) -> str:
-        """How calls are written where a grammar has the say: Python is not a thing to hold a model to."""
+        """How calls are written where a grammar has the say.
+
+        Python is not a thing to hold a model to. And where JSON may come instead of a call, a tag must tell
+        them apart from the first character on.
+        """
+        if not self.is_required:
+            return "hermes"
         return "llama" if self.family == "gemma" else self.family
 
     @property
@@ -33,7 +41,7 @@ class ToolUse:
         """What the answer begins with before the model writes a word: special tokens are in no grammar."""
         return MISTRAL_OPEN if self.is_required and self.family == "mistral" else ""
 
-    @property
+    @cached_property
     def for_template(self) -> list[dict[str, Any]]:
         """As templates expect them. How strictly they are kept is not the model's business."""
         return [_plain(tool) for tool in self.tools]
@@ -41,6 +49,8 @@ class ToolUse:
 
 def tool_use(body: ChatRequest, family: str) -> ToolUse:
     tools = tuple(body.tools or ())
+    wanted = body.response_format
+    has_format = body.structured_outputs is not None or (wanted is not None and wanted.type != "text")
     names = [tool.function.name for tool in tools]
     for name in names:
         if names.count(name) > 1:
@@ -56,9 +66,10 @@ def tool_use(body: ChatRequest, family: str) -> ToolUse:
                 f"tool_choice: no tool has the name {choice.function.name!r}", "tool_choice.function.name"
             )
         chosen = tuple(tool for tool in tools if tool.function.name == choice.function.name)
-        return ToolUse(chosen, family, is_required=True, max_calls=1)
+        return ToolUse(chosen, family, is_required=True, has_format=has_format, max_calls=1)
     max_calls = 1 if body.parallel_tool_calls is False else None
-    return ToolUse(tools, family, is_required=choice == "required", max_calls=max_calls)
+    is_required = choice == "required"
+    return ToolUse(tools, family, is_required=is_required, has_format=has_format, max_calls=max_calls)
 
 
 def answer_format(model: ServedModel, use: ToolUse, reasons: Reasons) -> AnswerFormat | None:
@@ -67,7 +78,7 @@ def answer_format(model: ServedModel, use: ToolUse, reasons: Reasons) -> AnswerF
         return None if reasons is Reasons.NEVER else AnswerFormat(reasons)
     return AnswerFormat(
         reasons,
-        use.forced_family if use.is_required else use.family,
+        use.forced_family if use.is_required or use.has_format else use.family,
         described(use.for_template),
         max_calls=use.max_calls,
         marker_ids=_ids(model.tokenizer, model.dialect.markers),

@@ -3,6 +3,7 @@
 import itertools
 import json
 import random
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -62,6 +63,8 @@ HERMES = [
     ('```json\n{"name": "Ada"}\n```', Message('```json\n{"name": "Ada"}\n```')),
     ('{"name": "add", "arguments": {"a": 1}}', calls(("add", '{"a": 1}'))),
     ('{"name": "Ada", "age": 36}', Message('{"name": "Ada", "age": 36}')),
+    ('{"name": "add", "price": 3}', Message('{"name": "add", "price": 3}')),  # it has the name of a tool only
+    ('{"arguments": {"a": 1}, "name": "add"}', calls(("add", '{"a": 1}'))),
     # Cut off by the length, before and after the name was known.
     ('<tool_call>\n{"name": "ad', Message('<tool_call>\n{"name": "ad')),
     ('<tool_call>\n{"name": "add", "arguments": {"a": "x', calls(("add", '{"a": "x'))),
@@ -90,6 +93,7 @@ LLAMA = [
         Message("", None, (FunctionCall("add", '{"a": 1, "b": [2, "]"]}'), PARIS)),
     ),
     ("[add(a=open('x'))]", Message("[add(a=open('x'))]")),
+    (r"[add(a='\ud800')]", Message(r"[add(a='\ud800')]")),  # half of a character
     ("[add(a=1), add(a=", calls(("add", '{"a": 1}'))),
     ("[sub(a=1)]", Message("[sub(a=1)]")),
     (
@@ -239,3 +243,25 @@ def test_tools_as_clients_describe_them() -> None:
     function = {"name": "add", "parameters": {"type": "object", "properties": {"a": {}, "b": {}}}}
     tools = described([{"type": "function", "function": function}, {"function": {"name": "now"}}])
     assert tools == Tools({"add": ("a", "b"), "now": ()})
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize(
+    ("reasons", "before"), [(Reasons.MAYBE, ""), (Reasons.BEGUN, "x"), (Reasons.NEVER, "x")]
+)
+def test_a_model_that_is_stuck_in_newlines_costs_the_same_for_each(reasons: Reasons, before: str) -> None:
+    def seconds(count: int) -> float:
+        reader = AnswerReader(AnswerFormat(reasons, "hermes", TOOLS))
+        reader.push(before)
+        started = time.process_time()
+        for _ in range(count):
+            reader.push("\n")
+        return time.process_time() - started
+
+    seconds(2000)
+    assert min(seconds(32000) for _ in range(3)) < 8 * min(seconds(8000) for _ in range(3))
+
+
+def test_parameters_that_are_no_schema() -> None:
+    function: dict[str, object] = {"name": "f", "parameters": {"properties": 5}}
+    assert described([{"function": function}]) == Tools({"f": ()})

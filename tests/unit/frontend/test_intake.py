@@ -173,7 +173,6 @@ GRAMMAR = GrammarSpec(GrammarKind.REGEX, "[a-z]+")
 @pytest.mark.parametrize(
     "params",
     [
-        SamplingParams(grammar=GrammarSpec(GrammarKind.REGEX, "")),
         SamplingParams(grammar="[a-z]+"),  # type: ignore[arg-type]
         SamplingParams(grammar=GRAMMAR, ignore_eos=True),
         SamplingParams(grammar=GRAMMAR, min_tokens=1),
