@@ -3,6 +3,7 @@
 import gc
 import itertools
 import json
+import logging
 import os
 import re
 import socket
@@ -229,8 +230,9 @@ def never_the_same(number: int) -> list[tuple[str, Any]]:
     ]
 
 
-def test_what_is_never_the_same_leaves_nothing_behind(run_null: Any) -> None:
+def test_what_is_never_the_same_leaves_nothing_behind(run_null: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Paths, models, users, salts, variables: neither the metrics grow nor what the front end holds."""
+    monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)  # pytest keeps every line
 
     async def test(bench: Bench) -> None:
         async def ask(numbers: range) -> tuple[int, int]:

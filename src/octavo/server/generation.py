@@ -12,7 +12,7 @@ import msgspec
 from starlette.types import Receive
 
 from octavo.dialect.reader import AnswerFormat
-from octavo.frontend.intake import PreparedRequest, Prompt
+from octavo.frontend.intake import TIMEOUT, PreparedRequest, Prompt
 from octavo.frontend.output import RequestOutput, StreamDelta
 from octavo.frontend.service import Update, Updates
 from octavo.grammar.matcher import TOO_COMPLEX
@@ -153,6 +153,9 @@ class Generation:
     def _prepare_all(self, prompts: Sequence[Prompt], format: AnswerFormat | None) -> list[PreparedRequest]:
         fields, now = self.asked.fields, time.monotonic()
         longest = self.state.options.request_timeout
+        timeout = longest if fields.timeout is None else fields.timeout
+        if timeout <= TIMEOUT[1]:  # nonsense is not made sense of: it is refused below
+            timeout = min(timeout, longest)
         salt = fields.cache_salt or ""
         return [
             self.state.intake.prepare(
@@ -163,7 +166,7 @@ class Generation:
                 name=str(index),
                 add_special_tokens=self.asked.add_special_tokens,
                 priority=fields.priority or 0,
-                timeout=longest if fields.timeout is None else min(fields.timeout, longest),
+                timeout=timeout,
                 # A key's identity has no zero byte, so that no salt of one can be that of another.
                 cache_salt=f"{self.asked.identity}\0{salt}" if self.asked.identity else salt,
                 format=format,
