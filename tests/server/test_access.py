@@ -9,6 +9,7 @@ import re
 import socket
 import sys
 import time
+from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -230,9 +231,17 @@ def never_the_same(number: int) -> list[tuple[str, Any]]:
     ]
 
 
-def test_what_is_never_the_same_leaves_nothing_behind(run_null: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def no_logs() -> Iterator[None]:
+    """pytest keeps every line."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.usefixtures("no_logs")
+def test_what_is_never_the_same_leaves_nothing_behind(run_null: Any) -> None:
     """Paths, models, users, salts, variables: neither the metrics grow nor what the front end holds."""
-    monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)  # pytest keeps every line
 
     async def test(bench: Bench) -> None:
         async def ask(numbers: range) -> tuple[int, int]:
