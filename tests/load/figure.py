@@ -47,6 +47,7 @@ class Row:
     figure: str
     target: str
     is_met: bool
+    is_clocked: bool = False  # other work on the machine makes it worse
 
 
 def run(work: Coroutine[None, None, Result]) -> Result:

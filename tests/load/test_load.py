@@ -7,6 +7,7 @@ import pytest
 from load.figure import Start, table
 from load.figures import FIGURES, Figure
 
+ATTEMPTS = 3
 CASES = [
     pytest.param(figure, id=figure.name, marks=[pytest.mark.timing] if figure.is_timed else [])
     for figure in FIGURES
@@ -15,7 +16,13 @@ CASES = [
 
 @pytest.mark.parametrize("figure", CASES)
 def test_figure(figure: Figure, start: Start, record_property: Callable[[str, object], None]) -> None:
-    rows = figure.short(start)
-    for row in rows:
-        record_property("load", f"{row.name}, {row.size}: {row.figure} (target: {row.target})")
-    assert all(row.is_met for row in rows), "\n" + table(rows)
+    """What depends on a clock may be measured again: noise makes it worse. The rest holds always."""
+    for _ in range(ATTEMPTS):
+        rows = figure.short(start)
+        for row in rows:
+            record_property("load", f"{row.name}, {row.size}: {row.figure} (target: {row.target})")
+        missed = [row for row in rows if not row.is_met]
+        assert all(row.is_clocked for row in missed), "\n" + table(rows)
+        if not missed:
+            break
+    assert not missed, "\n" + table(rows)
