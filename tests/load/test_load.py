@@ -7,7 +7,7 @@ import pytest
 from load.figure import Start, table
 from load.figures import FIGURES, Figure
 
-ATTEMPTS = 3
+ATTEMPTS = 6
 CASES = [
     pytest.param(figure, id=figure.name, marks=[pytest.mark.timing] if figure.is_timed else [])
     for figure in FIGURES
