@@ -15,6 +15,7 @@ pytestmark = pytest.mark.xdist_group("server")
 HELLO: Any = [{"role": "user", "content": "hello"}]
 ASKED: Any = {"model": "tiny", "messages": HELLO, "seed": 7, "max_completion_tokens": 12}
 LONG: Any = {"model": "tiny", "prompt": "x", "max_tokens": 500, "extra_body": {"ignore_eos": True}}
+SHORT: Any = {"model": "tiny", "prompt": "x", "seed": 7, "max_tokens": 6}
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def test_raw_responses(client: openai.OpenAI) -> None:
     assert raw.headers["content-type"] == "application/json"
     assert raw.headers["x-request-id"].startswith("req_")
     assert raw.parse().choices[0].message.content == content(client)
-    streamed = client.completions.with_raw_response.create(model="tiny", prompt="x", stream=True)
+    streamed = client.completions.with_raw_response.create(**SHORT, stream=True)
     assert streamed.headers["content-type"].startswith("text/event-stream")
     assert list(streamed.parse())[-1].choices[0].finish_reason == "length"
 
