@@ -8,13 +8,14 @@ from pathlib import Path
 
 import uvicorn
 
+from data.engine_facts import engine_facts
 from octavo.config import ServerOptions
 from octavo.dialect.choose import dialect_of
 from octavo.frontend.intake import PreparedRequest
 from octavo.frontend.output import OutputProcessor
 from octavo.frontend.service import ServiceState, Updates
 from octavo.observe.engine_tally import EngineTally
-from octavo.protocol import EngineFacts, FinishReason, SamplingParams, Timings, TokenOutput
+from octavo.protocol import FinishReason, SamplingParams, Timings, TokenOutput
 from octavo.server.app import build_app
 from octavo.server.auth import Keys
 from octavo.server.state import ServedModel, ServerState
@@ -22,17 +23,7 @@ from octavo.text.chat_template import ChatTemplate
 from octavo.text.huggingface import text_assets_from_directory
 from octavo.text.tokenizer import Tokenizer
 
-FACTS = EngineFacts(
-    vocab_size=1 << 20,
-    max_model_len=8192,
-    page_size=32,
-    num_pages=1000,
-    device="none",
-    dtype="none",
-    explanation=(),
-    kv_bytes=0,
-    system_fingerprint="scripted",
-)
+FACTS = engine_facts(vocab_size=1 << 20, system_fingerprint="scripted")
 
 
 def served_tokenizer(path: Path) -> ServedModel:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from data.engine_facts import engine_facts
 from octavo.checkpoint import open_checkpoint
 from octavo.config import ServerOptions
 from octavo.frontend.intake import PreparedRequest
@@ -83,17 +84,7 @@ class FakeService:
 class Bench:
     def __init__(self, model: ServedModel, **options: Any) -> None:
         self.service = FakeService(
-            facts=EngineFacts(
-                vocab_size=260,
-                max_model_len=100_000,
-                page_size=32,
-                num_pages=9,
-                device="cpu",
-                dtype="float32",
-                explanation=(),
-                kv_bytes=0,
-                system_fingerprint="",
-            )
+            facts=engine_facts(max_model_len=100_000, num_pages=9, device="cpu", dtype="float32")
         )
         self.state = ServerState(ServerOptions(**options), model, self.service)  # type: ignore[arg-type]
         self.app = build_app(self.state, Keys.from_options(self.state.options))

@@ -9,8 +9,9 @@ import openai
 import pytest
 
 from octavo.grammar.compiler import compile_grammar
+from octavo.grammar.specs import of_schema
 from octavo.grammar.vocabulary import Vocabulary, vocabulary_of
-from octavo.protocol import GrammarKind, GrammarSpec
+from octavo.protocol import GrammarSpec
 from octavo.text.tokenizer import Tokenizer
 from server.scripted import ScriptedServer, scripted_server, served_tokenizer
 
@@ -217,7 +218,7 @@ def test_a_schema_or_calls(grammars: Grammars) -> None:
 def test_a_plain_schema_is_handed_on_as_it_is(grammars: Grammars) -> None:
     """So that equal schemas are one grammar in every cache."""
     spec = grammars.asked("tokenizer-qwen2.5", response_format={"type": "json_schema", "schema": PERSON})
-    assert spec == GrammarSpec(GrammarKind.JSON_SCHEMA, json.dumps(PERSON))
+    assert spec == of_schema(PERSON)
 
 
 UNKNOWN = {"type": "object", "unevaluatedProperties": False}

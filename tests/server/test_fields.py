@@ -6,10 +6,6 @@ difference where it should make none.
 
 import asyncio
 import inspect
-import json
-import os
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +16,7 @@ import pytest
 
 from octavo.server.schema import ChatRequest, CompletionRequest
 from server.fields import BASE, CASES, CHAT, COMPLETIONS, Answer, Case, Fields, streamed, whole
+from server.node import run_node
 
 pytestmark = pytest.mark.xdist_group("server")
 
@@ -124,16 +121,6 @@ def test_the_node_client_hears_the_same(clients: Clients, server: Any, node_fold
             for more in ({}, USAGE):
                 asked.append({"endpoint": endpoint, "body": BASE[endpoint] | fields | more})
                 expected.append(ask(clients, endpoint, fields, stream=bool(more), waits=True))
-    program = shutil.copy(Path(__file__).parent / "fields.mjs", node_folder)
-    done = subprocess.run(
-        ["node", program],
-        env=os.environ | {"URL": server.url},
-        input=json.dumps(asked),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    for question, seen, answer in zip(asked, json.loads(done.stdout), expected, strict=True):
+    answers = run_node("fields.mjs", node_folder, server.url, asked)
+    for question, seen, answer in zip(asked, answers, expected, strict=True):
         assert understood(question["endpoint"], seen) == answer, question

@@ -1,33 +1,17 @@
 """Clients for Node, OpenAI's and Vercel's, if Node is here and the packages can be had."""
 
-import json
-import os
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from server.node import run_node
+
 pytestmark = pytest.mark.xdist_group("server")
 
 
-def run(server: Any, node_folder: Path, name: str) -> Any:
-    """What the program has printed, from where it finds its packages."""
-    done = subprocess.run(
-        ["node", shutil.copy(Path(__file__).parent / name, node_folder)],
-        env=os.environ | {"URL": server.url},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
 def test_the_node_client(server: Any, node_folder: Path) -> None:
-    seen = run(server, node_folder, "client.mjs")
+    seen = run_node("client.mjs", node_folder, server.url)
     first, second = seen["chat"]["choices"]
     assert seen["streamed"] == seen["put_together"] == first["message"]["content"]
     assert first["message"]["content"] != second["message"]["content"]
@@ -39,7 +23,7 @@ def test_the_node_client(server: Any, node_folder: Path) -> None:
 
 
 def test_the_vercel_ai_sdk(server: Any, node_folder: Path) -> None:
-    seen = run(server, node_folder, "vercel.mjs")
+    seen = run_node("vercel.mjs", node_folder, server.url)
     for whole, streamed in ((seen["chat"], seen["chat_streamed"]), (seen["text"], seen["text_streamed"])):
         assert whole["text"] == streamed["text"] != ""
         assert whole["finish"] == streamed["finish"] == "length"

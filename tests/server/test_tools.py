@@ -1,9 +1,6 @@
 """Calls of tools and reasoning, as OpenAI's own client understands them, for every family."""
 
 import json
-import os
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +8,7 @@ from typing import Any
 import openai
 import pytest
 
+from server.node import run_node
 from server.scripted import ScriptedServer, scripted_server
 
 pytestmark = pytest.mark.assets
@@ -153,18 +151,9 @@ def test_the_node_client_runs_tools(servers: Any, node_folder: Path) -> None:
     """Calls, results and the final answer, all by the client's own loop."""
     server = servers("tokenizer-qwen2.5")
     server.says(*[TWO_CALLS["tokenizer-qwen2.5"], "3 and 12."] * 2)
-    program = shutil.copy(Path(__file__).parent / "tools.mjs", node_folder)
-    done = subprocess.run(
-        ["node", program],
-        env=os.environ | {"URL": server.url},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    seen = run_node("tools.mjs", node_folder, server.url)
     both = [["add", {"a": 1, "b": 2}], ["multiply", {"a": 3, "b": 4}]]
-    assert json.loads(done.stdout) == {"whole": "3 and 12.", "streamed": "3 and 12.", "calls": both + both}
+    assert seen == {"whole": "3 and 12.", "streamed": "3 and 12.", "calls": both + both}
     assert "<tool_response>\n3\n</tool_response>\n<tool_response>\n12" in server.last_prompt
 
 

@@ -149,9 +149,7 @@ def _gemma_calls(sink: Sink, tools: Tools) -> Scan[None]:
     if (yield) not in SPACE:
         raise NotACall
     yield from until(GEMMA_CLOSE, emit=code.append)
-    for call in calls_in("".join(code), tools):
-        sink.start_call(call.name)
-        sink.arguments(call.arguments)
+    sink.calls(calls_in("".join(code), tools))
 
 
 def no_calls(sink: Sink, tools: Tools) -> Scan[None]:

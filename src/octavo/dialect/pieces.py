@@ -1,5 +1,7 @@
 """What an answer is made of, in the order it comes. The same pieces for a stream and for a whole answer."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 
@@ -25,7 +27,8 @@ class CallArguments(msgspec.Struct, frozen=True):
     text: str
 
 
-Piece = Content | Reasoning | CallStart | CallArguments
+Other = Reasoning | CallStart | CallArguments
+Piece = Content | Other
 
 
 class FunctionCall(msgspec.Struct, frozen=True):
@@ -43,7 +46,7 @@ class Message(msgspec.Struct, frozen=True):
     calls: tuple[FunctionCall, ...] = ()
 
 
-def joined(pieces: list[Piece]) -> Message:
+def joined(pieces: Sequence[Piece]) -> Message:
     content: list[str] = []
     reasoning: list[str] = []
     names: list[str] = []

@@ -44,9 +44,7 @@ def _call(sink: Sink, tools: Tools) -> Scan[None]:
             raise NotACall
         if not depth and char == ")":
             break
-    for call in calls_in(code, tools):
-        sink.start_call(call.name)
-        sink.arguments(call.arguments)
+    sink.calls(calls_in(code, tools))
 
 
 def _is_escaped(code: str) -> bool:

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from octavo.dialect.pieces import CallArguments, CallStart, Content, Piece, Reasoning
+from octavo.dialect.pieces import CallArguments, CallStart, Content, FunctionCall, Piece, Reasoning
 
 Result = TypeVar("Result")
 Scan = Generator[None, str, Result]
@@ -38,12 +38,9 @@ class HeldBack:
     def push(self, text: str) -> str:
         """The text that something follows, or that is not of that kind."""
         kept = text.rstrip(self._kind)
-        if not kept:
-            self._held.append(text)
-            return ""
-        kept = self.drop() + kept
-        self._held.append(text[len(text.rstrip(self._kind)) :])
-        return kept
+        certain = self.drop() + kept if kept else ""
+        self._held.append(text[len(kept) :])
+        return certain
 
     def drop(self) -> str:
         """What is held, which is then forgotten."""
@@ -84,6 +81,12 @@ class Sink:
         """Of the call that was started last."""
         if text:
             self.pieces.append(CallArguments(self.num_calls - 1, text))
+
+    def calls(self, calls: Sequence[FunctionCall]) -> None:
+        """Those that are read as a whole."""
+        for call in calls:
+            self.start_call(call.name)
+            self.arguments(call.arguments)
 
 
 def until(*tags: str, emit: Emit, read: str = "") -> Scan[str]:
@@ -162,19 +165,9 @@ def after_space() -> Scan[str]:
 
 def json_string() -> Scan[str]:
     """The rest of a string whose opening quote was read: its raw text with both quotes."""
-    raw = '"'
-    escaped = False
-    while True:
-        char = yield
-        if char == END:
-            raise NotACall
-        raw += char
-        if escaped:
-            escaped = False
-        elif char == "\\":
-            escaped = True
-        elif char == '"':
-            return raw
+    raw = ['"']
+    yield from _rest_of_string(raw.append)
+    return "".join(raw)
 
 
 def json_value(first: str, emit: Emit) -> Scan[str | None]:
@@ -183,7 +176,8 @@ def json_value(first: str, emit: Emit) -> Scan[str | None]:
     Only strings, brackets and braces tell their end; a number ends where something else begins.
     """
     if first == '"':
-        emit((yield from json_string()))
+        emit(first)
+        yield from _rest_of_string(emit)
         return None
     if first in "{[":
         emit(first)
@@ -192,12 +186,11 @@ def json_value(first: str, emit: Emit) -> Scan[str | None]:
             char = yield
             if char == END:
                 raise NotACall
-            if char == '"':
-                emit(char)
-                yield from _string_through(emit)
-                continue
-            depth += (char in "{[") - (char in "}]")
             emit(char)
+            if char == '"':
+                yield from _rest_of_string(emit)
+            else:
+                depth += (char in "{[") - (char in "}]")
         return None
     word = first
     while True:
@@ -208,8 +201,8 @@ def json_value(first: str, emit: Emit) -> Scan[str | None]:
         word += char
 
 
-def _string_through(emit: Emit) -> Scan[None]:
-    """The rest of a string, handed on character by character."""
+def _rest_of_string(emit: Emit) -> Scan[None]:
+    """Up to the closing quote, handed on character by character."""
     escaped = False
     while True:
         char = yield

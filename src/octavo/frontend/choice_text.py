@@ -5,7 +5,7 @@ tokens --> text --> reasoning | calls | content --> content up to a stop string
 Reasoning and calls are not searched for stop strings: those are about the answer.
 """
 
-from octavo.dialect.pieces import CallStart, Content, Piece
+from octavo.dialect.pieces import CallStart, Content, Other, Piece
 from octavo.dialect.reader import AnswerReader
 from octavo.frontend.intake import PreparedRequest
 from octavo.text.detokenizer import IncrementalDetokenizer
@@ -27,6 +27,7 @@ class ChoiceText:
         self._reader = None if format is None else AnswerReader(format)
         self._max_calls = None if format is None else format.max_calls
         self._stop_filter = StopStringFilter(params.stop, include_stop=params.include_stop)
+        self._others: list[Other] = []
         self.is_ended = False  # by a stop string, or before a call too many
         self.num_reasoning = 0  # tokens, those of the tags included
 
@@ -35,39 +36,50 @@ class ChoiceText:
         """The one that ended it."""
         return self._stop_filter.matched
 
-    def push(self, token_id: int, *, may_stop: bool) -> list[Piece]:
-        """`may_stop`: it is late enough for a stop string to end the text."""
+    def push(self, token_id: int, *, may_stop: bool) -> str:
+        """Content. `may_stop`: it is late enough for a stop string to end the text."""
         text = self._detokenizer.push((token_id,))
         if self._reader is None:
-            return self._filtered([Content(text)] if text else [], may_stop=may_stop)
+            return self._content(text, may_stop=may_stop)
         was_reasoning = self._reader.is_reasoning
         pieces = self._reader.push(text)
         self.num_reasoning += was_reasoning or self._reader.is_reasoning
-        return self._filtered(pieces, may_stop=may_stop)
+        return self._sorted(pieces, may_stop=may_stop)
 
-    def finish(self) -> list[Piece]:
+    def finish(self) -> str:
         """What was held back, now that no token follows."""
         text = self._detokenizer.finish()
         if self._reader is None:
-            pieces: list[Piece] = [Content(text)]
+            content = self._content(text, may_stop=True)
         else:
-            pieces = self._reader.push(text) + self._reader.finish()
-        pieces = self._filtered(pieces, may_stop=True)
-        if not self.is_ended:
-            pieces.append(Content(self._stop_filter.finish()))
-        return pieces
+            content = self._sorted(self._reader.push(text) + self._reader.finish(), may_stop=True)
+        return content if self.is_ended else content + self._stop_filter.finish()
 
-    def _filtered(self, pieces: list[Piece], *, may_stop: bool) -> list[Piece]:
-        kept: list[Piece] = []
+    def take_others(self) -> list[Other]:
+        """Reasoning and calls since the last time. Content beside them has come as text."""
+        if not self._others:
+            return []
+        others, self._others = self._others, []
+        return others
+
+    def _content(self, text: str, *, may_stop: bool) -> str:
+        if not may_stop:
+            return text
+        text = self._stop_filter.push(text)
+        self.is_ended = self._stop_filter.matched is not None
+        return text
+
+    def _sorted(self, pieces: list[Piece], *, may_stop: bool) -> str:
+        """Content is the result, and the others are kept."""
+        content: list[str] = []
         for piece in pieces:
-            if isinstance(piece, Content) and may_stop:
-                kept.append(Content(self._stop_filter.push(piece.text)))
-                self.is_ended = self._stop_filter.matched is not None
+            if isinstance(piece, Content):
+                content.append(self._content(piece.text, may_stop=may_stop))
             elif isinstance(piece, CallStart) and piece.index == self._max_calls:
-                kept.append(Content(self._stop_filter.finish()))
+                content.append(self._stop_filter.finish())
                 self.is_ended = True
             else:
-                kept.append(piece)
+                self._others.append(piece)
             if self.is_ended:
                 break
-        return kept
+        return "".join(content)

@@ -8,9 +8,8 @@ import msgspec
 from octavo.dialect.pieces import (
     CallArguments,
     CallStart,
-    Content,
     FunctionCall,
-    Piece,
+    Other,
     Reasoning,
     joined,
 )
@@ -89,7 +88,8 @@ class ChoiceState:
 
     def __init__(self, tokenizer: Tokenizer, request: PreparedRequest) -> None:
         self.text = ChoiceText(tokenizer, request)
-        self.pieces: list[Piece] = []
+        self.pieces: list[str] = []  # of content
+        self.others: list[Other] = []
         self.token_ids: list[int] = []
         self.logprobs: list[TokenLogprob] = []
         self.stop_reason: str | int | None = None
@@ -149,7 +149,7 @@ class OutputProcessor:
     def _grow(self, request: RequestState, choice: ChoiceState, output: TokenOutput) -> StreamDelta | None:
         """Add the output's tokens to the choice, up to the one that ends its text."""
         stop_token = output.finish is FinishReason.STOP and output.token_ids
-        pieces: list[Piece] = []
+        pieces: list[str] = []
         used = 0
         for index, token in enumerate(output.token_ids):
             used += 1
@@ -158,11 +158,11 @@ class OutputProcessor:
                 if not request.prepared.params.include_stop:
                     break  # the token that means "stop" is counted, but it is not text
             is_late_enough = len(choice.token_ids) + used >= request.prepared.params.min_tokens
-            pieces += choice.text.push(token, may_stop=is_late_enough)
+            pieces.append(choice.text.push(token, may_stop=is_late_enough))
             if choice.text.is_ended:
                 break
         if output.finish is not None and not choice.text.is_ended:
-            pieces += choice.text.finish()
+            pieces.append(choice.text.finish())
         if choice.text.is_ended:
             choice.stop_reason = choice.text.stop_string
             choice.finish = FinishReason.STOP
@@ -171,15 +171,18 @@ class OutputProcessor:
         is_first = output.choice == 0 and not choice.token_ids and used
         choice.token_ids += output.token_ids[:used]
         choice.logprobs += output.logprobs[:used]
-        choice.pieces += pieces
+        text = "".join(pieces)
+        choice.pieces.append(text)
+        others = choice.text.take_others()
+        choice.others += others
         if not used and choice.finish is None:
             return None
         return StreamDelta(
             request_id=request.prepared.name,
             choice=output.choice,
-            text="".join([piece.text for piece in pieces if isinstance(piece, Content)]),
-            reasoning="".join([piece.text for piece in pieces if isinstance(piece, Reasoning)]),
-            calls=tuple([piece for piece in pieces if isinstance(piece, (CallStart, CallArguments))]),
+            text=text,
+            reasoning="".join([one.text for one in others if isinstance(one, Reasoning)]) if others else "",
+            calls=tuple([one for one in others if not isinstance(one, Reasoning)]) if others else (),
             token_ids=output.token_ids[:used],
             logprobs=output.logprobs[:used],
             finish_reason=None if choice.finish is None else choice.finish.value,
@@ -212,12 +215,12 @@ def _choice(index: int, choice: ChoiceState, *, wants_logprobs: bool) -> Choice:
     assert last is not None
     assert last.timings is not None
     assert choice.finish is not None
-    message = joined(choice.pieces)
+    others = joined(choice.others)
     return Choice(
         index=index,
-        text=message.content,
-        reasoning=message.reasoning,
-        calls=message.calls,
+        text="".join(choice.pieces),
+        reasoning=others.reasoning,
+        calls=others.calls,
         num_reasoning=choice.text.num_reasoning,
         token_ids=tuple(choice.token_ids),
         logprobs=tuple(choice.logprobs) if wants_logprobs else None,

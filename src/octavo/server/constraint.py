@@ -1,21 +1,18 @@
 """What a request wants its answer to conform to, as a grammar that was checked."""
 
 import asyncio
-import json
 from typing import Any
 
 from octavo.dialect import call_grammar
 from octavo.dialect.reasoning import Reasons
 from octavo.errors import GrammarError, GrammarNotChecked
-from octavo.grammar.compiler import JSON_OPTIONS
+from octavo.grammar import specs
 from octavo.grammar.limits import schema_of
 from octavo.protocol import GrammarKind, GrammarSpec
 from octavo.server.errors import ApiError, invalid, unavailable
 from octavo.server.schema import SamplingFields, StructuredOutputs
 from octavo.server.state import ServerState
 from octavo.server.tool_use import ToolUse
-
-ANY_JSON_OBJECT: dict[str, Any] = {"type": "object"}
 
 
 async def constraint(
@@ -28,7 +25,7 @@ async def constraint(
     for index, tool in enumerate(use.tools):
         if use.is_required or tool.function.strict or asked is not None:
             field = f"tools[{index}].function.parameters"
-            await _check(state, _of_schema(tool.function.parameters or ANY_JSON_OBJECT, field), field)
+            await _check(state, _of_schema(tool.function.parameters or call_grammar.ANY_OBJECT, field), field)
     spec = _combined(asked, param, use, reasons)
     if spec is not None and spec != asked:
         await _check(state, spec, "tools" if use.tools else param)
@@ -37,53 +34,43 @@ async def constraint(
 
 def _combined(asked: GrammarSpec | None, param: str, use: ToolUse, reasons: Reasons) -> GrammarSpec | None:
     """An answer is calls if they are required; else as it was asked for, or calls."""
-    calls = _calls(use)
     if use.is_required:
-        assert calls is not None
-        return _lark(calls, reasons)
+        return _made("calls", _calls_only(use), reasons)
     if asked is None:
-        return None if calls is None else _lark(calls, reasons)
+        return _strict(use, reasons)
     if reasons is Reasons.NEVER and not use.tools:
         return asked
     schema = _schema(asked)
     if schema is None:
         raise invalid(f"{param} with tools or reasoning takes a JSON schema only", param)
-    answer = call_grammar.only_json(schema, JSON_OPTIONS)
-    if use.tools:
-        functions = [_function(tool) for tool in use.for_template]
-        only_calls = call_grammar.calls_only(
-            functions, use.forced_family, at_most_one=use.max_calls == 1, options=JSON_OPTIONS
-        )
-        answer = call_grammar.either(answer, only_calls)
-    return _lark(answer, reasons)
+    rules = call_grammar.json_text(schema)
+    if not use.tools:
+        return _made("json_text", rules, reasons)
+    return _made("json_text | calls", rules + _calls_only(use), reasons)
 
 
-def _calls(use: ToolUse) -> list[str] | None:
-    """Rules for the calls, if they must be valid."""
-    functions = [_function(tool) for tool in use.for_template]
-    if use.is_required:
-        return call_grammar.calls_only(
-            functions, use.forced_family, at_most_one=use.max_calls == 1, options=JSON_OPTIONS
-        )
+def _strict(use: ToolUse, reasons: Reasons) -> GrammarSpec | None:
+    """Of text with calls, of which some functions must be called as they are described."""
     strict = {tool.function.name for tool in use.tools if tool.function.strict}
     if not strict or use.family != "hermes":
         return None
-    loose = [function if function["name"] in strict else {"name": function["name"]} for function in functions]
-    return call_grammar.text_with_calls(loose, JSON_OPTIONS)
+    functions = [
+        function if function["name"] in strict else {"name": function["name"]} for function in use.functions
+    ]
+    return _made("text", call_grammar.text_with_calls(functions), reasons)
 
 
-def _function(tool: dict[str, Any]) -> dict[str, Any]:
-    function: dict[str, Any] = tool["function"]
-    return function
+def _calls_only(use: ToolUse) -> list[str]:
+    return call_grammar.calls_only(use.functions, use.forced_family, at_most_one=use.max_calls == 1)
 
 
-def _lark(answer: list[str], reasons: Reasons) -> GrammarSpec:
-    return GrammarSpec(GrammarKind.CALLS, call_grammar.whole(answer, reasons))
+def _made(answer: str, rules: list[str], reasons: Reasons) -> GrammarSpec:
+    return GrammarSpec(GrammarKind.CALLS, call_grammar.whole(answer, rules, reasons))
 
 
 def _schema(spec: GrammarSpec) -> dict[str, Any] | None:
     if spec.kind is GrammarKind.JSON_OBJECT:
-        return ANY_JSON_OBJECT
+        return call_grammar.ANY_OBJECT
     return schema_of(spec) if spec.kind is GrammarKind.JSON_SCHEMA else None
 
 
@@ -92,12 +79,12 @@ def _schema(spec: GrammarSpec) -> dict[str, Any] | None:
 
 def _asked_for(body: SamplingFields) -> tuple[GrammarSpec | None, str]:
     """With the name of its field."""
-    wanted = body.response_format
+    wanted = body.format_wanted
     if body.structured_outputs is not None:
-        if wanted is not None and wanted.type != "text":
+        if wanted is not None:
             raise invalid("response_format and structured_outputs exclude each other", "structured_outputs")
         return _structured(body.structured_outputs)
-    if wanted is None or wanted.type == "text":
+    if wanted is None:
         return None, "response_format"
     if wanted.type == "json_object":
         return GrammarSpec(GrammarKind.JSON_OBJECT), "response_format"
@@ -111,9 +98,9 @@ def _asked_for(body: SamplingFields) -> tuple[GrammarSpec | None, str]:
 
 def _of_schema(schema: dict[str, Any], param: str) -> GrammarSpec:
     try:
-        return GrammarSpec(GrammarKind.JSON_SCHEMA, json.dumps(schema))
-    except RecursionError as error:
-        raise invalid(f"{param}: the schema is nested too deeply", param) from error
+        return specs.of_schema(schema)
+    except GrammarError as error:
+        raise _refused(error, param) from error
 
 
 def _structured(wanted: StructuredOutputs) -> tuple[GrammarSpec, str]:
@@ -126,7 +113,7 @@ def _structured(wanted: StructuredOutputs) -> tuple[GrammarSpec, str]:
             return GrammarSpec(GrammarKind.JSON_SCHEMA, wanted.json_), param
         return _of_schema(wanted.json_, param), param
     if wanted.choice is not None:
-        return GrammarSpec(GrammarKind.CHOICE, json.dumps(wanted.choice)), param
+        return specs.of_choices(wanted.choice), param
     if wanted.regex is not None:
         return GrammarSpec(GrammarKind.REGEX, wanted.regex), param
     assert wanted.grammar is not None
@@ -139,4 +126,8 @@ async def _check(state: ServerState, spec: GrammarSpec, param: str) -> None:
     except GrammarNotChecked as error:
         raise unavailable(str(error), code="grammars_busy") from error
     except GrammarError as error:
-        raise ApiError(400, f"{param}: {error}", param=param, code="invalid_grammar") from error
+        raise _refused(error, param) from error
+
+
+def _refused(error: GrammarError, param: str) -> ApiError:
+    return ApiError(400, f"{param}: {error}", param=param, code="invalid_grammar")

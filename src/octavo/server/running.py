@@ -20,13 +20,13 @@ from octavo.server.app import build_app
 from octavo.server.auth import Keys
 from octavo.server.early import EarlyAnswers
 from octavo.server.http_protocol import BoundedHttpProtocol
+from octavo.server.serve import BACKLOG
 from octavo.server.state import ServedModel, ServerState
 from octavo.server.stopping import Stopping
 
 logger = logging.getLogger(__name__)
 
 KEEP_ALIVE_SECONDS = 75  # longer than clients and proxies keep an idle connection: they close it, not we
-BACKLOG = 4096
 CLOSING_SECONDS = 5  # for the last bytes to reach clients, once every answer is complete
 POLL_SECONDS = 0.05
 OTHER_FILES = 256  # that we may need to have open beside connections, to start an engine for one

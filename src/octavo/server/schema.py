@@ -116,6 +116,12 @@ class SamplingFields(WireModel):
     structured_outputs: StructuredOutputs | None = None
 
     @property
+    def format_wanted(self) -> ResponseFormat | None:
+        """None if any text will do."""
+        wanted = self.response_format
+        return None if wanted is None or wanted.type == "text" else wanted
+
+    @property
     def includes_usage(self) -> bool:
         return bool(self.stream_options and self.stream_options.include_usage)
 

@@ -46,11 +46,14 @@ class ToolUse:
         """As templates expect them. How strictly they are kept is not the model's business."""
         return [_plain(tool) for tool in self.tools]
 
+    @property
+    def functions(self) -> list[dict[str, Any]]:
+        return [tool["function"] for tool in self.for_template]
+
 
 def tool_use(body: ChatRequest, family: str) -> ToolUse:
     tools = tuple(body.tools or ())
-    wanted = body.response_format
-    has_format = body.structured_outputs is not None or (wanted is not None and wanted.type != "text")
+    has_format = body.structured_outputs is not None or body.format_wanted is not None
     names = [tool.function.name for tool in tools]
     for name in names:
         if names.count(name) > 1:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from data.engine_facts import engine_facts
 from octavo.cli.main import main
 from octavo.config import EngineOptions
 from octavo.errors import OctavoError, TemplateError
@@ -79,14 +80,13 @@ class ScriptedLLM:
 
     @property
     def facts(self) -> EngineFacts:
-        return EngineFacts(
+        return engine_facts(
             vocab_size=50,
             max_model_len=1000,
             page_size=16,
             num_pages=100,
             device="cpu",
             dtype="float32",
-            explanation=(),
             kv_bytes=1,
             system_fingerprint="fp_0123456789ab",
         )
