@@ -7,11 +7,12 @@
 // its half of them, so that a load has to wait until the last use of its name is done. So: as few tiles as the loads
 // allow.
 //
-// The four names:
+// The names:
 //
-//     tile 0      up to 16 rows of x
-//     tile 2      16 columns of the weights, the left and then the right half of a block
+//     tile 0      up to 16 rows of x, of queries or of weights of tokens
+//     tile 2      16 columns of the weights, the left and then the right half of a block; keys or values
 //     tiles 4, 5  the sums of both halves
+//     tiles 6, 7  more sums: in attention, which waits for the vector unit more than for loads
 #pragma once
 
 #include <immintrin.h>
@@ -32,7 +33,7 @@ struct alignas(64) TileConfig {
 // Tiles that hold rows of x or y have only as many rows as there are: a row that is not there costs nothing.
 inline void configure_tiles(int num_rows) {
   TileConfig config;
-  constexpr int NAMES[] = {0, 2, 4, 5};
+  constexpr int NAMES[] = {0, 2, 4, 5, 6, 7};
   for (const int tile : NAMES) {
     config.row_bytes[tile] = 64;
     config.rows[tile] = uint8_t(tile == 2 ? 16 : num_rows);

@@ -1,10 +1,18 @@
 // bf16 on AMX. The 16 rows of a tile are 16 rows of the tile registers (amx.h), in both products:
 //
-//     scores    tiles 4, 5 (rows x 16 tokens, twice)   = tile 0 (rows x 32 dims)    x  tile 2 (keys)
-//     sums      tiles 4, 5 (rows x 16 dims, twice)     = tile 0 (rows x 32 tokens)  x  tile 2 (values)
+//     scores    tiles 4, 5 (rows x 16 tokens, twice)           = tile 0 (rows x 32 dims)    x  tile 2 (keys)
+//     sums      tiles 4 to 7 (rows x 16 dims, up to 4 times)   = tile 0 (rows x 32 tokens)  x  tile 2 (values)
 //
-// Four tiles, and not the eight that would save loads: amx.h says why. The weights between the two products are rounded
-// to bf16; their total is not.
+// The softmax between them runs on the vector unit, and takes longer than both. So everything goes unit by unit, and the
+// vector unit is always one unit away from the tile unit: while the scores of a unit are multiplied, the greatest of the
+// unit before are found, and while the weights of a unit are computed, the values of the unit before are added up.
+//
+//     unit        0          1          2     ...            0          1          2     ...
+//     tiles       scores     scores     scores                          sums       sums
+//     vectors                greatest   greatest   peaks     weights    weights    weights
+//
+// A row's own operations come in the order of its tokens, as in `weigh`, and are the same for every tile that it is in.
+// The weights are rounded to bf16; their total is not.
 #include "amx.h"
 #include "attention_task.h"
 
@@ -13,8 +21,8 @@ namespace {
 
 constexpr int64_t TILE = 512;  // bf16 in a tile
 constexpr int64_t TILE_STRIDE = 64;
-constexpr int64_t SCORES = SPLIT + 16;  // floats in a row of scores; a power of two would share a few cache lines
-constexpr int64_t SUM_TILES = 2;  // of 16 dims, that are summed in one pass over the units
+constexpr int64_t SCORES = TILE_ROWS * UNIT;  // of a unit: [16 rows][32 tokens]
+constexpr int64_t SUM_TILES = 4;  // of 16 dims, that are summed in one pass over the units
 constexpr bf16 NOT_A_NUMBER = 0x7fc0;
 
 // Asks for a tile that will be read soon: a unit is too short for the processor to notice that it is read in order.
@@ -30,14 +38,21 @@ inline const bf16* tile_at(const bf16* unit, int64_t index) {
   return unit == nullptr ? nullptr : unit + index * TILE;
 }
 
+inline int between(int low, int value, int high) { return value < low ? low : value > high ? high : value; }
+
+// Of 16 tokens from `token` on, those in the span.
+inline __mmask16 seen(Span span, int token) {
+  return __mmask16((1u << between(0, span.end - token, 16)) - (1u << between(0, span.begin - token, 16)));
+}
+
 class AmxTiles {
  public:
   // Queries as tiles: [num_rows / 16][D / 32][16 rows][32 dims]
   AmxTiles(const ov_attention_args& args, const AttentionTask& task)
       : args_(args), head_dim_(args.pages.head_dim), padded_(padded_dim(OV_BF16, head_dim_)) {
-    for (int64_t row = 0; row < task.num_rows; ++row) {
-      const bf16* from =
-          static_cast<const bf16*>(args.q) + row_place(args, task, row, args.q_stride, args.q_head_stride);
+    RowWalk walk(args, task, 0);
+    for (int64_t row = 0; row < task.num_rows; ++row, walk.next()) {
+      const bf16* from = static_cast<const bf16*>(args.q) + walk.place(args, task, args.q_stride, args.q_head_stride);
       bf16* to = queries_ + row / 16 * 16 * padded_ + row % 16 * 32;
       for (int64_t d = 0; d < padded_; d += 32, to += TILE) {
         const __mmask32 present = head_dim_ - d >= 32 ? 0xffffffffu : 0xffffu;
@@ -52,27 +67,39 @@ class AmxTiles {
       configure_tiles(tile.num_rows);
       configured_rows_ = tile.num_rows;
     }
-    for (int u = tile.first_unit; u < tile.end_unit; ++u) score(tile, units, u);
-    for (int r = 0; r < tile.num_rows; ++r) weigh_row(tile, r, results + r * result_size(head_dim_));
-    for (int u = tile.first_unit; u < tile.end_unit; ++u) check_values(tile, units, u);
-    const int64_t num_tiles = head_dim_ / 16;
-    for (int64_t first = 0; first < num_tiles; first += SUM_TILES) {
-      if (num_tiles - first == 1) {
-        sum<1>(tile, units, first, results);
+    const int last = tile.end_unit - 1;
+    for (int r = 0; r < tile.num_rows; ++r) Vector::broadcast(-__builtin_inff()).store(greatest_[r]);
+    int num_found = tile.first_unit;  // units whose greatest scores are known
+    for (int u = tile.first_unit; u < tile.end_unit; u += 2) {
+      if (u < last) {
+        score<2>(tile, units, u);
       } else {
-        sum<2>(tile, units, first, results);
+        score<1>(tile, units, u);
       }
+      for (; num_found < u; ++num_found) find_greatest(tile, num_found);
     }
+    for (; num_found < tile.end_unit; ++num_found) find_greatest(tile, num_found);
+    find_peaks(tile, results);
+    const int64_t num_tiles = head_dim_ / 16;
+    weigh(tile, units, tile.first_unit);
+    sum_all<true>(tile, units, 0, results);
+    for (int r = 0; r < tile.num_rows; ++r) {
+      if (!tile.spans[r].is_empty()) results[r * result_size(head_dim_) + 1] = Lanes::load(totals_[r]).sum();
+    }
+    for (int64_t first = SUM_TILES; first < num_tiles; first += SUM_TILES) sum_all<false>(tile, units, first, results);
   }
 
  private:
+  // One unit, or two whose chains of multiplications do not wait for each other.
+  template <int UNITS>
   void score(const Tile& tile, const SplitUnits& units, int unit) {
     const bf16* queries = queries_ + tile.first_row * padded_;
     const bf16* keys = static_cast<const bf16*>(units.keys[unit]);
+    const bf16* next_keys = static_cast<const bf16*>(units.keys[unit + UNITS - 1]);
     const bf16* ahead = after_keys(tile, units, unit);
+    const bf16* next_ahead = UNITS == 1 ? nullptr : after_keys(tile, units, unit + 1);
     const int64_t num_tiles = padded_ / 32;
-    _tile_zero(4);
-    _tile_zero(5);
+    zero_sums<2 * UNITS>();
     for (int64_t t = 0; t < num_tiles; ++t) {
       _tile_loadd(0, queries + t * TILE, TILE_STRIDE);
       fetch_tile(tile_at(ahead, 2 * t));
@@ -81,13 +108,24 @@ class AmxTiles {
       fetch_tile(tile_at(ahead, 2 * t + 1));
       _tile_loadd(2, keys + (num_tiles + t) * TILE, TILE_STRIDE);
       _tile_dpbf16ps(5, 0, 2);
+      if (UNITS == 1) continue;
+      fetch_tile(tile_at(next_ahead, 2 * t));
+      _tile_loadd(2, next_keys + t * TILE, TILE_STRIDE);
+      _tile_dpbf16ps(6, 0, 2);
+      fetch_tile(tile_at(next_ahead, 2 * t + 1));
+      _tile_loadd(2, next_keys + (num_tiles + t) * TILE, TILE_STRIDE);
+      _tile_dpbf16ps(7, 0, 2);
     }
-    _tile_stored(4, scores_ + unit * UNIT, SCORES * sizeof(float));
-    _tile_stored(5, scores_ + unit * UNIT + 16, SCORES * sizeof(float));
+    float* scores = scores_ + unit * SCORES;
+    store_sums<2>(scores, UNIT * sizeof(float));
+    if (UNITS == 1) return;
+    _tile_stored(6, scores + SCORES, UNIT * sizeof(float));
+    _tile_stored(7, scores + SCORES + 16, UNIT * sizeof(float));
   }
 
-  // What is fetched meanwhile: some units ahead, in the order in which they will be read. That is the keys of the split,
-  // then 32 dims after 32 dims the values, then the keys of the next split.
+  // -- What is fetched meanwhile: some units ahead, in the order in which they will be read. That is the keys of the
+  // split, then 64 dims after 64 dims the values, then the keys of the next split. --------------------------------------
+
   static const bf16* after_keys(const Tile& tile, const SplitUnits& units, int unit) {
     if (units.in_cache) return nullptr;
     const int ahead = unit + SplitUnits::AHEAD;
@@ -108,37 +146,87 @@ class AmxTiles {
     return unit < tile.end_unit ? static_cast<const bf16*>(units.values[unit]) : nullptr;
   }
 
+  // -- The softmax, as in `weigh` of attention_softmax.h, for the 16 rows and 32 tokens of a unit -----------------------
+
+  void find_greatest(const Tile& tile, int unit) {
+    float* scores = scores_ + unit * SCORES;
+    if (args_.softcap > 0) cap(tile, scores);
+    const int token = unit * int(UNIT);
+    if (tile.all_see(unit)) {
+      for (int r = 0; r < tile.num_rows; ++r, scores += UNIT) {
+        const __m512 left = _mm512_max_ps(_mm512_load_ps(greatest_[r]), _mm512_load_ps(scores));
+        _mm512_store_ps(greatest_[r], _mm512_max_ps(left, _mm512_load_ps(scores + 16)));
+      }
+      return;
+    }
+    for (int r = 0; r < tile.num_rows; ++r, scores += UNIT) {
+      __m512 greatest = _mm512_load_ps(greatest_[r]);
+      for (int i = 0; i < UNIT; i += 16) {
+        greatest = _mm512_mask_max_ps(greatest, seen(tile.spans[r], token + i), greatest, _mm512_load_ps(scores + i));
+      }
+      _mm512_store_ps(greatest_[r], greatest);
+    }
+  }
+
+  void cap(const Tile& tile, float* scores) {
+    const Lanes inner = Lanes::broadcast(args_.scale / args_.softcap), outer = Lanes::broadcast(args_.softcap);
+    for (int r = 0; r < tile.num_rows; ++r)
+      for (int i = 0; i < UNIT; i += 16) {
+        float* to = scores + r * UNIT + i;
+        (tanh(Lanes::load(to) * inner) * outer).store(to);
+      }
+  }
+
+  void find_peaks(const Tile& tile, float* results) {
+    factor_ = log2_factor(args_.scale, args_.softcap);
+    for (int r = 0; r < tile.num_rows; ++r) {
+      Lanes::zero().store(totals_[r]);
+      if (tile.spans[r].is_empty()) continue;
+      peaks_[r] = Lanes::load(greatest_[r]).greatest() * factor_;
+      results[r * result_size(head_dim_)] = peaks_[r];
+    }
+  }
+
   // Weights as tiles: [unit][16 rows][32 tokens]
   bf16* weights_of(int row, int token) { return weights_ + token / 32 * TILE + row * 32 + token % 32; }
 
-  void weigh_row(const Tile& tile, int row, float* result) {
-    const Span span = tile.spans[row];
-    const __m256i nothing = _mm256_setzero_si256();
-    const int begin = tile.first_unit * int(UNIT), end = tile.end_unit * int(UNIT);
-    const int first_weight = span.is_empty() ? end : span.begin / 16 * 16, end_weight = (span.end + 15) / 16 * 16;
-    for (int token = begin; token < first_weight; token += 16)
-      _mm256_store_si256(reinterpret_cast<__m256i*>(weights_of(row, token)), nothing);
-    if (span.is_empty()) return;
-    for (int token = end_weight; token < end; token += 16)
-      _mm256_store_si256(reinterpret_cast<__m256i*>(weights_of(row, token)), nothing);
-    weigh(scores_ + row * SCORES, span, args_.scale, args_.softcap, result, [&](int token, const Lanes& weights) {
-      const __m256i rounded = __m256i(_mm512_cvtneps_pbh(weights.parts[0].value));
-      _mm256_store_si256(reinterpret_cast<__m256i*>(weights_of(row, token)), rounded);
-    });
+  void weigh(const Tile& tile, const SplitUnits& units, int unit) {
+    if (tile.all_see(unit)) {
+      is_dirty_[unit] = false;
+      weigh_rows<false>(tile, unit);
+    } else {
+      weigh_rows<true>(tile, unit);
+      check_values(tile, units, unit);
+    }
+  }
+
+  template <bool IS_PARTIAL>
+  void weigh_rows(const Tile& tile, int unit) {
+    const int token = unit * int(UNIT);
+    const float* scores = scores_ + unit * SCORES;
+    bf16* to = weights_ + unit * TILE;
+    const Vector factor = Vector::broadcast(factor_);
+    for (int r = 0; r < tile.num_rows; ++r, scores += UNIT, to += UNIT) {
+      const Vector minus_peak = Vector::broadcast(-peaks_[r]);
+      Vector left = power_of_two(Vector::fma(Vector::load(scores), factor, minus_peak));
+      Vector right = power_of_two(Vector::fma(Vector::load(scores + 16), factor, minus_peak));
+      if (IS_PARTIAL) {
+        left.value = _mm512_maskz_mov_ps(seen(tile.spans[r], token), left.value);
+        right.value = _mm512_maskz_mov_ps(seen(tile.spans[r], token + 16), right.value);
+      }
+      (Vector::load(totals_[r]) + left + right).store(totals_[r]);
+      const __m512bh rounded = _mm512_cvtne2ps_pbh(right.value, left.value);
+      memcpy(to, &rounded, sizeof rounded);
+    }
   }
 
   // A weight of 0 times infinity is not 0. Where some row does not see all of a unit, values that are not finite are
   // taken as 0, and a row that sees such a token gets a weight that is not a number.
   void check_values(const Tile& tile, const SplitUnits& units, int unit) {
     const int first = unit * int(UNIT);
-    is_dirty_[unit] = false;
-    bool all_see_all = true;
-    for (int r = 0; r < tile.num_rows; ++r)
-      all_see_all = all_see_all && tile.spans[r].begin <= first && tile.spans[r].end >= first + UNIT;
-    if (all_see_all) return;
     const bf16* values = static_cast<const bf16*>(units.values[unit]);
-    if (all_finite(values, head_dim_ * UNIT)) return;
-    is_dirty_[unit] = true;
+    is_dirty_[unit] = !all_finite(values, head_dim_ * UNIT);
+    if (!is_dirty_[unit]) return;
     for (int64_t i = 0; i < head_dim_ * UNIT; ++i) {
       if ((values[i] & 0x7f80) != 0x7f80) continue;
       const int token = first + int(i % TILE / 32 * 2 + i % 2);
@@ -161,29 +249,28 @@ class AmxTiles {
     return clean_;
   }
 
-  // Dims [16 * first, 16 * (first + TILES)) of the weighted values.
-  template <int TILES>
+  // -- The weighted values ----------------------------------------------------------------------------------------------
+
+  // Up to 64 dims from 16 * first on. The first pass finds the weights of one unit only, and computes the others.
+  template <bool IS_FIRST>
+  void sum_all(const Tile& tile, const SplitUnits& units, int64_t first, float* results) {
+    const int64_t num_tiles = head_dim_ / 16 - first;
+    if (num_tiles == 1) return sum<IS_FIRST, 1>(tile, units, first, results);
+    if (num_tiles == 2) return sum<IS_FIRST, 2>(tile, units, first, results);
+    if (num_tiles == 3) return sum<IS_FIRST, 3>(tile, units, first, results);
+    sum<IS_FIRST, 4>(tile, units, first, results);
+  }
+
+  template <bool IS_FIRST, int TILES>
   void sum(const Tile& tile, const SplitUnits& units, int64_t first, float* results) {
-    _tile_zero(4);
-    _tile_zero(5);
+    zero_sums<TILES>();
     for (int u = tile.first_unit; u < tile.end_unit; ++u) {
-      const bf16* ahead = after_values(tile, units, u, first);
-      const bf16* values = static_cast<const bf16*>(units.values[u]) + first * TILE;
-      if (is_dirty_[u]) values = cleaned(values, TILES * TILE);
-      _tile_loadd(0, weights_ + u * TILE, TILE_STRIDE);
-      fetch_tile(ahead);
-      _tile_loadd(2, values, TILE_STRIDE);
-      _tile_dpbf16ps(4, 0, 2);
-      if (TILES > 1) {
-        fetch_tile(tile_at(ahead, 1));
-        _tile_loadd(2, values + TILE, TILE_STRIDE);
-        _tile_dpbf16ps(5, 0, 2);
-      }
+      if (IS_FIRST && u + 1 < tile.end_unit) weigh(tile, units, u + 1);
+      add_values<TILES>(u, static_cast<const bf16*>(units.values[u]) + first * TILE, after_values(tile, units, u, first));
     }
     const int64_t size = result_size(head_dim_);
     float* to = results + 16 + first * 16;
-    _tile_stored(4, to, size * sizeof(float));
-    if (TILES > 1) _tile_stored(5, to + 16, size * sizeof(float));
+    store_sums<TILES>(to, size * sizeof(float));
     // A unit that a row does not see adds 0 to its sums: exactly nothing, except that it turns -0 into 0. Here all are.
     for (int r = 0; r < tile.num_rows; ++r)
       for (int t = 0; t < TILES; ++t) {
@@ -192,12 +279,54 @@ class AmxTiles {
       }
   }
 
+  // The names of tiles must be constants.
+  template <int TILES>
+  void add_values(int unit, const bf16* values, const bf16* ahead) {
+    if (is_dirty_[unit]) values = cleaned(values, TILES * TILE);
+    _tile_loadd(0, weights_ + unit * TILE, TILE_STRIDE);
+    fetch_tile(ahead);
+    _tile_loadd(2, values, TILE_STRIDE);
+    _tile_dpbf16ps(4, 0, 2);
+    if (TILES < 2) return;
+    fetch_tile(tile_at(ahead, 1));
+    _tile_loadd(2, values + TILE, TILE_STRIDE);
+    _tile_dpbf16ps(5, 0, 2);
+    if (TILES < 3) return;
+    fetch_tile(tile_at(ahead, 2));
+    _tile_loadd(2, values + 2 * TILE, TILE_STRIDE);
+    _tile_dpbf16ps(6, 0, 2);
+    if (TILES < 4) return;
+    fetch_tile(tile_at(ahead, 3));
+    _tile_loadd(2, values + 3 * TILE, TILE_STRIDE);
+    _tile_dpbf16ps(7, 0, 2);
+  }
+
+  template <int TILES>
+  static void zero_sums() {
+    _tile_zero(4);
+    if (TILES > 1) _tile_zero(5);
+    if (TILES > 2) _tile_zero(6);
+    if (TILES > 3) _tile_zero(7);
+  }
+
+  template <int TILES>
+  static void store_sums(float* to, int64_t row_bytes) {
+    _tile_stored(4, to, row_bytes);
+    if (TILES > 1) _tile_stored(5, to + 16, row_bytes);
+    if (TILES > 2) _tile_stored(6, to + 32, row_bytes);
+    if (TILES > 3) _tile_stored(7, to + 48, row_bytes);
+  }
+
   const ov_attention_args& args_;
   const int64_t head_dim_, padded_;
   int configured_rows_ = 0;
+  float factor_ = 0.0f;
   bool is_dirty_[SPLIT_UNITS];
+  float peaks_[TILE_ROWS];
+  alignas(64) float greatest_[TILE_ROWS][16];
+  alignas(64) float totals_[TILE_ROWS][16];
   alignas(64) bf16 queries_[TASK_ROWS * MOST_DIM];
-  alignas(64) float scores_[TILE_ROWS * SCORES];
+  alignas(64) float scores_[SPLIT_UNITS * SCORES];
   alignas(64) bf16 weights_[TILE_ROWS * SPLIT];
   alignas(64) bf16 clean_[SUM_TILES * TILE];
 };

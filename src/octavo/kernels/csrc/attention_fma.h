@@ -46,9 +46,10 @@ class FmaTiles {
 
   FmaTiles(const ov_attention_args& args, const AttentionTask& task)
       : args_(args), head_dim_(args.pages.head_dim), padded_(padded_dim(Units::DTYPE, head_dim_)) {
-    for (int64_t row = 0; row < task.num_rows; ++row) {
+    RowWalk walk(args, task, 0);
+    for (int64_t row = 0; row < task.num_rows; ++row, walk.next()) {
       const Element* from =
-          static_cast<const Element*>(args.q) + row_place(args, task, row, args.q_stride, args.q_head_stride);
+          static_cast<const Element*>(args.q) + walk.place(args, task, args.q_stride, args.q_head_stride);
       for (int64_t d = 0; d < head_dim_; d += 16) Lanes::load(from + d).store(queries_ + row * head_dim_ + d);
     }
   }

@@ -55,6 +55,12 @@ inline float power_of_two(float x) {
   return lanes[0];
 }
 
+// From a product of query and key to the power of two that is its weight.
+inline float log2_factor(float scale, float softcap) {
+  constexpr float LOG2_E = 1.44269504f;
+  return softcap > 0 ? LOG2_E : scale * LOG2_E;
+}
+
 // Products of one row's query and a split's keys, to weights. The weights go to `store(token, lanes)`, for all groups
 // of 16 tokens that the span touches; those of unseen tokens are 0.
 //
@@ -63,7 +69,6 @@ inline float power_of_two(float x) {
 // The peak of a result is in this unit, too: a power of two.
 template <class Store>
 inline void weigh(float* products, Span span, float scale, float softcap, float* result, const Store& store) {
-  constexpr float LOG2_E = 1.44269504f;
   const int first = span.begin / 16 * 16;
   if (softcap > 0) {
     const Lanes inner = Lanes::broadcast(scale / softcap), outer = Lanes::broadcast(softcap);
@@ -79,7 +84,7 @@ inline void weigh(float* products, Span span, float scale, float softcap, float*
   for (int token = first + 16; token < span.end; token += 16)
     greatest = Lanes::max(greatest, Lanes::load(products + token));
 
-  const float factor = softcap > 0 ? LOG2_E : scale * LOG2_E, peak = greatest.greatest() * factor;
+  const float factor = log2_factor(scale, softcap), peak = greatest.greatest() * factor;
   const Lanes factors = Lanes::broadcast(factor), minus_peak = Lanes::broadcast(-peak);
   Lanes total = Lanes::zero();
   for (int token = first; token < span.end; token += 16) {

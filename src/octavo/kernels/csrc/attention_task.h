@@ -15,7 +15,12 @@ struct Tile {
   int64_t first_row;  // in the task
   int num_rows;
   Span spans[TILE_ROWS];
+  Span common;               // what all rows see
   int first_unit, end_unit;  // that some row sees
+
+  bool all_see(int unit) const {
+    return common.begin <= unit * int(UNIT) && common.end >= (unit + 1) * int(UNIT);
+  }
 };
 
 // The units of a split, in the order of their positions. Some more of keys: the next split's, to be fetched ahead.
@@ -28,26 +33,41 @@ struct SplitUnits {
 
 constexpr int64_t element_size(ov_dtype dtype) { return dtype == OV_BF16 ? 2 : 4; }
 
-inline int64_t query_position(const ov_attention_args& args, const AttentionTask& task, int64_t row) {
-  const int64_t group = args.heads / args.pages.kv_heads;
-  return args.contexts[task.sequence] - args.row_counts[task.sequence] + (task.first_row + row) / group;
-}
+// A row of a task: one query head of one of the sequence's new tokens. `next` needs no division, and there are many rows.
+struct RowWalk {
+  int64_t group;  // query heads of a key-value head
+  int64_t token, head;
 
-// Where a row of a task is in an array [num_rows, heads, head_dim], in elements.
-inline int64_t row_place(const ov_attention_args& args, const AttentionTask& task, int64_t row, int64_t stride,
-                         int64_t head_stride) {
-  const int64_t group = args.heads / args.pages.kv_heads, i = task.first_row + row;
-  return (args.first_rows[task.sequence] + i / group) * stride + (task.kv_head * group + i % group) * head_stride;
-}
+  RowWalk(const ov_attention_args& args, const AttentionTask& task, int64_t row)
+      : group(args.heads / args.pages.kv_heads),
+        token((task.first_row + row) / group),
+        head((task.first_row + row) % group) {}
+
+  void next() {
+    if (++head < group) return;
+    head = 0;
+    ++token;
+  }
+
+  // In an array [num_rows, heads, head_dim], in elements.
+  int64_t place(const ov_attention_args& args, const AttentionTask& task, int64_t stride, int64_t head_stride) const {
+    return (args.first_rows[task.sequence] + token) * stride + (task.kv_head * group + head) * head_stride;
+  }
+};
 
 inline Tile tile_of(const ov_attention_args& args, const AttentionTask& task, int64_t first_row, int64_t split) {
   Tile tile;
   tile.first_row = first_row;
   tile.num_rows = int(task.num_rows - first_row < TILE_ROWS ? task.num_rows - first_row : TILE_ROWS);
+  tile.common = {0, SPLIT};
   int begin = SPLIT, end = 0;
-  for (int r = 0; r < tile.num_rows; ++r) {
-    const Span span = visible_span(query_position(args, task, first_row + r), args.window, split);
+  const int64_t first_position = args.contexts[task.sequence] - args.row_counts[task.sequence];
+  RowWalk walk(args, task, first_row);
+  for (int r = 0; r < tile.num_rows; ++r, walk.next()) {
+    const Span span = visible_span(first_position + walk.token, args.window, split);
     tile.spans[r] = span;
+    tile.common = {span.begin > tile.common.begin ? span.begin : tile.common.begin,
+                   span.end < tile.common.end ? span.end : tile.common.end};
     if (span.is_empty()) continue;
     begin = span.begin < begin ? span.begin : begin;
     end = span.end > end ? span.end : end;
@@ -59,27 +79,29 @@ inline Tile tile_of(const ov_attention_args& args, const AttentionTask& task, in
 
 inline SplitUnits units_of(const ov_attention_args& args, const AttentionTask& task, int64_t split) {
   const ov_kv_pages& pages = args.pages;
-  const int64_t* blocks = args.blocks + args.block_offsets[task.sequence];
   const int64_t num_units = (args.contexts[task.sequence] + UNIT - 1) / UNIT;
+  const int64_t first_token = split * SPLIT;
+  const int64_t* block = args.blocks + args.block_offsets[task.sequence] + first_token / pages.page_size;
+  int64_t offset = first_token % pages.page_size;
   SplitUnits units = {};
-  for (int64_t i = 0; i < SPLIT_UNITS + SplitUnits::AHEAD; ++i) {
-    const int64_t unit = split * SPLIT_UNITS + i;
-    if (unit >= num_units) break;
-    const int64_t token = unit * UNIT;
-    const int64_t place =
-        unit_place(pages, blocks[token / pages.page_size], task.kv_head, token % pages.page_size) *
-        element_size(pages.dtype);
+  for (int64_t i = 0; i < SPLIT_UNITS + SplitUnits::AHEAD && split * SPLIT_UNITS + i < num_units; ++i) {
+    const int64_t place = unit_place(pages, *block, task.kv_head, offset) * element_size(pages.dtype);
     units.keys[i] = static_cast<const char*>(pages.keys) + place;
     if (i < SPLIT_UNITS) units.values[i] = static_cast<const char*>(pages.values) + place;
+    offset += UNIT;
+    if (offset < pages.page_size) continue;
+    offset = 0;
+    ++block;
   }
   return units;
 }
 
 inline void write_rows(const ov_attention_args& args, const AttentionTask& task, const float* results) {
   const int64_t head_dim = args.pages.head_dim;
-  for (int64_t row = 0; row < task.num_rows; ++row) {
+  RowWalk walk(args, task, 0);
+  for (int64_t row = 0; row < task.num_rows; ++row, walk.next()) {
     const float* result = results + row * result_size(head_dim);
-    const int64_t place = row_place(args, task, row, args.out_stride, args.out_head_stride);
+    const int64_t place = walk.place(args, task, args.out_stride, args.out_head_stride);
     if (args.pages.dtype == OV_BF16) {
       write_output(result, head_dim, static_cast<bf16*>(args.out) + place);
     } else {

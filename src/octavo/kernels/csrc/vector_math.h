@@ -244,6 +244,26 @@ inline Vector tanh(Vector x) {
   return Vector::if_less(size, constant(0.625f), Vector::fma(p * z, x, x), large);
 }
 
+#if defined(__AVX2__)
+// The halves of sixteen floats, and the last steps of a tree over them, without a detour over memory.
+#if defined(__AVX512F__)
+inline __m256 low_half(const Vector* parts) { return _mm512_castps512_ps256(parts[0].value); }
+inline __m256 high_half(const Vector* parts) {
+  return _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(parts[0].value), 1));
+}
+#else
+inline __m256 low_half(const Vector* parts) { return parts[0].value; }
+inline __m256 high_half(const Vector* parts) { return parts[1].value; }
+#endif
+
+// Lane i with lane i + 4, then i + 2, i + 1.
+inline float fold(__m256 lanes, const auto& combine) {
+  const __m128 four = combine(_mm256_castps256_ps128(lanes), _mm256_extractf128_ps(lanes, 1));
+  const __m128 two = combine(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(combine(two, _mm_movehdup_ps(two)));
+}
+#endif
+
 // Sixteen floats on every ISA: what reductions are made of. A row is summed as 16 sums, lane i over the elements i,
 // i + 16, i + 32, ..., and these in a fixed tree; so the result does not depend on the width of a register.
 struct Lanes {
@@ -297,6 +317,14 @@ struct Lanes {
   }
 
   // Lane i with lane i + 8, then i + 4, i + 2, i + 1.
+#if defined(__AVX2__)
+  float sum() const {
+    return fold(_mm256_add_ps(low_half(parts), high_half(parts)), [](__m128 a, __m128 b) { return _mm_add_ps(a, b); });
+  }
+  float greatest() const {
+    return fold(_mm256_max_ps(low_half(parts), high_half(parts)), [](__m128 a, __m128 b) { return _mm_max_ps(a, b); });
+  }
+#else
   float sum() const {
     float lanes[16];
     store(lanes);
@@ -311,6 +339,7 @@ struct Lanes {
       for (int i = 0; i < half; ++i) lanes[i] = lanes[i] > lanes[i + half] ? lanes[i] : lanes[i + half];
     return lanes[0];
   }
+#endif
 };
 
 inline Lanes exp(Lanes x) { return Lanes::map(x, [](Vector part) { return exp(part); }); }
