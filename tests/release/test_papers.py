@@ -57,7 +57,8 @@ def test_workflows_may_do_little(workflow: Path) -> None:
         }
         assert written <= allowed.get(name, set()), name
     for step in steps_of(workflow):
-        assert re.fullmatch(r"[\w-]+/[\w-]+@(v\d+|release/v1)", step.get("uses", "a/b@v1")), step
+        pinned = r"[\w-]+/[\w-]+@(v\d+|release/v1|[0-9a-f]{40})"
+        assert re.fullmatch(pinned, step.get("uses", "a/b@v1")), step
         if step.get("uses", "").startswith("actions/checkout@"):
             assert step["with"]["persist-credentials"] is False
         # What a title or a branch's name holds must not become a command.
@@ -94,19 +95,15 @@ def test_one_source_of_the_version() -> None:
 
 
 def test_the_bill_of_materials(tmp_path: Path) -> None:
-    """Valid by CycloneDX's own schema, and with every direct dependency."""
+    """Valid by CycloneDX's own schema, which the command sees to, and with every direct dependency."""
     pytest.importorskip("cyclonedx_py")
-    from cyclonedx.schema import SchemaVersion
-    from cyclonedx.validation.json import JsonStrictValidator
-
     if "OCTAVO_TEST_PYTHON" not in os.environ:
         pytest.skip("OCTAVO_TEST_PYTHON is not set: it names the Python of a plain install")
     python = Path(os.environ["OCTAVO_TEST_PYTHON"])
     file = tmp_path / "octavo.cdx.json"
     command = [sys.executable, str(ROOT / "tools/sbom.py"), str(python.parent.parent), str(file)]
-    subprocess.run(command, check=True, timeout=120)
+    subprocess.run(command, check=True, timeout=240)
     bill = json.loads(file.read_text())
-    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(file.read_text()) is None
     component = bill["metadata"]["component"]
     assert (component["name"], component["version"]) == ("octavo", octavo.__version__)
     listed = {part["name"].lower().replace("_", "-") for part in bill["components"]}
