@@ -1,9 +1,11 @@
 # `make check` is every check there is; `.ci/run` installs what it needs and runs the same.
 PYTHON ?= python
 
-.PHONY: check format lint types layers sizes test sanitize test-fast
+.PHONY: check static format lint types layers sizes test sanitize test-fast wheels lock
 
-check: lint types layers sizes test sanitize
+check: static test sanitize
+
+static: lint types layers sizes
 
 format:
 	$(PYTHON) -m ruff format src tests tools benchmarks examples
@@ -12,6 +14,7 @@ format:
 lint:
 	$(PYTHON) -m ruff format --check src tests tools benchmarks examples
 	$(PYTHON) -m ruff check src tests tools benchmarks examples
+	$(PYTHON) tools/changelog.py
 
 types:
 	$(PYTHON) -m mypy
@@ -32,3 +35,11 @@ sanitize:
 
 test-fast:
 	$(PYTHON) -m pytest -n 2 -q -m "not timing and not assets"
+
+# Both wheels and the source archive, in dist/: docs/releasing.md.
+wheels:
+	PYTHON=$(PYTHON) tools/build_wheels.sh
+
+# deploy/*.lock, with the newest versions that fit.
+lock:
+	tools/lock.sh

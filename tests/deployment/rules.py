@@ -130,6 +130,18 @@ def dockerfile_problems(dockerfile: str) -> Iterator[str]:
             yield f"{name} names a host"
         if name == "ADD":
             yield "ADD where COPY would do"
+        for command in arguments.split("&&") if name == "RUN" else ():
+            yield from unlocked_problems(command)
+
+
+def unlocked_problems(command: str) -> Iterator[str]:
+    """Whatever pip installs or builds with is held to a hash; torch is, if one was given."""
+    if not re.search(r"-m pip (install|wheel)\b", command) or '"torch==' in command:
+        return
+    local = "/opt/wheel/" in command and "--no-deps" in command
+    isolated = "pip wheel" in command and "--no-build-isolation" not in command
+    if isolated or not (local or "pip wheel" in command or "--require-hashes" in command):
+        yield f"not held to a hash: {command.strip()}"
 
 
 REQUIRED_OF_UNIT = {

@@ -45,6 +45,9 @@ def problems_of(name: str, content: str) -> list[str]:
         "kubernetes/service.yaml": lambda: service_problems(yaml.safe_load(content), deployment),
         "kubernetes/disruption-budget.yaml": lambda: budget_problems(yaml.safe_load(content), deployment),
         "kubernetes/kustomization.yaml": list,
+        "build.lock": list,  # tests/deployment/test_lock.py
+        "requirements.lock": list,
+        "uv.toml": list,
         "grafana/octavo.json": list,  # its queries are checked beside the metrics
     }
     return list(rules[name]())
@@ -65,6 +68,8 @@ BREAKS = [
     ("Dockerfile", 'TORCH_INDEX_URL=""', "TORCH_INDEX_URL=https://wheels.example.org/cpu", "host"),
     ("Dockerfile", "-slim-bookworm", "", "slim"),
     ("Dockerfile", "COPY . .", "ADD . .", "ADD"),
+    ("Dockerfile", "--require-hashes -r deploy/requirements.lock", "-r deploy/requirements.lock", "hash"),
+    ("Dockerfile", "--no-build-isolation ", "", "hash"),
     ("compose.yaml", "40s", "10s", "--grace"),
     ("compose.yaml", "127.0.0.1:8000:8000", "8000:8000", "open"),
     ("compose.yaml", "${OCTAVO_API_KEY:?set a key that clients must send}", "secret", "OCTAVO_API_KEY"),
@@ -148,8 +153,8 @@ def test_the_build_reads_all_that_it_needs() -> None:
     """.dockerignore lets in what the wheel is made of, and the wheel asks for no more."""
     root = DEPLOY.parent
     kept = {line[1:] for line in (root / ".dockerignore").read_text().splitlines() if line.startswith("!")}
-    assert kept == {"CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml", "src"}
-    assert all((root / name).exists() for name in kept)
+    assert kept == {"CMakeLists.txt", "LICENSE", "README.md", "deploy/*.lock", "pyproject.toml", "src"}
+    assert all(list(root.glob(name)) for name in kept)
     for path in re.findall(r"\$\{CMAKE_CURRENT_SOURCE_DIR\}/(\w+)", (root / "CMakeLists.txt").read_text()):
         assert path in kept
 

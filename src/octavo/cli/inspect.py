@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from octavo.cli.flags import add_option_flags
 from octavo.cli.invocation import Invocation
+from octavo.cli.machine import describe_machine
 from octavo.cli.model import require_model
 from octavo.cli.terminal import Style, Terminal, table
 from octavo.config import DTYPE_BYTES, EngineOptions, counted, format_size
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 USAGE = "inspect MODEL"
 DESCRIPTION = """\
 Describe a model: architecture, size, tokenizer, chat template, KV bytes per token, and how much fits this
-machine. The weights are not loaded."""
+machine. The weights are not loaded. With --machine: versions, processor and kernels, for a bug report."""
 
 SAMPLE_CHAT = [{"role": "user", "content": "Hello!"}]
 SEQUENCE_LENGTHS = (2048, 512)
@@ -29,11 +30,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model_argument", metavar="MODEL", nargs="?", help="the same as --model")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--template", action="store_true", help="print the chat template and nothing else")
+    parser.add_argument("--machine", action="store_true", help="describe the machine; needs no model")
     add_option_flags(parser)
 
 
 def run(call: Invocation) -> int:
     options, terminal = call.options, call.terminal
+    if call.args.machine:
+        machine = describe_machine()
+        terminal.write(
+            (json.dumps(machine, indent=2) if call.args.json else table(list(machine.items()))) + "\n"
+        )
+        return 0
     require_model(options, "inspect")
     from octavo.checkpoint import open_checkpoint
 

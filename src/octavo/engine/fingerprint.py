@@ -6,6 +6,7 @@ not change an answer is not in it: threads, page size, limits of batches and ste
 
 import hashlib
 import json
+import platform
 from collections.abc import Mapping
 from typing import Any
 
@@ -41,6 +42,7 @@ def numeric_settings(ops: Ops) -> Mapping[str, Any]:
         "torch": torch.__version__,
         "torch_instructions": torch.backends.cpu.get_cpu_capability(),
         "grammars": llguidance.__version__,  # which token is forced, and what a grammar allows
+        "libc": platform.libc_ver(),  # its logarithm is in noise and logprobs; a wheel meets many
         "kernels": ops.engine.isa.name.lower() if isinstance(ops, NativeOps) else "torch",
         "kernel_library": _kernel_library() if isinstance(ops, NativeOps) else None,
     }

@@ -2,8 +2,10 @@
 
 import json
 import os
+import platform
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 from tokenizers.decoders import Fuse
 from tokenizers.models import WordLevel
+
+import octavo
 
 LAYERS, HEADS, KV_HEADS, HEAD_DIM, CONTEXT = 2, 4, 2, 8, 4096
 PARAMETERS = 50 * 32 + 32
@@ -128,3 +132,17 @@ def test_a_real_gguf_file(assets: Any, run_octavo: Any) -> None:
     assert facts["text"]["eos"][0]["text"] == "<|im_end|>"
     assert "<|im_start|>user\nHello!<|im_end|>" in facts["text"]["rendered_sample"]
     assert facts["kv"]["tokens"] > 8192
+
+
+def test_the_machine_needs_no_model_and_names_what_moves_a_bit(
+    run_octavo: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = json.loads(run_octavo("inspect", "--machine", "--json").out)
+    assert machine["octavo"] == octavo.__version__
+    assert machine["torch"] == version("torch")
+    assert platform.libc_ver()[1] in machine["system"]
+    printed = run_octavo("inspect", "--machine").out
+    assert all(text in printed for text in (*machine, machine["kernels"], machine["processor"]))
+
+    monkeypatch.setenv("OCTAVO_KERNEL_LIBRARY", str(tmp_path / "gone.so"))
+    assert "cannot be loaded" in json.loads(run_octavo("inspect", "--machine", "--json").out)["kernels"]

@@ -1,5 +1,6 @@
 """Equal where answers are equal, different where they may differ."""
 
+import platform
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -101,7 +102,9 @@ def test_the_versions(fingerprint: Fingerprint, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(llguidance, "__version__", "99")
     changed_again = fingerprint()
     monkeypatch.setattr(torch, "__version__", "99")
-    assert len({before, changed, changed_again, fingerprint()}) == 4
+    changed_torch = fingerprint()
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.99"))
+    assert len({before, changed, changed_again, changed_torch, fingerprint()}) == 5
 
 
 def test_one_weight_of_a_fine_tune(fingerprint: Fingerprint, tiny_checkpoint: Path, tmp_path: Path) -> None:

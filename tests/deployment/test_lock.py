@@ -1,0 +1,99 @@
+"""The lock files hold everything that pyproject.toml asks for, as it asks for it, by hash."""
+
+import re
+import tomllib
+from importlib.metadata import PackageNotFoundError, requires
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from deployment.rules import HOST_NAME
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PYTHON = re.findall(r"^ARG PYTHON_VERSION=(.*)$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)[0]
+IMAGE = {"python_version": PYTHON, "python_full_version": f"{PYTHON}.0", "sys_platform": "linux", "extra": ""}
+
+
+def locked(name: str) -> dict[str, tuple[str, list[str]]]:
+    """Version and hashes of each package."""
+    entries = re.split(r"^(?=[\w.-]+==)", (DEPLOY / name).read_text(), flags=re.MULTILINE)[1:]
+    found = {}
+    for entry in entries:
+        package, version = entry.split()[0].split("==")
+        found[str(canonicalize_name(package))] = (
+            version,
+            re.findall(r"--hash=sha256:([0-9a-f]{64})\b", entry),
+        )
+    return found
+
+
+def in_the_image(texts: list[str]) -> list[Requirement]:
+    needed = [Requirement(text) for text in texts]
+    return [need for need in needed if need.marker is None or need.marker.evaluate(IMAGE)]
+
+
+def missing(needed: list[Requirement], lock: dict[str, tuple[str, list[str]]]) -> list[str]:
+    """What is not in the lock, or in a version that will not do."""
+    return [
+        str(need)
+        for need in needed
+        if need.name != "torch"
+        and (
+            canonicalize_name(need.name) not in lock
+            or not need.specifier.contains(lock[canonicalize_name(need.name)][0], prereleases=True)
+        )
+    ]
+
+
+def test_every_dependency_is_locked() -> None:
+    """If this fails: tools/lock.sh."""
+    lock = locked("requirements.lock")
+    direct = in_the_image(PROJECT["project"]["dependencies"])
+    assert missing(direct, lock) == []
+    assert missing([Requirement("octavo-needs-this>=1")], lock) != []
+    assert missing([Requirement("numpy>=99")], lock) != []
+    assert "torch" not in lock  # which build is for the image's maker to say
+
+
+def test_what_dependencies_need_is_locked_too() -> None:
+    """As far as they are installed here: a lock that was mended by hand, or written for another Python."""
+    lock = locked("requirements.lock")
+    for package in lock:
+        try:
+            texts = requires(package) or []
+        except PackageNotFoundError:
+            continue
+        names = {canonicalize_name(need.name) for need in in_the_image(texts)}
+        assert names <= lock.keys(), package
+
+
+def test_what_builds_the_wheel_is_locked() -> None:
+    needed = in_the_image([*PROJECT["build-system"]["requires"], "cmake>=3.18", "ninja"])
+    assert missing(needed, locked("build.lock")) == []
+
+
+@pytest.mark.parametrize("name", ["requirements.lock", "build.lock"])
+def test_every_package_has_hashes_and_nothing_names_a_host(name: str) -> None:
+    text = (DEPLOY / name).read_text()
+    assert f"for Python {PYTHON} on Linux" in text.splitlines()[0]
+    assert all(hashes for _, hashes in locked(name).values())
+    assert not HOST_NAME.search(text)
+    assert "://" not in text
+    assert "@" not in text
+
+
+def test_torch_needs_what_the_lock_believes() -> None:
+    """deploy/uv.toml says it in torch's place, so that no library for GPUs is locked."""
+    (entry,) = tomllib.loads((DEPLOY / "uv.toml").read_text())["dependency-metadata"]
+    assert f"ARG TORCH_VERSION={entry['version']}\n" in (DEPLOY / "Dockerfile").read_text()
+    told = {canonicalize_name(Requirement(text).name) for text in entry["requires-dist"]}
+    asked = {
+        canonicalize_name(need.name)
+        for need in in_the_image(requires("torch") or [])
+        if not need.name.startswith(("nvidia-", "cuda-", "triton"))
+    }
+    assert told == asked

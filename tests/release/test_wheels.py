@@ -1,0 +1,146 @@
+"""The wheels hold what belongs there, and the one without a library says so and works."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import check_wheels
+import pytest
+
+from octavo import LLM, SamplingParams
+
+ROOT = Path(__file__).parents[2]
+WITHOUT_LIBRARY = {name: value for name, value in os.environ.items() if name != "OCTAVO_KERNEL_LIBRARY"}
+
+pytestmark = pytest.mark.xdist_group("wheels")  # built once
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of both wheels. The one that CI has built is taken; the native one is built nowhere else."""
+    if "OCTAVO_TEST_WHEELS" in os.environ:
+        return Path(os.environ["OCTAVO_TEST_WHEELS"])
+    folder = tmp_path_factory.mktemp("wheels")
+    command = [
+        sys.executable,
+        "-m",
+        "build",
+        "-q",
+        "--wheel",
+        "-C",
+        "wheel.cmake=false",
+        "-o",
+        str(folder),
+        ".",
+    ]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=300, stdout=subprocess.DEVNULL)
+    return folder
+
+
+@pytest.fixture
+def pure(wheels: Path) -> Path:
+    (wheel,) = wheels.glob("octavo-*-py3-none-any.whl")
+    return wheel
+
+
+@pytest.fixture
+def native(wheels: Path) -> Path:
+    for wheel in wheels.glob("octavo-*-linux_*.whl"):
+        return wheel
+    pytest.skip("OCTAVO_TEST_WHEELS is not set: it names the folder that tools/build_wheels.sh fills")
+
+
+def problems(wheel: Path) -> list[str]:
+    return list(check_wheels.problems(wheel, check_wheels.belongs(ROOT)))
+
+
+def without(wheel: Path, file: str, folder: Path) -> Path:
+    """A copy that lacks one file."""
+    copy = folder / wheel.name
+    with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(copy, "w") as target:
+        for name in source.namelist():
+            if name != file:
+                target.writestr(name, source.read(name))
+    return copy
+
+
+def test_the_pure_wheel(pure: Path, tmp_path: Path) -> None:
+    """Every file that git knows, whatever its kind, but the C++ sources; no tests, no strays."""
+    assert problems(pure) == []
+    changed = without(pure, "octavo/py.typed", tmp_path)
+    with zipfile.ZipFile(changed, "a") as archive:
+        archive.writestr("tests/test_a.py", "")
+    assert problems(changed) == [
+        "lacks octavo/py.typed",
+        "has tests/test_a.py, which does not belong there",
+    ]
+
+
+def test_the_native_wheel(native: Path, tmp_path: Path) -> None:
+    assert problems(native) == []
+    assert problems(without(native, check_wheels.LIBRARY, tmp_path)) == [f"lacks {check_wheels.LIBRARY}"]
+
+
+def test_the_native_library_asks_for_no_more_than_the_policy(native: Path) -> None:
+    """What manylinux_2_28 allows, but for the C library: here it is this machine's, there the image's."""
+    with zipfile.ZipFile(native) as archive:
+        needs = check_wheels.needs(archive.read(check_wheels.LIBRARY))
+    newest = {kind: tuple(map(int, version.split("."))) for kind, version in needs.items()}
+    assert newest.keys() == {"GLIBC", "GLIBCXX", "CXXABI"}
+    assert newest["GLIBCXX"] <= (3, 4, 25)
+    assert newest["CXXABI"] <= (1, 3, 11)
+
+
+def test_the_native_library_of_the_wheel_loads(native: Path, tmp_path: Path) -> None:
+    """The very command that cibuildwheel runs on each wheel."""
+    done = run_installed(native, tmp_path, str(ROOT / "tools/native_library_loads.py"))
+    assert "at best" in done.stdout
+
+
+def test_without_the_library_everything_runs_on_torch(
+    pure: Path, tmp_path: Path, tiny_checkpoint: Path
+) -> None:
+    arguments = ["generate", str(tiny_checkpoint), "-p", "abc", "--temperature", "0", "--max-tokens", "8"]
+    done = run_installed(pure, tmp_path, "-m", "octavo.cli.main", *arguments, "--log-level", "info")
+    assert "no native kernels were built when Octavo was installed: computing with plain torch" in done.stderr
+    with LLM(str(tiny_checkpoint), kernels="torch") as llm:
+        (expected,) = llm.generate("abc", SamplingParams(temperature=0, max_tokens=8))
+    assert expected.text.strip() in done.stdout
+    refused = run_installed(pure, tmp_path, str(ROOT / "tools/native_library_loads.py"), code=1)
+    assert "no native library" in refused.stderr
+
+
+def run_installed(
+    wheel: Path, folder: Path, *arguments: str, code: int = 0
+) -> subprocess.CompletedProcess[str]:
+    """Python with this wheel, and with the packages of this environment but not its Octavo."""
+    target = folder / "site"
+    if not target.exists():
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--no-deps",
+            "--no-index",
+            "--target",
+            str(target),
+        ]
+        subprocess.run([*command, str(wheel)], check=True, timeout=120)
+    # -S: an editable install comes with a hook that would answer before any path.
+    path = os.pathsep.join([str(target), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
+    done = subprocess.run(
+        [sys.executable, "-S", *arguments],
+        env=WITHOUT_LIBRARY | {"PYTHONPATH": path},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == code, done.stderr
+    return done

@@ -1,0 +1,87 @@
+"""What is in the wheels is what belongs there: `python tools/check_wheels.py dist`.
+
+Expects exactly one wheel with the native library and one without, of the same version, and prints their sizes
+and the oldest system that the library runs on.
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = "src/octavo/"
+SOURCES = "octavo/kernels/csrc/"  # the library is made of them, and nobody needs them after that
+LIBRARY = "octavo/kernels/liboctavo_kernels.so"
+PURE_TAG = "py3-none-any"
+
+
+def belongs(root: Path) -> set[str]:
+    """The files of the package that git knows, as a wheel names them."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--", PACKAGE], cwd=root, capture_output=True, text=True, check=True
+    ).stdout
+    names = {name.removeprefix("src/") for name in listed.split("\0") if name}
+    return {name for name in names if not name.startswith(SOURCES)}
+
+
+def is_pure(wheel: Path) -> bool:
+    return wheel.name.endswith(f"-{PURE_TAG}.whl")
+
+
+def problems(wheel: Path, expected: set[str]) -> Iterator[str]:
+    """What is wrong with one wheel, in words."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if not name.endswith("/")}
+        info = {name for name in names if name.split("/")[0].endswith(".dist-info")}
+        metadata = [archive.read(name).decode() for name in info if name.endswith(".dist-info/WHEEL")]
+    wanted = expected if is_pure(wheel) else expected | {LIBRARY}
+    yield from (f"lacks {name}" for name in sorted(wanted - names))
+    yield from (f"has {name}, which does not belong there" for name in sorted(names - info - wanted))
+    if not any(name.endswith("/licenses/LICENSE") for name in info):
+        yield "has no licence"
+    if not re.match(r"[\w.+]+-[\w.+]+-py3-none-", wheel.name):
+        yield "is for one version of Python, and could be for all"
+    if [f"Root-Is-Purelib: {str(is_pure(wheel)).lower()}" in text for text in metadata] != [True]:
+        yield "does not know whether it is for one platform"
+
+
+def needs(library: bytes) -> dict[str, str]:
+    """The newest symbol version of each kind that the library asks of the system: GLIBC 2.29, say."""
+    newest: dict[str, tuple[int, ...]] = {}
+    for kind, number in re.findall(rb"\0(GLIBC|GLIBCXX|CXXABI)_(\d+(?:\.\d+)+)(?=\0)", library):
+        version = tuple(map(int, number.split(b".")))
+        newest[kind.decode()] = max(version, newest.get(kind.decode(), ()))
+    return {kind: ".".join(map(str, version)) for kind, version in sorted(newest.items())}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Check the wheels in a folder.")
+    parser.add_argument("folder", type=Path)
+    folder: Path = parser.parse_args(arguments).folder
+    wheels = sorted(folder.glob("*.whl"))
+    found = []
+    if [is_pure(wheel) for wheel in wheels].count(True) != 1 or len(wheels) != 2:
+        found.append(
+            f"{folder} should hold one native and one pure wheel: {[wheel.name for wheel in wheels]}"
+        )
+    if len({wheel.name.split("-")[1] for wheel in wheels}) > 1:
+        found.append("the wheels are of different versions")
+    expected = belongs(ROOT)
+    for wheel in wheels:
+        found += [f"{wheel.name} {problem}" for problem in problems(wheel, expected)]
+        print(f"{wheel.name}: {wheel.stat().st_size / 1000:.0f} kB")
+        if not is_pure(wheel):
+            with zipfile.ZipFile(wheel) as archive:
+                library = archive.read(LIBRARY) if LIBRARY in archive.namelist() else b""
+            print(f"  its library: {len(library) / 1000:.0f} kB, needs {needs(library)}")
+    for problem in found:
+        print(f"error: {problem}", file=sys.stderr)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
