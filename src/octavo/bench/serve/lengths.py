@@ -97,6 +97,9 @@ def drawn(lengths: Lengths, count: int, order: random.Random) -> list[int]:
     return tokens
 
 
+SHARE = r"\d*\.?\d+\*\d+"
+
+
 def parse_lengths(text: str, conversation: Lengths) -> Lengths:
     """`128`, `16-1024`, `0.75*1024+0.25*128` or `conversation`."""
     found: Lengths | None = None
@@ -106,7 +109,7 @@ def parse_lengths(text: str, conversation: Lengths) -> Lengths:
         found = Fixed(int(text))
     elif match := re.fullmatch(r"(\d+)-(\d+)", text):
         found = LogUniform(int(match[1]), int(match[2]))
-    elif re.fullmatch(r"[\d.]+\*\d+(\+[\d.]+\*\d+)*", text):
+    elif re.fullmatch(rf"{SHARE}(\+{SHARE})*", text):
         found = Mix(tuple(_share(part) for part in text.split("+")))
     if found is None or not _makes_sense(found):
         raise ConfigError(

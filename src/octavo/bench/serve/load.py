@@ -84,6 +84,7 @@ async def load(
     seed = secrets.randbits(32) if seed is None else seed
     slo = slo or Slo()
     planned = plan_requests(workload, seed)
+    _check_context(target, planned)
     try:
         pool = Pool(Address.of(target.transport))
     except OSError as error:
@@ -110,6 +111,15 @@ async def load(
         summary=summarise(records, slo),
         requests=tuple(records),
     )
+
+
+def _check_context(target: Target, planned: Sequence[PlannedRequest]) -> None:
+    longest = max(one.prompt_tokens + one.output_tokens for one in planned)
+    if target.context is not None and longest > target.context:
+        raise ConfigError(
+            f"the longest request has {longest:,} tokens, and {target.model} a context of {target.context:,}:"
+            " --prompt, --output and --shared make requests shorter"
+        )
 
 
 class CpuClock:

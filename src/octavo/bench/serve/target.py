@@ -34,6 +34,7 @@ class Target:
     counts_chunks: bool = False  # asks for the number of tokens with every chunk: exact, and more work
     more: Mapping[str, Any] = field(default_factory=dict)  # further fields of every request
     listed: tuple[str, ...] = ()  # models that the server says it has
+    context: int | None = None  # tokens of the longest request, if the server says so
 
     @property
     def url(self) -> str:
@@ -129,13 +130,17 @@ def _with_model(target: Target) -> Target:
     listed = _listed(reply)
     if not target.model and not listed:
         raise ConfigError(f"{target.url}/models lists no models (status {reply.status}): give --model")
-    return replace(target, model=target.model or listed[0], listed=listed)
+    model = target.model or next(iter(listed))
+    return replace(target, model=model, listed=tuple(listed), context=listed.get(model))
 
 
-def _listed(reply: Reply) -> tuple[str, ...]:
+def _listed(reply: Reply) -> dict[str, int | None]:
+    """Models and the context of each, where it is told."""
     content = reply.json
     data = content.get("data") if reply.status == 200 and isinstance(content, dict) else None
-    return tuple(str(one["id"]) for one in data if "id" in one) if isinstance(data, list) else ()
+    if not isinstance(data, list):
+        return {}
+    return {str(one["id"]): one.get("max_model_len") for one in data if isinstance(one, dict) and "id" in one}
 
 
 def _vocabulary(target: Target, tokenizer: str | None) -> Vocabulary:

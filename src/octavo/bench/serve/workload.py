@@ -44,12 +44,6 @@ class Workload:
             shared=self.shared if shared is None else shared,
         )
 
-    @property
-    def longest(self) -> int:
-        """The context that a server must have for it, more or less: quantiles of the requests only."""
-        last = (self.num_requests - 0.5) / self.num_requests
-        return self.shared + self.prompt.quantile(last) + self.output.quantile(last)
-
 
 _NAMED = (
     Workload(
