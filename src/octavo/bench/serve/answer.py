@@ -28,12 +28,27 @@ class Usage(msgspec.Struct):
     prompt_tokens_details: PromptDetails | None = None
 
 
+class ExplainedChoice(msgspec.Struct):
+    queue_seconds: float | None = None
+
+
+class ExplainedRequest(msgspec.Struct):
+    choices: list[ExplainedChoice] = []
+
+
+class Explanation(msgspec.Struct):
+    """What our own server adds to the last event, if asked."""
+
+    requests: list[ExplainedRequest] = []
+
+
 class Event(msgspec.Struct):
     """The parts of a chunk that count here. The others are skipped while it is read."""
 
     choices: list[EventChoice] = []
     usage: Usage | None = None
     error: Any = None
+    octavo: Explanation | None = None
 
 
 class ErrorAnswer(msgspec.Struct):
@@ -60,6 +75,7 @@ class Answer:
         "finish_reason",
         "is_done",
         "prompt_tokens",
+        "queue_seconds",
         "sent_at",
         "status",
     )
@@ -72,6 +88,7 @@ class Answer:
         self.prompt_tokens: int | None = None
         self.cached_tokens: int | None = None
         self.completion_tokens: int | None = None
+        self.queue_seconds: float | None = None
         self.finish_reason: str | None = None
         self.error: str | None = None
         self.done_at: float | None = None
@@ -112,6 +129,8 @@ class Answer:
         if event.error is not None:
             self.error = _words(event.error)
             return
+        if event.octavo is not None:
+            self._take_explanation(event.octavo)
         told = self._take_usage(event.usage) if event.usage is not None else 0
         for choice in event.choices:
             if choice.finish_reason is not None:
@@ -134,6 +153,11 @@ class Answer:
         if usage.prompt_tokens_details is not None:
             self.cached_tokens = usage.prompt_tokens_details.cached_tokens
         return (self.completion_tokens or 0) - before if is_counted else 0
+
+    def _take_explanation(self, explanation: Explanation) -> None:
+        for request in explanation.requests:
+            for choice in request.choices:
+                self.queue_seconds = choice.queue_seconds
 
 
 def _has_text(choice: EventChoice) -> bool:

@@ -22,6 +22,7 @@ class RequestRecord:
     told_prompt_tokens: int | None  # by the server's usage, like the next two
     told_cached_tokens: int | None
     told_completion_tokens: int | None
+    told_queue_seconds: float | None  # before its prompt was begun; our own server says it
     finish_reason: str | None
     status: int | None  # None: no answer came
     error: str | None
@@ -91,6 +92,7 @@ def record_of(planned: PlannedRequest, answer: Answer, *, due_at: float, started
         told_prompt_tokens=answer.prompt_tokens,
         told_cached_tokens=answer.cached_tokens,
         told_completion_tokens=answer.completion_tokens,
+        told_queue_seconds=answer.queue_seconds,
         finish_reason=answer.finish_reason,
         status=answer.status,
         error=answer.error,

@@ -1,7 +1,7 @@
 """A server that answers at once: `python -m octavo.bench.serve.stub` prints its port and ends with its stdin.
 
-There is no model: a token is the next word, and every chunk of an answer is a write of its own, as it is where
-tokens come one by one. What remains when a client asks it is what the client costs.
+There is no model: a token is the next word, and every chunk of an answer is a write of its own, as it is
+where tokens come one by one. What remains when a client asks it is what the client costs.
 """
 
 import asyncio

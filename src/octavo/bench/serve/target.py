@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -35,6 +36,7 @@ class Target:
     more: Mapping[str, Any] = field(default_factory=dict)  # further fields of every request
     listed: tuple[str, ...] = ()  # models that the server says it has
     context: int | None = None  # tokens of the longest request, if the server says so
+    is_octavo: bool = False  # it can say how long a request waited
 
     @property
     def url(self) -> str:
@@ -62,6 +64,8 @@ class Target:
         }
         if self.ignores_eos:
             fields["ignore_eos"] = True
+        if self.is_octavo:
+            fields["octavo"] = True
         return msgspec.json.encode(fields | self._prompt(planned) | dict(self.more))
 
     def _prompt(self, planned: PlannedRequest) -> dict[str, Any]:
@@ -127,20 +131,27 @@ def _with_model(target: Target) -> Target:
         ) from problem
     if reply.status in (401, 403):
         raise ConfigError(advice(reply.status, error_message(reply), target))
-    listed = _listed(reply)
+    listed = {model["id"]: model for model in _models(reply)}
     if not target.model and not listed:
         raise ConfigError(f"{target.url}/models lists no models (status {reply.status}): give --model")
     model = target.model or next(iter(listed))
-    return replace(target, model=model, listed=tuple(listed), context=listed.get(model))
+    facts = listed.get(model, {})
+    context = facts.get("max_model_len")
+    return replace(
+        target,
+        model=model,
+        listed=tuple(listed),
+        context=context if isinstance(context, int) else None,
+        is_octavo=facts.get("owned_by") == "octavo",
+    )
 
 
-def _listed(reply: Reply) -> dict[str, int | None]:
-    """Models and the context of each, where it is told."""
+def _models(reply: Reply) -> list[dict[str, Any]]:
     content = reply.json
     data = content.get("data") if reply.status == 200 and isinstance(content, dict) else None
     if not isinstance(data, list):
-        return {}
-    return {str(one["id"]): one.get("max_model_len") for one in data if isinstance(one, dict) and "id" in one}
+        return []
+    return [one for one in data if isinstance(one, dict) and isinstance(one.get("id"), str)]
 
 
 def _vocabulary(target: Target, tokenizer: str | None) -> Vocabulary:
@@ -155,10 +166,13 @@ def _vocabulary(target: Target, tokenizer: str | None) -> Vocabulary:
 
 
 def _local_vocabulary(name: str) -> Vocabulary:
+    """Of a checkpoint, or of a folder with a tokenizer and nothing else."""
     from octavo.checkpoint import open_checkpoint
+    from octavo.text.huggingface import text_assets_from_directory
     from octavo.text.tokenizer import Tokenizer
 
-    tokenizer = Tokenizer(open_checkpoint(name).text)
+    is_folder = (Path(name) / "tokenizer.json").exists()
+    tokenizer = Tokenizer(text_assets_from_directory(Path(name)) if is_folder else open_checkpoint(name).text)
     return Vocabulary.of_words(lambda text: tokenizer.encode(text, add_special_tokens=False))
 
 

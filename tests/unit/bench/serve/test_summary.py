@@ -51,6 +51,7 @@ def record(number: int, sent: float, times: Sequence[float], ended: float, **oth
         "told_prompt_tokens": 100,
         "told_cached_tokens": 25,
         "told_completion_tokens": len(times),
+        "told_queue_seconds": None,
         "finish_reason": "length",
         "status": 200,
         "error": None,
