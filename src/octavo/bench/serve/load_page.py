@@ -276,8 +276,8 @@ def _method(report: LoadReport) -> str:
     )
     return (
         "Times are those at the client, from the moment it began to send a request (a new connection"
-        f" included). ITL is {per}; TPOT is the time after the first token divided by the tokens after it. Token counts"
-        " are the server's own, from the usage at the end of each stream. The client used"
+        f" included). ITL is {per}; TPOT is the time after the first token divided by the tokens after it."
+        " Token counts are the server's own, from the usage at the end of each stream. The client used"
         f" {client.cpu_fraction:.1%} of a core, and sent requests {1e3 * client.late_p99:.2f} ms late at the"
         " 99th percentile. One request before the first was not counted."
     )
