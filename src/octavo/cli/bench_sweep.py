@@ -126,7 +126,7 @@ def verdict(report: "SweepReport") -> str:
         return f"no knee: not even {report.plan.first:g} {unit} holds; lower --from, or ask less of the SLO"
     if report.is_end_of_range:
         return f"no knee up to {report.knee:g} {unit}: raise --to"
-    return f"knee: {report.knee:g} {unit}"
+    return f"knee: {report.knee:.3g} {unit}"
 
 
 def _cells(point: "SweepPoint") -> tuple[str, ...]:

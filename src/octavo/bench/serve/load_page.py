@@ -17,6 +17,7 @@ from octavo.bench.serve.page import (
     page,
     paragraph,
     section,
+    sentence,
     table,
     warnings,
 )
@@ -43,15 +44,17 @@ def load_page(report: LoadReport) -> str:
     title = f"{workload.name} on {report.model}"
     shared = f", after {workload.shared:,} shared ones" if workload.shared else ""
     what = (
-        f"{workload.num_requests} requests ({workload.arrivals}) with prompts of {workload.prompt}"
-        f" tokens{shared} and answers of {workload.output}, sent as {report.prompts} with seed {report.seed}."
+        f"{workload.num_requests} requests, {workload.arrivals}; tokens of prompts: {workload.prompt}{shared}"
+        f"; of answers: {workload.output}; sent as {report.prompts}, seed {report.seed}."
     )
     when = datetime.fromtimestamp(report.began, UTC).strftime("%Y-%m-%d %H:%M UTC")
     return page(
         f"{title}: octavo bench serve",
         (
             heading(
-                title, f"{report.url} · {when} · octavo {report.octavo}", f"{workload.description}. {what}"
+                title,
+                f"{report.url} · {when} · octavo {report.octavo}",
+                f"{sentence(workload.description)} {what}",
             ),
             _cards(report),
             warnings(report.warnings),
@@ -119,12 +122,12 @@ def _curves(report: LoadReport) -> str:
         found: Distribution | None = getattr(report.summary, field)
         if found is not None and found.max > 0:
             limit: float | None = getattr(report.slo, field)
-            caption = f"{name}: part of the samples that took at most so long"
             title = (
                 f"{name}, {words}: median {1e3 * found.p50:.1f} ms, 99th percentile {1e3 * found.p99:.1f} ms"
             )
-            drawn.append(figure(caption, _curve(samples(report, field), found, limit, title)))
-    return f'<div class="pair">{"".join(drawn)}</div>'
+            drawn.append(figure(f"{name}, {words}", _curve(samples(report, field), found, limit, title)))
+    what = paragraph("How many of the samples took at most so long:")
+    return what + f'<div class="pair">{"".join(drawn)}</div>'
 
 
 def _curve(values: Sequence[float], found: Distribution, limit: float | None, title: str) -> str:
@@ -293,7 +296,7 @@ def _requests(report: LoadReport) -> str:
             Cell("" if record.told_cached_tokens is None else f"{record.told_cached_tokens:,}"),
             Cell(f"{record.completion_tokens:,}"),
             Cell(f"{1e3 * record.ttft:,.1f}" if record.chunk_times else ""),
-            Cell("" if record.tpot is None or not record.chunk_times else f"{1e3 * record.tpot:,.2f}"),
+            Cell("" if record.tpot is None else f"{1e3 * record.tpot:,.2f}"),
             Cell(f"{1e3 * record.e2e:,.1f}"),
             Cell(record.error or "", is_words=True),
         )

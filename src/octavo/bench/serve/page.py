@@ -46,6 +46,10 @@ def section(title: str, *parts: str) -> str:
     return f"<section><h2>{escape(title)}</h2>{''.join(parts)}</section>"
 
 
+def sentence(words: str) -> str:
+    return words[:1].upper() + words[1:] + ("" if words.endswith(("?", ".")) else ".")
+
+
 def paragraph(text: str) -> str:
     return f'<p class="soft">{escape(text)}</p>'
 

@@ -58,7 +58,9 @@ class RequestRecord:
 
     @property
     def tpot(self) -> float | None:
-        """Time per output token after the first chunk."""
+        """Time per output token after the first chunk; None where there is no second."""
+        if not self.chunk_times:
+            return None
         first = self.chunk_tokens[0] if self.chunk_tokens else 1
         rest = self.completion_tokens - first
         return (self.chunk_times[-1] - self.chunk_times[0]) / rest if rest > 0 else None

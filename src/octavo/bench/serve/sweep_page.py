@@ -10,6 +10,7 @@ from octavo.bench.serve.page import (
     page,
     paragraph,
     section,
+    sentence,
     table,
     warnings,
 )
@@ -28,8 +29,8 @@ def sweep_page(report: SweepReport) -> str:
             heading(
                 title,
                 f"{report.url} · octavo {report.octavo} · seed {report.seed}",
-                f"{report.workload.description}. Prompts of {report.workload.prompt} tokens and answers of"
-                f" {report.workload.output}, sent as {report.prompts}. {_rule(report)}",
+                f"{sentence(report.workload.description)} Tokens of prompts: {report.workload.prompt}; of"
+                f" answers: {report.workload.output}; sent as {report.prompts}. {_rule(report)}",
             ),
             _cards(report, unit),
             warnings(report.warnings),

@@ -187,6 +187,8 @@ def _ask_for_tokens(target: Target, text: str) -> Sequence[int]:
         tokens = content.get("tokens") if reply.status == 200 and isinstance(content, dict) else None
         if isinstance(tokens, list) and tokens and all(isinstance(token, int) for token in tokens):
             return tokens
+    if target.listed and target.model not in target.listed:
+        raise ConfigError(advice(404, error_message(reply), target))
     raise ConfigError(
         "the server has no /tokenize that tells its tokens: give --tokenizer CHECKPOINT (the same model's),"
         " or --prompts text"

@@ -224,6 +224,7 @@ def test_keys_are_sent() -> None:
         (FakeServer(refuse=lambda _: (503, "loading")), {}, "not ready; wait"),
         (FakeServer(refuse=lambda _: (500, "")), {}, "answered 500: its log"),
         (FakeServer(models=()), {}, "lists no models.*give --model"),
+        (FakeServer(tells_tokens=False), {"model": "big"}, "no model 'big'; give --model with one of fake"),
         (FakeServer(tells_tokens=False), {}, "no /tokenize.*give --tokenizer CHECKPOINT.*--prompts text"),
     ],
 )
