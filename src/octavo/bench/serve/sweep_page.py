@@ -10,7 +10,6 @@ from octavo.bench.serve.page import (
     page,
     paragraph,
     section,
-    sentence,
     table,
     warnings,
 )
@@ -29,8 +28,8 @@ def sweep_page(report: SweepReport) -> str:
             heading(
                 title,
                 f"{report.url} · octavo {report.octavo} · seed {report.seed}",
-                f"{sentence(report.workload.description)} Tokens of prompts: {report.workload.prompt}; of"
-                f" answers: {report.workload.output}; sent as {report.prompts}. {_rule(report)}",
+                f"Tokens of prompts: {report.workload.prompt}; of answers: {report.workload.output}; sent as"
+                f" {report.prompts}. {_rule(report)}",
             ),
             _cards(report, unit),
             warnings(report.warnings),
@@ -130,10 +129,10 @@ def _plot(
 
 def _levels(report: SweepReport, unit: str) -> str:
     header = (unit, "requests", "failed", "tokens/s", "requests/s", "goodput/s", "kept SLO")
-    times = ("TTFT p50, ms", "TTFT p99, ms", "TPOT p50, ms", "ITL p99, ms")
+    times = ("TTFT p50", "TTFT p99", "TPOT p50", "ITL p99")
     return table(
         "Every level", (*header, *times, "holds"), [_row(point) for point in report.points]
-    ) + paragraph("Levels are sorted; each was measured with prompts of its own.")
+    ) + paragraph("Times are milliseconds. Levels are sorted; each was measured with prompts of its own.")
 
 
 def _row(point: SweepPoint) -> tuple[Cell, ...]:
