@@ -163,7 +163,7 @@ def check_files(args: argparse.Namespace) -> None:
 
 @contextmanager
 def bar(terminal: Terminal, *, quiet: bool) -> "Iterator[Watch | None]":
-    """A bar on stderr, where a person looks at it. The load tells it about five times a second."""
+    """A bar on stderr, where a person looks at it. Loads tell it how far they are, one after the other."""
     if quiet or not terminal.stderr.isatty():
         yield None
         return
@@ -172,6 +172,10 @@ def bar(terminal: Terminal, *, quiet: bool) -> "Iterator[Watch | None]":
     with tqdm(total=0, unit="request", file=terminal.stderr, dynamic_ncols=True, leave=False) as shown:
 
         def watch(progress: "Progress") -> None:
+            if progress.num_done == progress.num_requests:
+                shown.reset()
+                shown.clear()  # what is printed next must not stand beside it
+                return
             shown.total = progress.num_requests
             shown.n = progress.num_done
             rate = progress.num_chunks / progress.seconds if progress.seconds else 0.0
