@@ -88,9 +88,15 @@ def build_parser() -> argparse.ArgumentParser:
     commands.add_parser(
         "inspect", help="describe a model and what fits this machine, without loading it", module="inspect"
     )
-    bench = _commands_of(commands.add_parser("bench", help="measure against what this machine can do"))
-    bench.add_parser("kernels", help="each native kernel", module="bench_kernels")
-    bench.add_parser("step", help="whole steps of a model", module="bench_step")
+    bench = _commands_of(commands.add_parser("bench", help="measure servers, models and kernels"))
+    bench.add_parser("serve", help="any server with OpenAI's API, under load", module="bench_serve")
+    bench.add_parser("sweep", help="how much load a server can carry", module="bench_sweep")
+    bench.add_parser(
+        "kernels", help="each native kernel, beside what this machine can do", module="bench_kernels"
+    )
+    bench.add_parser(
+        "step", help="whole steps of a model, beside what this machine can do", module="bench_step"
+    )
     config = commands.add_parser("config", help="show options and where they come from")
     _commands_of(config).add_parser(
         "show", help="print every option, its value and its origin", module="config_show"
