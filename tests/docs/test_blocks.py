@@ -16,8 +16,8 @@ from octavo.config import resolve_options
 
 # Who runs a marked block; each collects its kind from all pages.
 RUNNERS = {
-    "terminal": "tests/docs/test_readme.py",
-    "python": "tests/docs/test_readme.py",
+    "terminal": "tests/docs/test_commands.py",
+    "python": "tests/docs/test_commands.py",
     "serve": "tests/docs/test_server_docs.py",
     "curl": "tests/docs/test_server_docs.py",
     "client": "tests/docs/test_server_docs.py",

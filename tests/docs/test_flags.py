@@ -13,12 +13,14 @@ from reference import leaf_parsers
 
 FLAG = re.compile(r"--[a-z][\w-]*")
 VARIABLE = re.compile(r"OCTAVO_[A-Z_]+")
-FILE = re.compile(r"(?:src|tests|tools|benchmarks|deploy|examples|docs)/[\w./-]+\w")
+TEST = re.compile(r"(tests/[\w/]+\.py)::(\w+)")
+FILE = re.compile(r"(?<![\w/])(?:src|tests|tools|benchmarks|deploy|examples|docs)/[\w./-]+\w")
 OTHERS = {  # flags of other programs, by page
     "docs/evaluate.md": {"--apply_chat_template", "--model"},
     "docs/deploy.md": {"--from-literal"},
     "docs/tune.md": {"--cpuset-cpus", "--cpuset-mems", "--cpunodebind", "--membind", "--cpus", "--memory"},
     "docs/decisions/0014-documentation.md": {"--strict"},
+    "docs/reference/http.md": {"--max-logprobs"},
 }
 MIGRATION = "docs/migrate.md"
 
@@ -62,3 +64,10 @@ def test_files_exist(page: str) -> None:
     named = {name for word in code_words(page) for name in FILE.findall(word) if " " not in word}
     missing = {name for name in named if not (ROOT / name).exists() and not list(ROOT.glob(name + "*"))}
     assert not missing
+
+
+@pytest.mark.parametrize("page", pages())
+def test_tests_exist(page: str) -> None:
+    """Where a page says which test shows something."""
+    for file, name in TEST.findall(" ".join(code_words(page))):
+        assert f"def {name}(" in (ROOT / file).read_text(), f"{file} has no {name}"
