@@ -1,10 +1,9 @@
 """Draw the diagrams of the documentation: `python tools/diagrams.py` writes docs/assets/diagrams/*.svg.
 
-Colours are named, not given: in the site they come from docs/assets/site.css, and a file that is looked at alone
-brings its own for light and dark. A test compares the files with what this script would write.
+Colours are named, not given: in the site they come from docs/assets/site.css, and a file that is looked at
+alone brings its own for light and dark. A test compares the files with what this script would write.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -34,7 +33,6 @@ DARK = {
     "d": "#57491f",
 }
 FONT = "system-ui, sans-serif"
-MONO = "ui-monospace, monospace"
 
 
 @dataclass
@@ -43,7 +41,9 @@ class Drawing:
     height: int
     parts: list[str] = field(default_factory=list)
 
-    def box(self, x: int, y: int, width: int, height: int, kind: str = "box", *, dashed: bool = False) -> None:
+    def box(
+        self, x: int, y: int, width: int, height: int, kind: str = "box", *, dashed: bool = False
+    ) -> None:
         dashes = ' stroke-dasharray="5 4"' if dashed else ""
         self.parts.append(
             f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="5" fill="var(--ov-{kind})"'
@@ -60,27 +60,25 @@ class Drawing:
         soft: bool = False,
         bold: bool = False,
         anchor: str = "start",
-        mono: bool = False,
     ) -> None:
         weight = ' font-weight="600"' if bold else ""
         self.parts.append(
             f'<text x="{x}" y="{y}" font-size="{size}" fill="var(--ov-{"soft" if soft else "ink"})"'
-            f' text-anchor="{anchor}" font-family="{MONO if mono else FONT}"{weight}>{escape(words)}</text>'
+            f' text-anchor="{anchor}" font-family="{FONT}"{weight}>{escape(words)}</text>'
         )
 
-    def card(
-        self, x: int, y: int, width: int, title: str, lines: Sequence[str] = (), kind: str = "box", *, mono: bool = False
-    ) -> None:
+    def card(self, x: int, y: int, width: int, title: str, *lines: str, kind: str = "box") -> None:
         """A box with a title and a few words under it."""
         self.box(x, y, width, 26 + 17 * len(lines), kind)
-        self.text(x + 10, y + 18, title, bold=True, mono=mono)
+        self.text(x + 10, y + 18, title, bold=True)
         for number, line in enumerate(lines, 1):
             self.text(x + 10, y + 18 + 17 * number, line, size=12, soft=True)
 
     def arrow(self, *points: tuple[int, int], words: str = "", above: int = 6) -> None:
         path = " L".join(f"{x} {y}" for x, y in points)
         self.parts.append(
-            f'<path d="M{path}" fill="none" stroke="var(--ov-line)" stroke-width="1.5" marker-end="url(#head)"/>'
+            f'<path d="M{path}" fill="none" stroke="var(--ov-line)" stroke-width="1.5"'
+            ' marker-end="url(#head)"/>'
         )
         if words:
             (x1, y1), (x2, y2) = points[:2]
@@ -91,9 +89,13 @@ class Drawing:
         self.parts.append(f'<path d="M{path}" fill="none" stroke="var(--ov-line)" stroke-width="1.5"/>')
 
     def svg(self) -> str:
-        own = _variables(":root", LIGHT) + f"@media (prefers-color-scheme: dark) {{ {_variables(':root', DARK)} }}"
+        own = (
+            _variables(":root", LIGHT)
+            + f"@media (prefers-color-scheme: dark) {{ {_variables(':root', DARK)} }}"
+        )
         head = (
-            '<marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+            '<marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7"'
+            ' orient="auto">'
             '<path d="M0 0 L8 4 L0 8 z" fill="var(--ov-line)"/></marker>'
         )
         size = f'viewBox="0 0 {self.width} {self.height}"'
@@ -114,19 +116,20 @@ def _variables(selector: str, colours: dict[str, str]) -> str:
 
 def processes() -> Drawing:
     d = Drawing(860, 330)
-    d.card(10, 120, 120, "clients", ["curl, SDKs,", "browsers"], "d")
+    d.card(10, 120, 120, "clients", "curl, SDKs,", "browsers", kind="d")
     d.box(190, 20, 300, 290, "group", dashed=True)
     d.text(204, 44, "front end: asyncio, no torch", bold=True)
-    d.card(206, 60, 268, "HTTP", ["limits, keys, JSON, server-sent events"], "a")
-    d.card(206, 118, 268, "Intake, OutputProcessor", ["text to ids, ids to text"], "a")
-    d.card(206, 176, 268, "EngineService", ["Flight: prompt, parameters, seed and", "tokens so far of each request"], "a")
-    d.card(206, 250, 268, "supervisor", ["starts, watches and replaces the engine"], "a")
+    d.card(206, 60, 268, "HTTP", "limits, keys, JSON, server-sent events", kind="a")
+    d.card(206, 118, 268, "Intake, OutputProcessor", "text to ids, ids to text", kind="a")
+    flight = ("Flight: prompt, parameters, seed and", "tokens so far of each request")
+    d.card(206, 176, 268, "EngineService", *flight, kind="a")
+    d.card(206, 250, 268, "supervisor", "starts, watches and replaces the engine", kind="a")
     d.box(590, 20, 260, 290, "group", dashed=True)
     d.text(604, 44, "engine: one thread, no asyncio", bold=True)
-    d.card(606, 60, 228, "ModelRunner, kernels", ["weights, KV, logits, tokens"], "b")
-    d.card(606, 118, 228, "Scheduler, KVManager", ["sequences and pages"], "b")
-    d.card(606, 176, 228, "EngineLoop", ["receive all that has come,", "step, send what it gave"], "b")
-    d.card(606, 250, 228, "Pulse", ["how long the next step may take"], "b")
+    d.card(606, 60, 228, "ModelRunner, kernels", "weights, KV, logits, tokens", kind="b")
+    d.card(606, 118, 228, "Scheduler, KVManager", "sequences and pages", kind="b")
+    d.card(606, 176, 228, "EngineLoop", "receive all that has come,", "step, send what it gave", kind="b")
+    d.card(606, 250, 228, "Pulse", "how long the next step may take", kind="b")
     d.arrow((130, 138), (204, 84))
     d.arrow((206, 98), (132, 152))
     d.arrow((474, 192), (604, 192), words="requests")
@@ -145,17 +148,17 @@ def request() -> Drawing:
         d.parts.append(
             f'<path d="M10 {y} L850 {y}" stroke="var(--ov-line)" stroke-dasharray="3 5" fill="none"/>'
         )
-    d.card(10, 40, 150, "HTTP body", ["bounded, strict JSON", "server/"], "a")
-    d.card(200, 40, 170, "template, tokenizer", ["messages to token ids", "text/"], "a")
-    d.card(410, 40, 150, "Intake", ["checks, fixes the seed", "frontend/"], "a")
-    d.card(690, 40, 160, "events", ["text, in one write", "server/sse.py"], "a")
-    d.card(410, 178, 150, "Scheduler", ["who computes what", "schedule/"], "b")
-    d.card(200, 178, 170, "KVManager", ["pages, radix tree", "cache/"], "b")
-    d.card(690, 178, 160, "apply", ["commit pages, append", "token, end or go on"], "b")
-    d.card(200, 318, 170, "build_batch", ["slices to rows", "runner/"], "c")
-    d.card(410, 318, 150, "forward", ["all layers, one call", "models/, kernels/"], "c")
-    d.card(600, 318, 110, "logits", ["of rows that", "draw a token"], "c")
-    d.card(740, 318, 110, "sampler", ["noise from", "the seed"], "c")
+    d.card(10, 40, 150, "HTTP body", "bounded, strict JSON", "server/", kind="a")
+    d.card(200, 40, 170, "template, tokenizer", "messages to token ids", "text/", kind="a")
+    d.card(410, 40, 150, "Intake", "checks, fixes the seed", "frontend/", kind="a")
+    d.card(690, 40, 160, "events", "text, in one write", "server/sse.py", kind="a")
+    d.card(410, 178, 150, "Scheduler", "who computes what", "schedule/", kind="b")
+    d.card(200, 178, 170, "KVManager", "pages, radix tree", "cache/", kind="b")
+    d.card(690, 178, 160, "apply", "commit pages, append", "token, end or go on", kind="b")
+    d.card(200, 318, 170, "build_batch", "slices to rows", "runner/", kind="c")
+    d.card(410, 318, 150, "forward", "all layers, one call", "models/, kernels/", kind="c")
+    d.card(600, 318, 110, "logits", "of rows that", "draw a token", kind="c")
+    d.card(740, 318, 110, "sampler", "noise from", "the seed", kind="c")
     d.arrow((160, 70), (198, 70))
     d.arrow((370, 70), (408, 70))
     d.arrow((485, 100), (485, 176))
@@ -172,7 +175,13 @@ def request() -> Drawing:
     d.arrow((690, 208), (562, 208), words="next step")
     d.arrow((770, 178), (770, 102))
     d.text(778, 128, "tokens", size=12, soft=True)
-    d.text(10, 418, "Steps of the engine repeat until the answer ends; each serves every sequence that is under way.", size=12, soft=True)
+    d.text(
+        10,
+        418,
+        "Steps of the engine repeat until the answer ends; each serves every sequence that is under way.",
+        size=12,
+        soft=True,
+    )
     return d
 
 
@@ -189,7 +198,12 @@ def pages() -> Drawing:
     d.text(95, 180, "question A: 5", anchor="middle", size=12)
     d.box(230, 160, 130, 30, "c")
     d.text(295, 180, "question B: 11", anchor="middle", size=12)
-    for start, end in (((270, 62), (200, 94)), ((310, 62), (400, 94)), ((170, 126), (100, 158)), ((220, 126), (290, 158))):
+    for start, end in (
+        ((270, 62), (200, 94)),
+        ((310, 62), (400, 94)),
+        ((170, 126), (100, 158)),
+        ((220, 126), (290, 158)),
+    ):
         d.arrow(start, end)
     d.text(520, 60, "held: a running sequence uses it", size=12, soft=True)
     d.box(496, 48, 16, 16, "c")
@@ -207,13 +221,21 @@ def pages() -> Drawing:
             d.box(40 + column * 66, y, 60, 30, "b" if page in (6, 8, 3) else "c")
             d.text(70 + column * 66, y + 20, f"page {page}", anchor="middle", size=12)
     d.text(400, 270, "shared pages first: they are in the tree, and computed once;", size=12, soft=True)
-    d.text(400, 288, "then private ones, which become part of the tree when they are full", size=12, soft=True)
+    d.text(
+        400, 288, "then private ones, which become part of the tree when they are full", size=12, soft=True
+    )
     d.text(10, 356, "memory", bold=True)
     colours = {4: "c", 9: "c", 5: "c", 11: "c", 2: "d", 7: "d", 6: "b", 8: "b", 3: "b"}
     for page in range(14):
         d.box(76 + page * 55, 338, 50, 30, colours.get(page, "group"))
         d.text(101 + page * 55, 358, str(page), anchor="middle", size=12)
-    d.text(76, 390, "Every page is free, in the tree, or private to one sequence; neighbours in a table need not be neighbours here.", size=12, soft=True)
+    d.text(
+        76,
+        390,
+        "Every page is free, in the tree, or private to one sequence. Neighbours in a table may be apart.",
+        size=12,
+        soft=True,
+    )
     return d
 
 
@@ -252,19 +274,11 @@ def tiles() -> Drawing:
         284,
         390,
         "the law of the product",
-        [
-            "An element is summed over k from 0 upwards, by the same",
-            "instructions, for 1 row and for 512. More rows mean more",
-            "groups of 16, never another order.",
-        ],
+        "An element is summed over k from 0 upwards, by the same",
+        "instructions, for 1 row and for 512. More rows mean more",
+        "groups of 16, never another order.",
     )
-    d.card(
-        10,
-        336,
-        400,
-        "why packed",
-        ["A tile load is 16 lines of 64 bytes that lie together."],
-    )
+    d.card(10, 336, 400, "why packed", "A tile load is 16 lines of 64 bytes that lie together.")
     return d
 
 

@@ -1,4 +1,4 @@
-"""Write the pages of docs/reference that follow from the code: `python tools/reference.py`, or `make reference`.
+"""Write the pages of docs/reference that follow from the code: `make reference` runs it.
 
 Options come from their definitions, commands from their parsers, the Python API from its source. A test
 compares the pages with what this script would write, so that they cannot go stale. reference/http.md is
@@ -36,9 +36,34 @@ from octavo.protocol import (
 from octavo.server.schema import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 
 PAGES = Path(__file__).parents[1] / "docs" / "reference"
-MADE = "<!-- Made by tools/reference.py: change the code that this tells of, then run `make reference`. -->\n\n"
+MADE = (
+    "<!-- Made by tools/reference.py: change the code that this tells of, then run `make reference`. -->\n\n"
+)
 MEMORY_OPTIONS = ("max_body",)  # whose defaults are numbers of bytes
 NO_BOUND = Limits(vocab_size=1 << 31, max_model_len=1 << 31)
+
+ABOUT_OPTIONS = """\
+# Options
+
+Every option is defined once. For the commands it is a flag, a variable, or a line of the YAML file of
+`--config`, in this order of precedence: `--page-size 64`, `OCTAVO_PAGE_SIZE=64`, `page_size: 64`. For Python,
+an option of the engine is a keyword: `LLM(..., page_size=64)`. The value `none` stands for no value, and an
+empty variable counts as unset. `octavo config show` prints every option, its value and where it came from.
+
+## Options of the engine
+
+For every command that loads a model, and for `LLM`.
+"""
+ABOUT_COMMANDS = """\
+# Commands
+
+`octavo COMMAND --help` says the same in a terminal. Exit codes: 0 done, 1 failed, 2 used wrongly, 130
+interrupted.
+"""
+ABOUT_DEFAULTS = """\
+What a checkpoint's `generation_config.json` recommends is `LLM.default_params`: it holds where no
+`SamplingParams` are given, and only there.
+"""
 
 
 def pages() -> dict[str, str]:
@@ -56,14 +81,7 @@ def pages() -> dict[str, str]:
 def options_page() -> str:
     return "\n".join(
         (
-            "# Options\n",
-            "Every option is defined once. For the commands it is a flag, a variable, or a line of the YAML file",
-            "of `--config`, in this order of precedence: `--page-size 64`, `OCTAVO_PAGE_SIZE=64`, `page_size: 64`.",
-            "For Python, an option of the engine is a keyword: `LLM(..., page_size=64)`. The value `none` stands for",
-            "no value, and an empty variable counts as unset. `octavo config show` prints every option, its value",
-            "and where it came from.\n",
-            "## Options of the engine\n",
-            "For every command that loads a model, and for `LLM`.\n",
+            ABOUT_OPTIONS,
             *_option_groups(EngineOptions),
             "## Options of the server\n",
             "For `octavo serve`, beside those of the engine.\n",
@@ -75,14 +93,18 @@ def options_page() -> str:
 def _option_groups(kind: type[Options]) -> Iterator[str]:
     specs = option_specs(kind)
     for group in dict.fromkeys(spec.group for spec in specs):
-        heading = f"{group.capitalize()} of the server" if _is_in_both(group) and kind is ServerOptions else group
+        heading = (
+            f"{group.capitalize()} of the server" if _is_in_both(group) and kind is ServerOptions else group
+        )
         yield f"### {heading[0].upper()}{heading[1:]}\n"
         rows = [_option_row(spec) for spec in specs if spec.group is group]
         yield table(("option", "default", "takes", "meaning"), rows)
 
 
 def _is_in_both(group: Group) -> bool:
-    return all(any(spec.group is group for spec in option_specs(kind)) for kind in (EngineOptions, ServerOptions))
+    return all(
+        any(spec.group is group for spec in option_specs(kind)) for kind in (EngineOptions, ServerOptions)
+    )
 
 
 def _option_row(spec: OptionSpec) -> tuple[str, ...]:
@@ -105,9 +127,7 @@ def commands_page() -> str:
     commands = list(leaf_parsers(build_parser()))
     return "\n".join(
         (
-            "# Commands\n",
-            "`octavo COMMAND --help` says the same in a terminal. Exit codes: 0 done, 1 failed, 2 used wrongly,",
-            "130 interrupted.\n",
+            ABOUT_COMMANDS,
             table(
                 ("command", ""),
                 [(f"[`{name}`](#{name.replace(' ', '-')})", short) for name, short, _ in commands],
@@ -144,7 +164,9 @@ def _command(name: str, parser: argparse.ArgumentParser) -> str:
         elif actions:
             own += [(str(group.title), action) for action in actions]
     if own:
-        parts.append(table(("argument", "meaning"), [(_argument(action), _help(action)) for _, action in own]))
+        parts.append(
+            table(("argument", "meaning"), [(_argument(action), _help(action)) for _, action in own])
+        )
     if shared:
         links = ", ".join(_group_link(name, group) for group in dict.fromkeys(shared))
         parts.append(f"And all [options](options.md) of these groups: {links}.\n")
@@ -184,12 +206,14 @@ def python_page() -> str:
             "## SamplingParams\n",
             f"{inspect.getdoc(SamplingParams)}\n",
             table(("field", "type", "default", "meaning"), _fields(SamplingParams, helps)),
-            "What a checkpoint's `generation_config.json` recommends is `LLM.default_params`: it holds where no",
-            "`SamplingParams` are given, and only there.\n",
+            ABOUT_DEFAULTS,
             "## What comes back\n",
             *(_struct(kind) for kind in STRUCTS),
             "### GrammarKind\n",
-            table(("kind", "meaning"), [(f"`{kind.value}`", _comments(GrammarKind)[kind.name]) for kind in GrammarKind]),
+            table(
+                ("kind", "meaning"),
+                [(f"`{kind.value}`", _comments(GrammarKind)[kind.name]) for kind in GrammarKind],
+            ),
             "## What an engine says of itself\n",
             _struct(EngineFacts),
             _struct(EngineStats),
@@ -219,8 +243,10 @@ def _methods(owner: type) -> Iterator[str]:
 
 def _struct(kind: type) -> str:
     words = inspect.getdoc(kind)
-    return f"### {kind.__name__}\n\n" + (f"{words}\n\n" if words else "") + table(
-        ("field", "type", "default", "meaning"), _fields(kind, {})
+    return (
+        f"### {kind.__name__}\n\n"
+        + (f"{words}\n\n" if words else "")
+        + table(("field", "type", "default", "meaning"), _fields(kind, {}))
     )
 
 

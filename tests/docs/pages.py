@@ -37,7 +37,12 @@ class Block:
 @cache
 def pages() -> tuple[str, ...]:
     """Everything that people read, by its path."""
-    found = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("deploy/**/*.md"), *ROOT.glob("examples/**/*.md")]
+    found = [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("deploy/**/*.md"),
+        *ROOT.glob("examples/**/*.md"),
+    ]
     return tuple(sorted(path.relative_to(ROOT).as_posix() for path in found))
 
 

@@ -20,7 +20,6 @@ SAID = {  # what the output of a command must hold, by what the command is about
     "inspect": "LlamaForCausalLM",
     "config show": "page_size",
     "--json": '"system_fingerprint"',
-    "rivers": "1.",
 }
 
 pytestmark = [pytest.mark.assets, pytest.mark.xdist_group("smollm2")]
@@ -43,7 +42,8 @@ def run(command: list[str], environment: dict[str, str]) -> str:
 
 # A command that several pages show is run once.
 @pytest.mark.parametrize(
-    "command", dict.fromkeys(command for those in TERMINAL.values() for block in those for command in block.commands)
+    "command",
+    dict.fromkeys(command for those in TERMINAL.values() for block in those for command in block.commands),
 )
 def test_terminal(command: str, environment: dict[str, str]) -> None:
     said = run(["bash", "-c", command], environment)
@@ -58,6 +58,5 @@ def test_python(page: str, environment: dict[str, str]) -> None:
     said = run([PYTHON, "-c", "".join(block.body for block in PROGRAMS[page])], environment)
     if page == "README.md":
         assert "Paris" in said
-        assert re.search(r"cached tokens: 0 then 0", said)  # the prompt is shorter than a page
     else:
         assert re.search(r"found in the cache: \[0, [1-9]\d+\]", said)

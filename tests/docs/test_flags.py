@@ -4,12 +4,12 @@ import re
 from functools import cache
 
 import pytest
+from reference import leaf_parsers
 
 from docs.pages import ROOT, code_words, pages
 from octavo.cli.main import build_parser
 from octavo.config import EngineOptions, ServerOptions, option_specs
 from octavo.config.sources import OTHER_VARIABLES
-from reference import leaf_parsers
 
 FLAG = re.compile(r"--[a-z][\w-]*")
 VARIABLE = re.compile(r"OCTAVO_[A-Z_]+")
@@ -40,13 +40,17 @@ def variables() -> frozenset[str]:
 
 @pytest.mark.parametrize("page", [page for page in pages() if page != MIGRATION])
 def test_flags_exist(page: str) -> None:
-    named = {flag for word in code_words(page) for flag in FLAG.findall(word) if word.startswith(("--", "octavo "))}
+    named = {
+        flag for word in code_words(page) for flag in FLAG.findall(word) if word.startswith(("--", "octavo "))
+    }
     assert named - OTHERS.get(page, set()) <= flags()
 
 
 def test_flags_of_migrations() -> None:
     """Tables have the other's flag first and ours second."""
-    rows = [line.split(" | ") for line in (ROOT / MIGRATION).read_text().splitlines() if line.startswith("| `")]
+    rows = [
+        line.split(" | ") for line in (ROOT / MIGRATION).read_text().splitlines() if line.startswith("| `")
+    ]
     ours = {flag for row in rows for flag in FLAG.findall(row[1])}
     assert len(ours) > 20
     assert ours <= flags()

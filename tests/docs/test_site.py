@@ -9,10 +9,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import diagrams
 import pytest
 import reference
 
-import diagrams
 from docs.pages import ROOT, pages, text_of
 
 MARKDOWN_LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -77,7 +77,9 @@ def test_links_and_anchors(site: Path, built: dict[Path, Html]) -> None:
             target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
             target = target / "index.html" if target.is_dir() else target
             is_page = target in built
-            if not target.exists() or (parts.fragment and is_page and parts.fragment not in built[target].ids):
+            if not target.exists() or (
+                parts.fragment and is_page and parts.fragment not in built[target].ids
+            ):
                 broken.append(f"{path.relative_to(site)}: {link}")
     # The page for what is not found has absolute links: it can be anywhere.
     assert not [one for one in broken if not one.startswith("404.html")]

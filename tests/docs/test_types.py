@@ -1,4 +1,4 @@
-"""Python of the documentation that cannot be run here passes the type checker, as strictly as our own code."""
+"""Python of the documentation that cannot be run here passes the type checker, strictly."""
 
 import subprocess
 import sys

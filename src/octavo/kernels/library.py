@@ -108,8 +108,8 @@ def usable_cores() -> int:
 
 
 def _cores_of_quota() -> int:
-    """A container's share of processor time, which does not show in the cores it may run on. With more threads
-    than that, all of them stand still for the rest of a period whenever the share is used up."""
+    """A container's share of processor time, which does not show in the cores it may run on. With more
+    threads than that, all of them stand still for the rest of a period whenever the share is used up."""
     try:
         quota, period = CPU_QUOTA.read_text().split()
         return max(1, int(quota) // int(period))
