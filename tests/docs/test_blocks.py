@@ -78,8 +78,8 @@ def parse_octavo(block: Block, command: str) -> None:
     words = words[: words.index("<")] if "<" in words else words
     try:
         build_parser().parse_args(words)
-    except SystemExit:  # which has written what it does not like
-        pytest.fail(f"{block}: octavo does not take {words}")
+    except SystemExit as end:  # which has written what it does not like
+        raise AssertionError(f"{block}: octavo does not take {words}") from end
 
 
 VARIABLES_SET = {"MODEL": "m.gguf", "KEY": "k", "PATH": "/usr/bin:/bin", "HOST": "127.0.0.1"}
