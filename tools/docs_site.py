@@ -3,6 +3,7 @@
 - CHANGELOG.md and CONTRIBUTING.md are pages of it, though they lie at the root.
 - A link to a file outside docs/ becomes a link into the repository if `repo_url` is set, else plain words.
 - Diagrams are put into the page itself, so that they follow its colours and their words can be found.
+- A flag or name in code is not broken over two lines.
 """
 
 import os
@@ -18,6 +19,7 @@ ROOT_PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.m
 
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)")
 IMAGE = re.compile(r'<img alt="([^"]*)" src="[^"]*?(assets/diagrams/[\w-]+\.svg)"\s*/?>')
+WORD = re.compile(r"<code>([^<\s]{1,34})</code>")
 COLOURS_OF_ITS_OWN = re.compile(r"<style>.*?</style>\s*", re.DOTALL)
 
 
@@ -33,7 +35,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    return IMAGE.sub(_inlined, html)
+    return WORD.sub(r'<code class="word">\1</code>', IMAGE.sub(_inlined, html))
 
 
 def _link(link: re.Match[str], page: Page, folder: Path, repo_url: str | None) -> str:

@@ -242,7 +242,7 @@ def _methods(owner: type) -> Iterator[str]:
 
 
 def _struct(kind: type) -> str:
-    words = inspect.getdoc(kind)
+    words = kind.__dict__.get("__doc__") and inspect.getdoc(kind)  # its own, not that of its base
     return (
         f"### {kind.__name__}\n\n"
         + (f"{words}\n\n" if words else "")
