@@ -19,7 +19,7 @@ ROOT_PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.m
 
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)")
 IMAGE = re.compile(r'<img alt="([^"]*)" src="[^"]*?(assets/diagrams/[\w-]+\.svg)"\s*/?>')
-WORD = re.compile(r"<code>([^<\s]{1,34})</code>")
+WORD = re.compile(r"<code>([^<\n]{1,26}|[^<\s]{1,36})</code>")
 COLOURS_OF_ITS_OWN = re.compile(r"<style>.*?</style>\s*", re.DOTALL)
 
 

@@ -70,11 +70,12 @@ def marked(kind: str) -> dict[str, list[Block]]:
     return {page: those for page, those in found.items() if those}
 
 
-def code_words(page: str) -> list[str]:
+@cache
+def code_words(page: str) -> tuple[str, ...]:
     """What stands between backticks in the text of a page."""
     tokens = MarkdownIt("commonmark").enable("table").parse(text_of(page))
     inlines = [child for token in tokens for child in token.children or ()]
-    return [child.content for child in inlines if child.type == "code_inline"]
+    return tuple(child.content for child in inlines if child.type == "code_inline")
 
 
 def _blocks(page: str) -> Iterator[Block]:
