@@ -1,4 +1,4 @@
-"""Write the pages of docs/reference that follow from the code: `make reference` runs it.
+"""Write the pages of docs/ that follow from the code: `make reference` runs it.
 
 Options come from their definitions, commands from their parsers, the Python API from its source. A test
 compares the pages with what this script would write, so that they cannot go stale. reference/http.md is
@@ -10,6 +10,7 @@ import ast
 import contextlib
 import inspect
 import io
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -35,7 +36,7 @@ from octavo.protocol import (
 )
 from octavo.server.schema import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 
-PAGES = Path(__file__).parents[1] / "docs" / "reference"
+DOCS = Path(__file__).parents[1] / "docs"
 MADE = (
     "<!-- Made by tools/reference.py: change the code that this tells of, then run `make reference`. -->\n\n"
 )
@@ -60,6 +61,12 @@ ABOUT_COMMANDS = """\
 `octavo COMMAND --help` says the same in a terminal. Exit codes: 0 done, 1 failed, 2 used wrongly, 130
 interrupted.
 """
+ABOUT_DECISIONS = """\
+# Decisions
+
+Why things are as they are: the context, what else was possible, the choice, and what follows from it. One page
+each; a decision that is overturned gets a new page, and the old one says so.
+"""
 ABOUT_DEFAULTS = """\
 What a checkpoint's `generation_config.json` recommends is `LLM.default_params`: it holds where no
 `SamplingParams` are given, and only there.
@@ -67,11 +74,12 @@ What a checkpoint's `generation_config.json` recommends is `LLM.default_params`:
 
 
 def pages() -> dict[str, str]:
-    """What each file should hold."""
+    """What each file of docs/ should hold."""
     return {
-        "options.md": MADE + options_page(),
-        "commands.md": MADE + commands_page(),
-        "python.md": MADE + python_page(),
+        "reference/options.md": MADE + options_page(),
+        "reference/commands.md": MADE + commands_page(),
+        "reference/python.md": MADE + python_page(),
+        "decisions/index.md": MADE + decisions_page(),
     }
 
 
@@ -320,6 +328,18 @@ def _words(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Iterabl
         yield names.get(schema.get("type", "anything"), schema.get("type", "anything"))
 
 
+# -- decisions ---------------------------------------------------------------------------------------------
+
+
+def decisions_page() -> str:
+    rows = []
+    for path in sorted(DOCS.glob("decisions/0*.md")):
+        heading = path.read_text().partition("\n")[0]
+        title = re.sub(r"^# \d+[.:] ", "", heading)
+        rows.append((f"[{int(path.name[:4])}]({path.name})", title))
+    return ABOUT_DECISIONS + "\n" + table(("", ""), rows)
+
+
 # -- Markdown ----------------------------------------------------------------------------------------------
 
 
@@ -330,5 +350,5 @@ def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 if __name__ == "__main__":
     for name, text in pages().items():
-        (PAGES / name).write_text(text)
-        print(f"docs/reference/{name}: {len(text.splitlines())} lines")
+        (DOCS / name).write_text(text)
+        print(f"docs/{name}: {len(text.splitlines())} lines")

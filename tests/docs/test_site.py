@@ -112,7 +112,7 @@ def test_links_in_the_repository(page: str) -> None:
 
 @pytest.mark.parametrize("name", reference.pages())
 def test_the_reference_is_current(name: str) -> None:
-    written = (reference.PAGES / name).read_text()
+    written = (reference.DOCS / name).read_text()
     assert written == reference.pages()[name], "run `make reference`"
 
 
