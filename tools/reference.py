@@ -64,8 +64,8 @@ interrupted.
 ABOUT_DECISIONS = """\
 # Decisions
 
-Why things are as they are: the context, what else was possible, the choice, and what follows from it. One page
-each; a decision that is overturned gets a new page, and the old one says so.
+Why things are as they are: the context, what else was possible, the choice, and what follows from it. One
+page each; a decision that is overturned gets a new page, and the old one says so.
 """
 ABOUT_DEFAULTS = """\
 What a checkpoint's `generation_config.json` recommends is `LLM.default_params`: it holds where no
