@@ -176,13 +176,9 @@ def _command(name: str, parser: argparse.ArgumentParser) -> str:
             table(("argument", "meaning"), [(_argument(action), _help(action)) for _, action in own])
         )
     if shared:
-        links = ", ".join(_group_link(name, group) for group in dict.fromkeys(shared))
+        links = ", ".join(f"[{group}](options.md#{group})" for group in dict.fromkeys(shared))
         parts.append(f"And all [options](options.md) of these groups: {links}.\n")
     return "\n".join(parts)
-
-
-def _group_link(command: str, group: str) -> str:
-    return f"[{group}](options.md#{group})"
 
 
 def _argument(action: argparse.Action) -> str:
@@ -260,7 +256,7 @@ def _struct(kind: type) -> str:
 
 def _fields(kind: type, helps: Mapping[str, str]) -> list[tuple[str, ...]]:
     comments = _comments(kind)
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for node in _body(kind):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             name = node.target.id
