@@ -164,17 +164,16 @@ def leaf_parsers(
 def _command(name: str, parser: argparse.ArgumentParser) -> str:
     usage = (parser.usage or f"{name} [options]").removeprefix("usage: ")
     parts = [f"## {name}\n", f"```text\n{usage}\n```\n", f"{parser.description}\n"]
-    own, shared = [], []
+    own: list[tuple[str, ...]] = []
+    shared: list[str] = []
     for group in parser._action_groups:
         actions = [action for action in group._group_actions if not isinstance(action, argparse._HelpAction)]
         if group.title in set(Group):
             shared.append(str(group.title))
         elif actions:
-            own += [(str(group.title), action) for action in actions]
+            own += [(_argument(action), _help(action)) for action in actions]
     if own:
-        parts.append(
-            table(("argument", "meaning"), [(_argument(action), _help(action)) for _, action in own])
-        )
+        parts.append(table(("argument", "meaning"), own))
     if shared:
         links = ", ".join(f"[{group}](options.md#{group})" for group in dict.fromkeys(shared))
         parts.append(f"And all [options](options.md) of these groups: {links}.\n")
