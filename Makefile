@@ -1,7 +1,7 @@
 # `make check` is every check there is; `.ci/run` installs what it needs and runs the same.
 PYTHON ?= python
 
-.PHONY: check static format lint types layers sizes test sanitize test-fast wheels lock
+.PHONY: check static format lint types layers sizes test sanitize test-fast docs reference wheels lock
 
 check: static test sanitize
 
@@ -32,6 +32,15 @@ test:
 
 sanitize:
 	PYTHON=$(PYTHON) tools/sanitize_kernels.sh
+
+# The site, in site/. What the tests of it check besides is in tests/docs.
+docs: reference
+	$(PYTHON) -m mkdocs build --strict
+
+# Pages and pictures that follow from the code.
+reference:
+	$(PYTHON) tools/reference.py
+	$(PYTHON) tools/diagrams.py
 
 test-fast:
 	$(PYTHON) -m pytest -n 2 -q -m "not timing and not assets"

@@ -1,4 +1,4 @@
-"""What README and docs/server.md tell people to type at a server works, on a real model."""
+"""What the pages tell people to ask a server works, on a real model."""
 
 import os
 import re
@@ -14,9 +14,8 @@ from urllib.request import urlopen
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/server.md")
-BLOCK = re.compile(r"<!-- test: (\w+) -->\n```\w+\n(.*?)```", re.DOTALL)
+from docs.pages import marked
+
 DEFAULT_ADDRESS = "127.0.0.1:8000"
 
 pytestmark = [pytest.mark.assets, pytest.mark.xdist_group("server")]
@@ -28,7 +27,8 @@ def address(assets: Callable[[str], Path]) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    (command,) = {re.sub(" --port 8000", "", block("serve", page)[0]) for page in PAGES}
+    serving = [block for those in marked("serve").values() for block in those]
+    (command,) = {re.sub(" --port 8000", "", block.commands[0]) for block in serving}
     arguments = command.replace("$MODEL", str(assets("smollm2-135m-instruct-q4_1.gguf"))).split()[1:]
     port = ["--port", address.partition(":")[2], "--kv-memory", "256MiB"]
     process = subprocess.Popen([sys.executable, "-m", "octavo.cli.main", *arguments, *port])
@@ -51,15 +51,9 @@ def wait_until_ready(process: subprocess.Popen[bytes], address: str) -> None:
     raise AssertionError("the server is not ready")
 
 
-def block(kind: str, page: str) -> list[str]:
-    """The commands of a console, or one program."""
-    (body,) = (body for found, body in BLOCK.findall((ROOT / page).read_text()) if found == kind)
-    return [command.strip() for command in re.split(r"^\$ ", body, flags=re.MULTILINE) if command.strip()]
-
-
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", marked("curl"))
 def test_curl(page: str, address: str) -> None:
-    for command in block("curl", page):
+    for command in [command for block in marked("curl")[page] for command in block.commands]:
         done = subprocess.run(
             ["bash", "-c", command.replace(DEFAULT_ADDRESS, address)],
             capture_output=True,
@@ -70,14 +64,14 @@ def test_curl(page: str, address: str) -> None:
         assert "Paris" in done.stdout or '"count":' in done.stdout, done.stdout
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", marked("client"))
 def test_the_python_client(page: str, address: str) -> None:
     assert "Paris" in said("client", page, address)
 
 
 def said(kind: str, page: str, address: str, model: str = "") -> str:
     """What a program on a page prints."""
-    (program,) = block(kind, page)
+    (program,) = [block.body for block in marked(kind)[page]]
     done = subprocess.run(
         [sys.executable, "-c", program.replace(DEFAULT_ADDRESS, address).replace("smollm2.gguf", model)],
         env=os.environ,

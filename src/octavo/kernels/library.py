@@ -19,6 +19,7 @@ from octavo.protocol import KernelTime, KernelTimes
 FILE_NAME = "liboctavo_kernels.dylib" if sys.platform == "darwin" else "liboctavo_kernels.so"
 
 LIBRARY_VARIABLE = "OCTAVO_KERNEL_LIBRARY"
+CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 Pointer = ctypes.c_void_p
 Size = ctypes.c_int64
@@ -102,8 +103,18 @@ def find_library() -> Path | None:
 def usable_cores() -> int:
     """What this process may use, which in a container is less than the machine has."""
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
+        return min(len(os.sched_getaffinity(0)), _cores_of_quota())
     return os.cpu_count() or 1
+
+
+def _cores_of_quota() -> int:
+    """A container's share of processor time, which does not show in the cores it may run on. With more
+    threads than that, all of them stand still for the rest of a period whenever the share is used up."""
+    try:
+        quota, period = CPU_QUOTA.read_text().split()
+        return max(1, int(quota) // int(period))
+    except (OSError, ValueError):  # no limit ("max"), or no such file
+        return sys.maxsize
 
 
 class KernelLibrary:

@@ -1,0 +1,293 @@
+"""Draw the diagrams of the documentation: `python tools/diagrams.py` writes docs/assets/diagrams/*.svg.
+
+Colours are named, not given: in the site they come from docs/assets/site.css, and a file that is looked at
+alone brings its own for light and dark. A test compares the files with what this script would write.
+"""
+
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+
+FOLDER = Path(__file__).parents[1] / "docs" / "assets" / "diagrams"
+
+LIGHT = {
+    "ink": "#1f2933",
+    "soft": "#5c6b7a",
+    "line": "#7b8794",
+    "box": "#f3f6fa",
+    "group": "#fbfcfe",
+    "a": "#dbe8f8",
+    "b": "#fbe3da",
+    "c": "#dff1e2",
+    "d": "#f6ecc9",
+}
+DARK = {
+    "ink": "#e4e9f0",
+    "soft": "#a3b0bf",
+    "line": "#8493a5",
+    "box": "#2a3444",
+    "group": "#222b39",
+    "a": "#2b4566",
+    "b": "#5e3a30",
+    "c": "#2c5038",
+    "d": "#57491f",
+}
+FONT = "system-ui, sans-serif"
+
+
+@dataclass
+class Drawing:
+    width: int
+    height: int
+    parts: list[str] = field(default_factory=list)
+
+    def box(
+        self, x: int, y: int, width: int, height: int, kind: str = "box", *, dashed: bool = False
+    ) -> None:
+        dashes = ' stroke-dasharray="5 4"' if dashed else ""
+        self.parts.append(
+            f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="5" fill="var(--ov-{kind})"'
+            f' stroke="var(--ov-line)"{dashes}/>'
+        )
+
+    def text(
+        self,
+        x: int,
+        y: int,
+        words: str,
+        *,
+        size: int = 13,
+        soft: bool = False,
+        bold: bool = False,
+        anchor: str = "start",
+    ) -> None:
+        weight = ' font-weight="600"' if bold else ""
+        self.parts.append(
+            f'<text x="{x}" y="{y}" font-size="{size}" fill="var(--ov-{"soft" if soft else "ink"})"'
+            f' text-anchor="{anchor}" font-family="{FONT}"{weight}>{escape(words)}</text>'
+        )
+
+    def card(self, x: int, y: int, width: int, title: str, *lines: str, kind: str = "box") -> None:
+        """A box with a title and a few words under it."""
+        self.box(x, y, width, 26 + 17 * len(lines), kind)
+        self.text(x + 10, y + 18, title, bold=True)
+        for number, line in enumerate(lines, 1):
+            self.text(x + 10, y + 18 + 17 * number, line, size=12, soft=True)
+
+    def arrow(self, *points: tuple[int, int], words: str = "", above: int = 6) -> None:
+        path = " L".join(f"{x} {y}" for x, y in points)
+        self.parts.append(
+            f'<path d="M{path}" fill="none" stroke="var(--ov-line)" stroke-width="1.5"'
+            ' marker-end="url(#head)"/>'
+        )
+        if words:
+            (x1, y1), (x2, y2) = points[:2]
+            self.text((x1 + x2) // 2, (y1 + y2) // 2 - above, words, size=12, soft=True, anchor="middle")
+
+    def line(self, *points: tuple[int, int]) -> None:
+        path = " L".join(f"{x} {y}" for x, y in points)
+        self.parts.append(f'<path d="M{path}" fill="none" stroke="var(--ov-line)" stroke-width="1.5"/>')
+
+    def svg(self) -> str:
+        own = (
+            _variables(":root", LIGHT)
+            + f"@media (prefers-color-scheme: dark) {{ {_variables(':root', DARK)} }}"
+        )
+        head = (
+            '<marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7"'
+            ' orient="auto">'
+            '<path d="M0 0 L8 4 L0 8 z" fill="var(--ov-line)"/></marker>'
+        )
+        size = f'viewBox="0 0 {self.width} {self.height}"'
+        return "\n".join(
+            (
+                f'<svg class="diagram" xmlns="http://www.w3.org/2000/svg" {size}>',
+                f"<style>{own}</style>",
+                f"<defs>{head}</defs>",
+                *self.parts,
+                "</svg>\n",
+            )
+        )
+
+
+def _variables(selector: str, colours: dict[str, str]) -> str:
+    return selector + " { " + " ".join(f"--ov-{name}: {value};" for name, value in colours.items()) + " }"
+
+
+def processes() -> Drawing:
+    d = Drawing(860, 330)
+    d.card(10, 120, 120, "clients", "curl, SDKs,", "browsers", kind="d")
+    d.box(190, 20, 300, 290, "group", dashed=True)
+    d.text(204, 44, "front end: asyncio, no torch", bold=True)
+    d.card(206, 60, 268, "HTTP", "limits, keys, JSON, server-sent events", kind="a")
+    d.card(206, 118, 268, "Intake, OutputProcessor", "text to ids, ids to text", kind="a")
+    flight = ("Flight: prompt, parameters, seed and", "tokens so far of each request")
+    d.card(206, 176, 268, "EngineService", *flight, kind="a")
+    d.card(206, 250, 268, "supervisor", "starts, watches and replaces the engine", kind="a")
+    d.box(590, 20, 260, 290, "group", dashed=True)
+    d.text(604, 44, "engine: one thread, no asyncio", bold=True)
+    d.card(606, 60, 228, "ModelRunner, kernels", "weights, KV, logits, tokens", kind="b")
+    d.card(606, 118, 228, "Scheduler, KVManager", "sequences and pages", kind="b")
+    d.card(606, 176, 228, "EngineLoop", "receive all that has come,", "step, send what it gave", kind="b")
+    d.card(606, 250, 228, "Pulse", "how long the next step may take", kind="b")
+    d.arrow((130, 138), (204, 84))
+    d.arrow((206, 98), (132, 152))
+    d.arrow((474, 192), (604, 192), words="requests")
+    d.arrow((606, 216), (476, 216), words="tokens")
+    d.text(540, 234, "unix socket", size=12, soft=True, anchor="middle")
+    d.arrow((606, 272), (476, 272), words="shared page")
+    return d
+
+
+def request() -> Drawing:
+    d = Drawing(860, 430)
+    d.text(10, 24, "front end", bold=True, soft=True)
+    d.text(10, 162, "engine", bold=True, soft=True)
+    d.text(10, 302, "worker", bold=True, soft=True)
+    for y in (138, 278):
+        d.parts.append(
+            f'<path d="M10 {y} L850 {y}" stroke="var(--ov-line)" stroke-dasharray="3 5" fill="none"/>'
+        )
+    d.card(10, 40, 150, "HTTP body", "bounded, strict JSON", "server/", kind="a")
+    d.card(200, 40, 170, "template, tokenizer", "messages to token ids", "text/", kind="a")
+    d.card(410, 40, 150, "Intake", "checks, fixes the seed", "frontend/", kind="a")
+    d.card(690, 40, 160, "events", "text, in one write", "server/sse.py", kind="a")
+    d.card(410, 178, 150, "Scheduler", "who computes what", "schedule/", kind="b")
+    d.card(200, 178, 170, "KVManager", "pages, radix tree", "cache/", kind="b")
+    d.card(690, 178, 160, "apply", "commit pages, append", "token, end or go on", kind="b")
+    d.card(200, 318, 170, "build_batch", "slices to rows", "runner/", kind="c")
+    d.card(410, 318, 150, "forward", "all layers, one call", "models/, kernels/", kind="c")
+    d.card(600, 318, 110, "logits", "of rows that", "draw a token", kind="c")
+    d.card(740, 318, 110, "sampler", "noise from", "the seed", kind="c")
+    d.arrow((160, 70), (198, 70))
+    d.arrow((370, 70), (408, 70))
+    d.arrow((485, 100), (485, 176))
+    d.text(494, 128, "GenerateRequest", size=12, soft=True)
+    d.arrow((410, 200), (372, 200))
+    d.arrow((370, 222), (408, 222))
+    d.arrow((455, 238), (300, 316))
+    d.text(250, 270, "StepPlan", size=12, soft=True)
+    d.arrow((370, 348), (408, 348))
+    d.arrow((560, 348), (598, 348))
+    d.arrow((710, 348), (738, 348))
+    d.arrow((795, 318), (780, 240))
+    d.text(700, 270, "StepResult", size=12, soft=True)
+    d.arrow((690, 208), (562, 208), words="next step")
+    d.arrow((770, 178), (770, 102))
+    d.text(778, 128, "tokens", size=12, soft=True)
+    d.text(
+        10,
+        418,
+        "Steps of the engine repeat until the answer ends; each serves every sequence that is under way.",
+        size=12,
+        soft=True,
+    )
+    return d
+
+
+def pages() -> Drawing:
+    d = Drawing(860, 400)
+    d.text(10, 24, "the prefix tree (one root for each salt)", bold=True)
+    d.box(250, 36, 80, 26)
+    d.text(290, 54, "root", anchor="middle")
+    d.box(120, 96, 150, 30, "c")
+    d.text(195, 116, "system prompt: 4, 9", anchor="middle", size=12)
+    d.box(340, 96, 130, 30, "d")
+    d.text(405, 116, "old chat: 2, 7", anchor="middle", size=12)
+    d.box(30, 160, 130, 30, "c")
+    d.text(95, 180, "question A: 5", anchor="middle", size=12)
+    d.box(230, 160, 130, 30, "c")
+    d.text(295, 180, "question B: 11", anchor="middle", size=12)
+    for start, end in (
+        ((270, 62), (200, 94)),
+        ((310, 62), (400, 94)),
+        ((170, 126), (100, 158)),
+        ((220, 126), (290, 158)),
+    ):
+        d.arrow(start, end)
+    d.text(520, 60, "held: a running sequence uses it", size=12, soft=True)
+    d.box(496, 48, 16, 16, "c")
+    d.text(520, 86, "idle: kept for reuse, evicted oldest first", size=12, soft=True)
+    d.box(496, 74, 16, 16, "d")
+    d.text(520, 112, "private: partial, or not computed yet", size=12, soft=True)
+    d.box(496, 100, 16, 16, "b")
+    d.text(520, 138, "free", size=12, soft=True)
+    d.box(496, 126, 16, 16, "group")
+    d.text(10, 236, "two sequences and their page tables", bold=True)
+    for row, (name, table) in enumerate((("A", (4, 9, 5, 6)), ("B", (4, 9, 11, 8, 3)))):
+        y = 250 + row * 42
+        d.text(14, y + 20, name, bold=True)
+        for column, page in enumerate(table):
+            d.box(40 + column * 66, y, 60, 30, "b" if page in (6, 8, 3) else "c")
+            d.text(70 + column * 66, y + 20, f"page {page}", anchor="middle", size=12)
+    d.text(400, 270, "shared pages first: they are in the tree, and computed once;", size=12, soft=True)
+    d.text(
+        400, 288, "then private ones, which become part of the tree when they are full", size=12, soft=True
+    )
+    d.text(10, 356, "memory", bold=True)
+    colours = {4: "c", 9: "c", 5: "c", 11: "c", 2: "d", 7: "d", 6: "b", 8: "b", 3: "b"}
+    for page in range(14):
+        d.box(76 + page * 55, 338, 50, 30, colours.get(page, "group"))
+        d.text(101 + page * 55, 358, str(page), anchor="middle", size=12)
+    d.text(
+        76,
+        390,
+        "Every page is free, in the tree, or private to one sequence. Neighbours in a table may be apart.",
+        size=12,
+        soft=True,
+    )
+    return d
+
+
+def tiles() -> Drawing:
+    d = Drawing(860, 400)
+    d.text(10, 24, "packed weights (bfloat16)", bold=True)
+    d.text(10, 44, "a block is 32 columns; it is read from end to end", size=12, soft=True)
+    for block in range(3):
+        for step in range(4):
+            x, y = 10 + block * 110, 60 + step * 48
+            for half in range(2):
+                d.box(x + half * 48, y, 46, 44, "a" if (block, step) != (0, 0) else "b")
+        d.text(57 + block * 110, 270, f"block {block}", anchor="middle", size=12, soft=True)
+    d.text(352, 88, "k 0..31", size=12, soft=True)
+    d.text(352, 136, "k 32..63", size=12, soft=True)
+    d.text(352, 184, "...", size=12, soft=True)
+    d.text(10, 300, "one step: two tiles of 1 KB,", size=12, soft=True)
+    d.text(10, 317, "16 pairs of k x 16 columns each", size=12, soft=True)
+    d.text(460, 24, "the inner loop (AMX)", bold=True)
+    d.text(460, 44, "16 rows x 32 columns, 32 k at a time", size=12, soft=True)
+    d.box(630, 64, 90, 62, "b")
+    d.box(724, 64, 90, 62, "b")
+    d.text(675, 92, "left", anchor="middle", size=12)
+    d.text(769, 92, "right", anchor="middle", size=12)
+    d.text(722, 144, "weights: both pass through tile 2", anchor="middle", size=12, soft=True)
+    d.box(500, 166, 110, 70, "d")
+    d.text(555, 198, "tile 0", anchor="middle", size=12)
+    d.text(555, 216, "x, 16 rows", anchor="middle", size=12, soft=True)
+    d.box(630, 166, 90, 70, "c")
+    d.box(724, 166, 90, 70, "c")
+    d.text(675, 198, "tile 4", anchor="middle", size=12)
+    d.text(769, 198, "tile 5", anchor="middle", size=12)
+    d.text(722, 254, "sums, float32", anchor="middle", size=12, soft=True)
+    d.card(
+        460,
+        284,
+        390,
+        "the law of the product",
+        "An element is summed over k from 0 upwards, by the same",
+        "instructions, for 1 row and for 512. More rows mean more",
+        "groups of 16, never another order.",
+    )
+    d.card(10, 336, 400, "why packed", "A tile load is 16 lines of 64 bytes that lie together.")
+    return d
+
+
+def files() -> dict[str, str]:
+    drawings = {"processes": processes, "request": request, "pages": pages, "tiles": tiles}
+    return {f"{name}.svg": draw().svg() for name, draw in drawings.items()}
+
+
+if __name__ == "__main__":
+    for name, svg in files().items():
+        (FOLDER / name).write_text(svg)
+        print(f"docs/assets/diagrams/{name}")

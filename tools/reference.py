@@ -1,0 +1,349 @@
+"""Write the pages of docs/ that follow from the code: `make reference` runs it.
+
+Options come from their definitions, commands from their parsers, the Python API from its source. A test
+compares the pages with what this script would write, so that they cannot go stale. reference/http.md is
+written by hand; `http_fields` says what its tables must list.
+"""
+
+import argparse
+import ast
+import contextlib
+import inspect
+import io
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pydantic
+
+from octavo.cli.flags import SAMPLING_FLAGS
+from octavo.cli.main import build_parser
+from octavo.config import EngineOptions, Group, Options, OptionSpec, ServerOptions, format_size, option_specs
+from octavo.frontend.intake import NUMBERS, Limits, whole_numbers
+from octavo.frontend.output import Choice, RequestOutput, StreamDelta
+from octavo.llm import LLM, StepUpdate
+from octavo.protocol import (
+    EngineFacts,
+    EngineStats,
+    GrammarKind,
+    GrammarSpec,
+    PrefillChunk,
+    SamplingParams,
+    Timings,
+    TokenLogprob,
+)
+from octavo.server.schema import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+
+DOCS = Path(__file__).parents[1] / "docs"
+MADE = (
+    "<!-- Made by tools/reference.py: change the code that this tells of, then run `make reference`. -->\n\n"
+)
+MEMORY_OPTIONS = ("max_body",)  # whose defaults are numbers of bytes
+NO_BOUND = Limits(vocab_size=1 << 31, max_model_len=1 << 31)
+
+ABOUT_OPTIONS = """\
+# Options
+
+Every option is defined once. For the commands it is a flag, a variable, or a line of the YAML file of
+`--config`, in this order of precedence: `--page-size 64`, `OCTAVO_PAGE_SIZE=64`, `page_size: 64`. For Python,
+an option of the engine is a keyword: `LLM(..., page_size=64)`. The value `none` stands for no value, and an
+empty variable counts as unset. `octavo config show` prints every option, its value and where it came from.
+
+## Options of the engine
+
+For every command that loads a model, and for `LLM`.
+"""
+ABOUT_COMMANDS = """\
+# Commands
+
+`octavo COMMAND --help` says the same in a terminal. Exit codes: 0 done, 1 failed, 2 used wrongly, 130
+interrupted.
+"""
+ABOUT_DECISIONS = """\
+# Decisions
+
+Why things are as they are: the context, what else was possible, the choice, and what follows from it. One
+page each; a decision that is overturned gets a new page, and the old one says so.
+"""
+ABOUT_DEFAULTS = """\
+What a checkpoint's `generation_config.json` recommends is `LLM.default_params`: it holds where no
+`SamplingParams` are given, and only there.
+"""
+
+
+def pages() -> dict[str, str]:
+    """What each file of docs/ should hold."""
+    return {
+        "reference/options.md": MADE + options_page(),
+        "reference/commands.md": MADE + commands_page(),
+        "reference/python.md": MADE + python_page(),
+        "decisions/index.md": MADE + decisions_page(),
+    }
+
+
+# -- options -----------------------------------------------------------------------------------------------
+
+
+def options_page() -> str:
+    return "\n".join(
+        (
+            ABOUT_OPTIONS,
+            *_option_groups(EngineOptions),
+            "## Options of the server\n",
+            "For `octavo serve`, beside those of the engine.\n",
+            *_option_groups(ServerOptions),
+        )
+    )
+
+
+def _option_groups(kind: type[Options]) -> Iterator[str]:
+    specs = option_specs(kind)
+    for group in dict.fromkeys(spec.group for spec in specs):
+        heading = (
+            f"{group.capitalize()} of the server" if _is_in_both(group) and kind is ServerOptions else group
+        )
+        yield f"### {heading[0].upper()}{heading[1:]}\n"
+        rows = [_option_row(spec) for spec in specs if spec.group is group]
+        yield table(("option", "default", "takes", "meaning"), rows)
+
+
+def _is_in_both(group: Group) -> bool:
+    return all(
+        any(spec.group is group for spec in option_specs(kind)) for kind in (EngineOptions, ServerOptions)
+    )
+
+
+def _option_row(spec: OptionSpec) -> tuple[str, ...]:
+    flags = f"`{spec.flag}`, `--no-{spec.flag[2:]}`" if spec.is_switch else f"`{spec.flag}`"
+    return f"{flags}<br>`{spec.variable}`", _default(spec), spec.allowed, spec.description
+
+
+def _default(spec: OptionSpec) -> str:
+    if spec.default is None:
+        return "none"
+    if spec.is_switch:
+        return "on" if spec.default else "off"
+    return f"`{format_size(spec.default) if spec.name in MEMORY_OPTIONS else spec.default}`"
+
+
+# -- commands ----------------------------------------------------------------------------------------------
+
+
+def commands_page() -> str:
+    commands = list(leaf_parsers(build_parser()))
+    return "\n".join(
+        (
+            ABOUT_COMMANDS,
+            table(
+                ("command", ""),
+                [(f"[`{name}`](#{name.replace(' ', '-')})", short) for name, short, _ in commands],
+            ),
+            *(_command(name, parser) for name, _, parser in commands),
+        )
+    )
+
+
+def leaf_parsers(
+    parser: argparse.ArgumentParser, name: str = "octavo", short: str = ""
+) -> Iterator[tuple[str, str, argparse.ArgumentParser]]:
+    """Every command: its name, one line about it, and its parser with all arguments."""
+    groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    if not groups:
+        # A command adds its arguments when it is parsed; --help does that and nothing else.
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+            parser.parse_known_args(["--help"])
+        yield name, short, parser
+    for group in groups:
+        helps = {choice.dest: choice.help or "" for choice in group._choices_actions}
+        for command, child in group.choices.items():
+            yield from leaf_parsers(child, f"{name} {command}", helps[command])
+
+
+def _command(name: str, parser: argparse.ArgumentParser) -> str:
+    usage = (parser.usage or f"{name} [options]").removeprefix("usage: ")
+    parts = [f"## {name}\n", f"```text\n{usage}\n```\n", f"{parser.description}\n"]
+    own: list[tuple[str, ...]] = []
+    shared: list[str] = []
+    for group in parser._action_groups:
+        actions = [action for action in group._group_actions if not isinstance(action, argparse._HelpAction)]
+        if group.title in set(Group):
+            shared.append(str(group.title))
+        elif actions:
+            own += [(_argument(action), _help(action)) for action in actions]
+    if own:
+        parts.append(table(("argument", "meaning"), own))
+    if shared:
+        links = ", ".join(f"[{group}](options.md#{group})" for group in dict.fromkeys(shared))
+        parts.append(f"And all [options](options.md) of these groups: {links}.\n")
+    return "\n".join(parts)
+
+
+def _argument(action: argparse.Action) -> str:
+    if not action.option_strings:
+        return f"`{action.metavar or action.dest}`"
+    takes = "" if action.nargs == 0 or action.metavar in ("", None) else f" {action.metavar}"
+    return ", ".join(f"`{flag}{takes}`" for flag in action.option_strings)
+
+
+def _help(action: argparse.Action) -> str:
+    return (action.help or "").replace("%%", "%")
+
+
+# -- the Python API ----------------------------------------------------------------------------------------
+
+STRUCTS = (GrammarSpec, RequestOutput, Choice, StreamDelta, TokenLogprob, Timings, PrefillChunk, StepUpdate)
+
+
+def python_page() -> str:
+    helps = {flag.field: flag.help for flag in SAMPLING_FLAGS}
+    return "\n".join(
+        (
+            "# Python API\n",
+            "`from octavo import LLM, SamplingParams`. Everything here is typed; `octavo` has a `py.typed`.",
+            "[Offline batches](../offline.md) shows it in use.\n",
+            "## LLM\n",
+            f"{inspect.getdoc(LLM)}\n",
+            *_methods(LLM),
+            "## SamplingParams\n",
+            f"{inspect.getdoc(SamplingParams)}\n",
+            table(("field", "type", "default", "meaning"), _fields(SamplingParams, helps)),
+            ABOUT_DEFAULTS,
+            "## What comes back\n",
+            *(_struct(kind) for kind in STRUCTS),
+            "### GrammarKind\n",
+            table(
+                ("kind", "meaning"),
+                [(f"`{kind.value}`", _comments(GrammarKind)[kind.name]) for kind in GrammarKind],
+            ),
+            "## What an engine says of itself\n",
+            _struct(EngineFacts),
+            _struct(EngineStats),
+        )
+    )
+
+
+def _methods(owner: type) -> Iterator[str]:
+    tree = ast.parse(inspect.getsource(owner))
+    lines = inspect.getsource(owner).splitlines()
+    (body,) = (node.body for node in tree.body if isinstance(node, ast.ClassDef))
+    for node in body:
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        is_public = not node.name.startswith("_") or node.name == "__init__"
+        if not is_public:
+            continue
+        is_property = any(isinstance(one, ast.Name) and one.id == "property" for one in node.decorator_list)
+        head = textwrap.dedent("\n".join(lines[node.lineno - 1 : node.body[0].lineno - 1]))
+        name = owner.__name__ if node.name == "__init__" else node.name
+        yield f"### {name}\n"
+        yield f"```python\n{'@property' + chr(10) if is_property else ''}{head.removesuffix(':')}\n```\n"
+        words = ast.get_docstring(node)
+        if words:
+            yield f"{words}\n"
+
+
+def _struct(kind: type) -> str:
+    words = kind.__dict__.get("__doc__") and inspect.getdoc(kind)  # its own, not that of its base
+    return (
+        f"### {kind.__name__}\n\n"
+        + (f"{words}\n\n" if words else "")
+        + table(("field", "type", "default", "meaning"), _fields(kind, {}))
+    )
+
+
+def _fields(kind: type, helps: Mapping[str, str]) -> list[tuple[str, ...]]:
+    comments = _comments(kind)
+    rows: list[tuple[str, ...]] = []
+    for node in _body(kind):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            name = node.target.id
+            default = "" if node.value is None else f"`{ast.unparse(node.value)}`"
+            meaning = helps.get(name) or comments.get(name, "")
+            rows.append((f"`{name}`", f"`{ast.unparse(node.annotation)}`", default, meaning))
+    return rows
+
+
+def _body(kind: type) -> list[ast.stmt]:
+    (owner,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(owner, ast.ClassDef)
+    return owner.body
+
+
+def _comments(kind: type) -> dict[str, str]:
+    """What is written behind the fields of a class, by field."""
+    found = {}
+    for line in inspect.getsource(kind).splitlines():
+        field, mark, comment = line.partition("  # ")
+        if mark:
+            found[field.strip().partition(":")[0].partition(" ")[0]] = comment
+    return found
+
+
+# -- the HTTP API ------------------------------------------------------------------------------------------
+
+
+def http_fields() -> dict[str, dict[str, str]]:
+    """By request, every field and what it takes: the first two columns of the tables in reference/http.md."""
+    kinds = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
+    return {kind.__name__: {name: _taken(kind, name) for name in _wire_names(kind)} for kind in kinds}
+
+
+def _wire_names(kind: type[pydantic.BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in kind.model_fields.items()]
+
+
+def _taken(kind: type[pydantic.BaseModel], name: str) -> str:
+    schema = kind.model_json_schema()
+    words = " or ".join(dict.fromkeys(_words(schema["properties"][name], schema.get("$defs", {}))))
+    bounds: Mapping[str, tuple[float, float]] = {**NUMBERS, **whole_numbers(NO_BOUND)}
+    like = {"top_logprobs": "logprobs", "max_completion_tokens": "max_tokens"}
+    low, high = bounds.get(like.get(name, name), (None, None))
+    if low is None or words in ("true or false", "anything"):
+        return words
+    if high is not None and high >= 1 << 31:
+        return f"{words}, from {low:g}" if low >= 0 else words
+    return f"{words}, {low:g} to {high:g}"
+
+
+def _words(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Iterable[str]:
+    if "anyOf" in schema:
+        for part in schema["anyOf"]:
+            if part.get("type") != "null":
+                yield from _words(part, definitions)
+    elif "$ref" in schema:
+        yield from _words(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+    elif "enum" in schema:
+        yield from (f'`"{value}"`' for value in schema["enum"])
+    elif schema.get("type") == "array":
+        yield "list"
+    else:
+        names = {"string": "text", "integer": "whole number", "boolean": "true or false"}
+        yield names.get(schema.get("type", "anything"), schema.get("type", "anything"))
+
+
+# -- decisions ---------------------------------------------------------------------------------------------
+
+
+def decisions_page() -> str:
+    rows = []
+    for path in sorted(DOCS.glob("decisions/0*.md")):
+        heading = path.read_text().partition("\n")[0]
+        title = re.sub(r"^# \d+[.:] ", "", heading)
+        rows.append((f"[{int(path.name[:4])}]({path.name})", title))
+    return ABOUT_DECISIONS + "\n" + table(("", ""), rows)
+
+
+# -- Markdown ----------------------------------------------------------------------------------------------
+
+
+def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+if __name__ == "__main__":
+    for name, text in pages().items():
+        (DOCS / name).write_text(text)
+        print(f"docs/{name}: {len(text.splitlines())} lines")
