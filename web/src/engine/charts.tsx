@@ -23,7 +23,9 @@ interface ChartProps {
 }
 
 const HEIGHT = 150;
-const SHOWN_SECONDS = 120;
+const LONGEST_SECONDS = 120;
+const SHORTEST_SECONDS = 30;
+const TICK_SECONDS = [5, 10, 15, 30, 60];
 
 const THROUGHPUT: readonly Line[] = [
   { label: "answers", colour: "accent", of: (sample) => sample.generated },
@@ -73,7 +75,7 @@ function Chart({ title, lines, samples, shown, theme }: ChartProps) {
   }, [isDark, lines, shown]);
 
   useEffect(() => {
-    const recent = samples.filter((sample) => sample.time > (samples.at(-1)?.time ?? 0) - SHOWN_SECONDS);
+    const recent = samples.filter((sample) => sample.time > (samples.at(-1)?.time ?? 0) - LONGEST_SECONDS);
     const values = lines.map((line) => recent.map(line.of));
     plot.current?.setData([recent.map((sample) => sample.time), ...values]);
   }, [samples, isDark, lines]);
@@ -110,11 +112,11 @@ function optionsFor(lines: readonly Line[], shown: (value: number) => string, wi
     cursor: { show: false },
     padding: [8, 8, 0, 0],
     scales: {
-      x: { time: false, range: (_, __, latest) => [(latest ?? 0) - SHOWN_SECONDS, latest ?? 0] },
+      x: { time: false, range: (_, first, latest) => timesShown(first ?? 0, latest ?? 0) },
       y: { range: (_, __, most) => [0, most > 0 ? most * 1.15 : 1] },
     },
     axes: [
-      { ...axis, size: 22, space: 60, values: (plot, ticks) => ticks.map((tick) => agoInWords(tick, plot.scales.x?.max ?? 0)) },
+      { ...axis, size: 22, splits: (_, __, first, latest) => ticksOf(first, latest), values: (plot, ticks) => ticks.map((tick) => agoInWords(tick, plot.scales.x?.max ?? 0)) },
       { ...axis, size: 56, space: 34, values: (_, ticks) => ticks.map(shown) },
     ],
     series: [
@@ -124,7 +126,17 @@ function optionsFor(lines: readonly Line[], shown: (value: number) => string, wi
   };
 }
 
+/** As much as there is, but neither a moment nor an hour. */
+function timesShown(first: number, latest: number): [number, number] {
+  return [Math.min(latest - SHORTEST_SECONDS, Math.max(first, latest - LONGEST_SECONDS)), latest];
+}
+
+/** Round numbers of seconds before now. */
+function ticksOf(first: number, latest: number): number[] {
+  const every = TICK_SECONDS.find((seconds) => (latest - first) / seconds <= 4) ?? 60;
+  return Array.from({ length: Math.floor((latest - first) / every) }, (_, index) => latest - (index + 1) * every).reverse();
+}
+
 function agoInWords(time: number, now: number): string {
-  const seconds = Math.round(now - time);
-  return seconds <= 0 ? "now" : `−${seconds} s`;
+  return `−${Math.round(now - time)} s`;
 }

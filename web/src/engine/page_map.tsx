@@ -7,7 +7,7 @@ import type { ThemeChoice } from "../parts/theme";
 import { count, counted, shortId } from "../parts/words";
 
 const MOST_HEIGHT = 240;
-const LARGEST_CELL = 18;
+const LARGEST_CELL = 22;
 const SMALLEST_CELL = 3;
 
 export interface PageCounts {

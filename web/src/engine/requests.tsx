@@ -16,7 +16,7 @@ export function Running({ sequences, theme }: { sequences: readonly RunningSeque
       {sequences.length === 0 ? (
         <p class="empty">Nobody is asking. Ask something in the playground, or send requests to the API.</p>
       ) : (
-        <div class="scrolls" tabIndex={0} role="region" aria-labelledby="running-title">
+        <div class="scrolls tall" tabIndex={0} role="region" aria-labelledby="running-title">
           <table>
             <thead>
               <tr>
@@ -96,7 +96,7 @@ export function Finished({ finished, fingerprint }: { finished: readonly Finishe
       {finished.length === 0 ? (
         <p class="empty">Requests that end while you look appear here, each with its explanation.</p>
       ) : (
-        <ul class="plain finished">
+        <ul class="plain finished tall" tabIndex={0} aria-labelledby="finished-title">
           {finished.map((request) => (
             <li key={request.request_id}>
               <FinishedRow request={request} fingerprint={fingerprint} />

@@ -41,7 +41,7 @@ function drawTimeline(
 ): void {
   const layout = layoutFor(steps, size.width);
   drawAxis(context, layout, size, palette);
-  const longest = steps.reduce((most, step) => Math.max(most, step.seconds), 1e-9);
+  const longest = steps.reduce((most, step) => Math.max(most, step.seconds), 1e-6);
   const gap = layout.columnWidth >= 4 ? 1 : 0;
   steps.forEach((step, index) => {
     const left = columnLeft(index, steps, layout);
@@ -55,7 +55,7 @@ function drawTimeline(
   context.fillStyle = palette.muted;
   context.font = "11px system-ui, sans-serif";
   context.textAlign = "left";
-  context.fillText(`${duration(longest)} the longest`, AXIS_WIDTH + 2, 10);
+  context.fillText(`longest: ${duration(longest)}`, AXIS_WIDTH + 2, 10);
 }
 
 function drawAxis(context: CanvasRenderingContext2D, layout: Layout, size: Size, palette: Palette): void {

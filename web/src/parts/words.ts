@@ -10,6 +10,7 @@ export function counted(value: number, one: string, many = `${one}s`): string {
 
 export function duration(seconds: number | null | undefined): string {
   if (seconds === null || seconds === undefined) return "–";
+  if (seconds === 0) return "0 ms";
   if (seconds < 0.0995) return `${(seconds * 1000).toFixed(seconds < 0.00995 ? 1 : 0)} ms`;
   if (seconds < 0.9995) return `${Math.round(seconds * 1000)} ms`;
   if (seconds < 120) return `${seconds.toFixed(seconds < 10 ? 2 : 1)} s`;

@@ -174,7 +174,7 @@ function Afterword({ exchange, turn, session }: ExchangeProps) {
       </div>
       {explanation && (
         <details>
-          <summary>Why it took so long, and how to have it again</summary>
+          <summary>Where the time went, and how to have it again</summary>
           <ExplanationView explanation={explanation} fingerprint={fingerprint} />
         </details>
       )}

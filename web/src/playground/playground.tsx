@@ -85,7 +85,7 @@ function Composer({ session }: { session: Session }) {
       {session.problem.value && <p class="failure" role="alert">{session.problem.value}</p>}
       <div class="composer-row">
         <textarea ref={box} rows={1} value={draft} aria-label={isChat ? "Message" : "Prompt"}
-          placeholder={isChat ? "Message. Enter sends, Shift+Enter starts a new line." : "A text to go on with."}
+          placeholder={isChat ? "Write a message" : "Write a text for the model to go on with"}
           onInput={(event) => (session.draft.value = event.currentTarget.value)} onKeyDown={byKey} />
         {isRunning ? (
           <button type="button" class="primary stop" onClick={() => session.stop()}>Stop</button>
@@ -93,6 +93,7 @@ function Composer({ session }: { session: Session }) {
           <button type="submit" class="primary" disabled={draft.trim() === ""}>Send</button>
         )}
       </div>
+      <p class="keys small muted">Enter sends, Shift+Enter begins a new line, Escape stops the answer.</p>
       <p class="hidden" role="status">{session.news.value}</p>
     </form>
   );
