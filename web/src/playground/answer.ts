@@ -1,6 +1,6 @@
 // An answer as it grows, chunk by chunk. Values, never changed in place.
 
-import type { ChatChoiceChunk, Chunk, CompletionChoiceChunk, Explanation, Usage } from "../api/types";
+import type { ChatChoiceChunk, ChatLogprob, Chunk, CompletionChoiceChunk, Explanation, Usage } from "../api/types";
 
 export interface Alternative {
   text: string;
@@ -53,10 +53,10 @@ function emptyChoice(index: number): Choice {
 }
 
 function afterChat(choice: Choice, piece: ChatChoiceChunk): Choice {
-  const tokens = (piece.logprobs?.content ?? []).map(({ token, logprob, top_logprobs }) => ({
-    text: token,
+  const tokens = (piece.logprobs?.content ?? []).map(({ token, bytes, logprob, top_logprobs }) => ({
+    text: wordOf({ token, bytes }),
     logprob,
-    alternatives: top_logprobs.map((other) => ({ text: other.token, logprob: other.logprob })),
+    alternatives: top_logprobs.map((other) => ({ text: wordOf(other), logprob: other.logprob })),
   }));
   const text = choice.text + (piece.delta.content ?? "");
   const reasoning = choice.reasoning + (piece.delta.reasoning_content ?? "");
@@ -71,10 +71,16 @@ function afterChat(choice: Choice, piece: ChatChoiceChunk): Choice {
   };
 }
 
+/** A token that is no text by itself is shown as its bytes, so that two of them stay different. */
+function wordOf({ token, bytes }: Pick<ChatLogprob, "token" | "bytes">): string {
+  if (!token.includes("\ufffd")) return token;
+  return bytes.map((byte) => `\\x${byte.toString(16).padStart(2, "0")}`).join("");
+}
+
 function afterCompletion(choice: Choice, piece: CompletionChoiceChunk): Choice {
   const { logprobs } = piece;
   const tokens = (logprobs?.tokens ?? []).map((text, index) => ({
-    text,
+    text: withoutPrefix(text),
     logprob: logprobs?.token_logprobs[index] ?? 0,
     alternatives: ranked(logprobs?.top_logprobs[index] ?? {}),
   }));
@@ -86,8 +92,16 @@ function afterCompletion(choice: Choice, piece: CompletionChoiceChunk): Choice {
   };
 }
 
+/** Completions write bytes themselves, with a word before them. */
+function withoutPrefix(text: string): string {
+  return text.replace(/^bytes:(?=\\x)/, "");
+}
+
 function ranked(logprobs: Record<string, number>): Alternative[] {
-  const entries = Object.entries(logprobs).map(([text, logprob]) => ({ text, logprob }));
+  const entries = Object.entries(logprobs).map(([text, logprob]) => ({
+    text: withoutPrefix(text),
+    logprob,
+  }));
   return entries.sort((one, other) => other.logprob - one.logprob);
 }
 

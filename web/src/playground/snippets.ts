@@ -3,7 +3,11 @@
 import { withSeed } from "../api/wire";
 import type { Asked } from "./settings";
 
-const EXTENSIONS = ["top_k", "min_p", "repetition_penalty"];
+// Fields that OpenAI's client has no argument for.
+const EXTENSIONS = {
+  chat: ["top_k", "min_p", "repetition_penalty"],
+  completions: ["top_k", "min_p", "repetition_penalty", "response_format"],
+};
 
 export function asCurl(asked: Asked, origin: string, hasKey: boolean): string {
   const lines = [
@@ -18,7 +22,9 @@ export function asCurl(asked: Asked, origin: string, hasKey: boolean): string {
 export function asPython(asked: Asked, origin: string, hasKey: boolean): string {
   const own: [string, unknown][] = [];
   const extra: [string, unknown][] = [];
-  for (const entry of Object.entries(asked.body)) (EXTENSIONS.includes(entry[0]) ? extra : own).push(entry);
+  for (const [name, value] of Object.entries(asked.body)) {
+    (EXTENSIONS[asked.mode].includes(name) ? extra : own).push([name, value]);
+  }
   const isChat = asked.mode === "chat";
   const call = isChat ? "client.chat.completions.create" : "client.completions.create";
   const text = isChat ? "chunk.choices[0].delta.content" : "chunk.choices[0].text";
