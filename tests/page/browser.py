@@ -27,7 +27,9 @@ document.addEventListener("securitypolicyviolation", (event) => {
 @contextmanager
 def launched() -> Iterator[Any]:
     """Chromium as the system has it; nothing is downloaded."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
+    sync_api = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed: pip install playwright"
+    )
     path = os.environ.get("OCTAVO_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
     if path is None:
         pytest.skip("no Chromium found: install it (Debian: apt-get install chromium) or set OCTAVO_CHROMIUM")
@@ -52,12 +54,16 @@ class Seen:
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on(
             "console",
-            lambda message: self.errors.append(message.text) if message.type in ("error", "warning") else None,
+            lambda message: (
+                self.errors.append(message.text) if message.type in ("error", "warning") else None
+            ),
         )
 
     def check(self, page: Any, expected_status: int | None) -> None:
         """Nothing went elsewhere, nothing went wrong but what was meant to."""
-        elsewhere = [url for url in self.requests if "{0.scheme}://{0.netloc}".format(urlsplit(url)) != self.origin]
+        elsewhere = [
+            url for url in self.requests if "{0.scheme}://{0.netloc}".format(urlsplit(url)) != self.origin
+        ]
         assert not elsewhere
         assert page.evaluate("window.violations") == []
         told = f"responded with a status of {expected_status}"
@@ -66,14 +72,16 @@ class Seen:
 
 @contextmanager
 def opened(browser: Any, url: str, *, key: str | None, **context: Any) -> Iterator[Any]:
-    """A page in a fresh browser context, checked in the end. `page.expected_status` may be set by the test."""
+    """A page in a fresh browser context, checked in the end. A test may set `page.expected_status`."""
     options = {"viewport": {"width": 1280, "height": 800}, "reduced_motion": "reduce"} | context
     made = browser.new_context(permissions=["clipboard-read", "clipboard-write"], **options)
     made.set_default_timeout(15_000)
     try:
         made.add_init_script(REPORT_VIOLATIONS)
         if key is not None:
-            made.add_init_script(f"sessionStorage.getItem('octavo-key') ?? sessionStorage.setItem('octavo-key', '{key}')")
+            made.add_init_script(
+                f"sessionStorage.getItem('octavo-key') ?? sessionStorage.setItem('octavo-key', '{key}')"
+            )
         page = made.new_page()
         page.expected_status = None
         seen = Seen(url)

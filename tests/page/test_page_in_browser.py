@@ -29,6 +29,14 @@ KEY = "key-of-the-page"
 AUTHORIZED = {"authorization": f"Bearer {KEY}"}
 CHAT = "/v1/chat/completions"
 
+# How long the answer was, whenever it changed.
+RECORD_LENGTHS = """() => {
+  window.lengths = new Set();
+  const look = () => window.lengths.add(document.querySelector(".answer .text")?.textContent.length);
+  const everything = { subtree: true, childList: true, characterData: true };
+  new MutationObserver(look).observe(document.querySelector(".conversation"), everything);
+}"""
+
 Open = Callable[..., AbstractContextManager[Any]]
 
 
@@ -85,12 +93,13 @@ def test_a_chat_is_streamed_and_says_what_the_api_says(served: Server, open_page
     assert len(expected) > 5
     with open_page() as page:
         page.get_by_label("Show tokens").uncheck()
-        fill(page, system="Be brief.", frequency_penalty="0.3", **{name: str(value) for name, value in fields.items()})
-        page.evaluate(
-            """() => { window.lengths = new Set();
-            new MutationObserver(() => window.lengths.add(document.querySelector(".answer .text")?.textContent.length))
-              .observe(document.querySelector(".conversation"), {subtree: true, childList: true, characterData: true}) }"""
+        fill(
+            page,
+            system="Be brief.",
+            frequency_penalty="0.3",
+            **{name: str(value) for name, value in fields.items()},
         )
+        page.evaluate(RECORD_LENGTHS)
         ask(page, "hello")
         assert plain_text(page) == expected
         assert page.evaluate("window.lengths.size") > 3, "it came bit by bit"
@@ -102,7 +111,9 @@ def test_a_chat_is_streamed_and_says_what_the_api_says(served: Server, open_page
         assert plain_text(page) == continued["choices"][0]["message"]["content"]
 
 
-def test_each_token_shows_its_probability_and_what_else_might_have_come(served: Server, open_page: Open) -> None:
+def test_each_token_shows_its_probability_and_what_else_might_have_come(
+    served: Server, open_page: Open
+) -> None:
     body = {"messages": [{"role": "user", "content": "hello"}], "seed": 7, "max_tokens": 12}
     body |= {"logprobs": True, "top_logprobs": 4}
     told = served.post(CHAT, body, headers=AUTHORIZED).json()["choices"][0]["logprobs"]["content"]
@@ -144,10 +155,17 @@ def test_an_answer_can_be_had_again(open_page: Open) -> None:
 
 def test_a_completion_in_a_format_and_what_is_copied_gives_the_same(open_page: Open) -> None:
     kind = {"type": "string", "minLength": 6, "maxLength": 12}
-    schema = {"type": "object", "properties": {"it's": kind}, "required": ["it's"], "additionalProperties": False}
+    schema = {
+        "type": "object",
+        "properties": {"it's": kind},
+        "required": ["it's"],
+        "additionalProperties": False,
+    }
     with open_page() as page:
         page.get_by_text("Completion", exact=True).click()
-        fill(page, seed="18446744073709551615", max_tokens="200", repetition_penalty="1.1", stop="never comes")
+        fill(
+            page, seed="18446744073709551615", max_tokens="200", repetition_penalty="1.1", stop="never comes"
+        )
         page.get_by_label("Format of the answer").select_option("json_schema")
         page.get_by_label("JSON schema").fill("{")
         page.get_by_label("Prompt", exact=True).fill("a 'quoted' prompt")
@@ -238,7 +256,13 @@ def streams(url: str, number: int) -> Iterator[None]:
         with httpx.Client(base_url=url, headers=AUTHORIZED, timeout=60) as http:
             while not is_over.is_set():
                 question = "All of them begin with these words, so that they share pages. " * 2 + f"{client}"
-                body = {"prompt": question, "max_tokens": 250, "seed": client, "ignore_eos": True, "stream": True}
+                body = {
+                    "prompt": question,
+                    "max_tokens": 250,
+                    "seed": client,
+                    "ignore_eos": True,
+                    "stream": True,
+                }
                 with http.stream("POST", "/v1/completions", json=body) as answer:
                     for _ in answer.iter_lines():
                         if is_over.is_set():
@@ -294,12 +318,16 @@ def num_colours(canvas: Any) -> int:
 def test_the_engine_is_watched_only_while_somebody_looks(open_page: Open) -> None:
     with open_page() as page:
         opened_feeds: list[Any] = []
-        page.on("request", lambda request: opened_feeds.append(request) if "/octavo/view" in request.url else None)
+        page.on(
+            "request", lambda request: opened_feeds.append(request) if "/octavo/view" in request.url else None
+        )
         ask(page, "hello")
         assert opened_feeds == [], "not for the playground"
         page.get_by_role("link", name="Engine").click()
         page.get_by_text("live", exact=True).wait_for()
-        hide = "isHidden => { Object.defineProperty(document, 'hidden', {value: isHidden, configurable: true});"
+        hide = (
+            "isHidden => { Object.defineProperty(document, 'hidden', {value: isHidden, configurable: true});"
+        )
         hide += "document.dispatchEvent(new Event('visibilitychange')) }"
         with page.expect_event("requestfailed", lambda request: request == opened_feeds[0]):
             page.evaluate(hide, True)
@@ -332,7 +360,9 @@ def test_the_page_fits_a_phone(open_page: Open) -> None:
         for tab in ("Playground", "Engine"):
             page.get_by_role("link", name=tab).click()
             page.locator(".playground, .figures").wait_for()
-            assert page.evaluate("document.documentElement.scrollWidth") <= 360, f"{tab} is wider than the screen"
+            assert page.evaluate("document.documentElement.scrollWidth") <= 360, (
+                f"{tab} is wider than the screen"
+            )
 
 
 def test_the_colours_can_be_chosen(open_page: Open) -> None:

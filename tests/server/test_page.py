@@ -1,4 +1,4 @@
-"""The page as files: what is sent with them, what is not a file of it, and that they are what the sources say."""
+"""The page as files: what is sent with them, what is none of them, and that they are what the sources say."""
 
 import asyncio
 import filecmp
@@ -64,7 +64,9 @@ def test_anybody_may_load_the_page_and_nothing_else(tiny_model: ServedModel) -> 
     names = re.findall(r'(?:src|href)="/page/([^"]+)"', index.content.decode())
     assert {name.rpartition(".")[2] for name in names} == {"js", "css", "svg"}
     for name in names:
-        assert page_answer(tiny_model, f"/page/{name}", api_key="secret").content == (FOLDER / name).read_bytes()
+        assert (
+            page_answer(tiny_model, f"/page/{name}", api_key="secret").content == (FOLDER / name).read_bytes()
+        )
     for path in ("/v1/models", "/octavo/view", "/metrics", "/openapi.json"):
         assert page_answer(tiny_model, path, api_key="secret").status == 401
 
@@ -77,7 +79,9 @@ def test_the_page_says_what_it_may_do_and_how_long_it_is_valid(tiny_model: Serve
         assert headers["referrer-policy"] == "no-referrer"
         is_asset = name.startswith("assets/")
         assert headers["cache-control"] == ("public, max-age=31536000, immutable" if is_asset else "no-cache")
-        assert is_asset == bool(re.search(r"-[\w-]{8}\.\w+$", name)), "what is kept for ever has a hash in its name"
+        assert is_asset == bool(re.search(r"-[\w-]{8}\.\w+$", name)), (
+            "what is kept for ever has a hash in its name"
+        )
     assert page_answer(tiny_model, "/").headers["cache-control"] == "no-cache"
     allowed = dict(directive.split(" ", 1) for directive in POLICY.split("; "))
     assert allowed.pop("default-src") == "'none'"
@@ -152,7 +156,9 @@ def test_an_installed_octavo_has_the_page(tmp_path: Path) -> None:
     if python is None:
         pytest.skip("OCTAVO_TEST_PYTHON is not set: it names a Python with a plain install")
     program = "from octavo.server.page import FOLDER; print(FOLDER)"
-    done = subprocess.run([python, "-I", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [python, "-I", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
     installed = Path(done.stdout.strip())
     assert installed != FOLDER
     assert read_page(installed) == read_page()

@@ -2,7 +2,7 @@
 
 import type { EngineStats, FinishedRequest, Step, ViewEvent } from "../api/types";
 
-export const NUM_STEPS = 160;
+export const NUM_STEPS = 120;
 const NUM_FINISHED = 100;
 const NUM_SAMPLES = 1200; // five minutes at four a second
 const RATE_SECONDS = 1; // rates are means over so long

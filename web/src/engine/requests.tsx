@@ -31,7 +31,7 @@ export function Running({ sequences, theme }: { sequences: readonly RunningSeque
               </tr>
             </thead>
             <tbody>
-              {sequences.map((sequence) => (
+              {bySlot(sequences).map((sequence) => (
                 <RunningRow key={sequence.slot} sequence={sequence} isDark={theme.isDark.value} />
               ))}
             </tbody>
@@ -42,6 +42,11 @@ export function Running({ sequences, theme }: { sequences: readonly RunningSeque
   );
 }
 
+/** As the rows of the timeline. */
+function bySlot(sequences: readonly RunningSequence[]): RunningSequence[] {
+  return sequences.toSorted((one, other) => one.slot - other.slot);
+}
+
 function RunningRow({ sequence, isDark }: { sequence: RunningSequence; isDark: boolean }) {
   const share = sequence.num_computed / Math.max(1, sequence.num_tokens);
   return (
@@ -50,7 +55,7 @@ function RunningRow({ sequence, isDark }: { sequence: RunningSequence; isDark: b
         <span class="swatch" aria-hidden="true" style={{ background: slotColour(sequence.slot, isDark) }} /> {sequence.slot}
       </td>
       <td>
-        <code title={sequence.request_id}>{shortId(sequence.request_id)}</code>
+        <code title={sequence.request_id}>{shortId(nameOf(sequence.request_id))}</code>
         {sequence.choice > 0 && ` #${sequence.choice + 1}`}
       </td>
       <td class="number">{count(sequence.num_prompt)}</td>
@@ -70,6 +75,11 @@ function RunningRow({ sequence, isDark }: { sequence: RunningSequence; isDark: b
   );
 }
 
+/** As the client knows it: the engine adds which of its prompts it is, and mostly there is one. */
+function nameOf(id: string): string {
+  return id.replace(/-0$/, "");
+}
+
 export function Waiting({ waiting, total }: { waiting: readonly WaitingSequence[]; total: number }) {
   if (total === 0) return null;
   return (
@@ -78,7 +88,7 @@ export function Waiting({ waiting, total }: { waiting: readonly WaitingSequence[
       <ul class="plain">
         {waiting.slice(0, MOST_WAITING_SHOWN).map((one) => (
           <li key={`${one.request_id}/${one.choice}`}>
-            <code title={one.request_id}>{shortId(one.request_id)}</code> {counted(one.num_prompt, "prompt token")}, for{" "}
+            <code title={one.request_id}>{shortId(nameOf(one.request_id))}</code> {counted(one.num_prompt, "prompt token")}, for{" "}
             {duration(one.seconds_waiting)}
             {one.preemptions > 0 && `, ${counted(one.preemptions, "preemption")}`}
           </li>
@@ -114,7 +124,7 @@ function FinishedRow({ request, fingerprint }: { request: FinishedRequest; finge
   return (
     <details onToggle={(event) => setOpen(event.currentTarget.open)}>
       <summary>
-        <code title={request.request_id}>{shortId(request.request_id)}</code>
+        <code title={request.response_id ?? request.request_id}>{shortId(request.response_id ?? request.request_id)}</code>
         <span class={request.error ? "badge badge-bad" : "badge"}>{request.error ?? request.finish_reason ?? request.status}</span>
         <span>
           {count(request.prompt_tokens)} → {counted(request.completion_tokens, "token")}
@@ -127,11 +137,10 @@ function FinishedRow({ request, fingerprint }: { request: FinishedRequest; finge
       {isOpen && (
         <>
           <dl class="facts">
-            <div><dt>Request</dt><dd><code>{request.request_id}</code></dd></div>
+            <div><dt>Id in the log</dt><dd><code>{request.request_id}</code></dd></div>
             <div><dt>Endpoint</dt><dd>{request.route}, {request.stream ? "streamed" : "whole"}, status {request.status ?? "none"}</dd></div>
-            <div><dt>Queued</dt><dd>{duration(request.queue_seconds)}</dd></div>
             <div><dt>First token after</dt><dd>{duration(request.seconds_to_first_token)}</dd></div>
-            <div><dt>From the cache</dt><dd>{count(request.cached_tokens)} of {counted(request.prompt_tokens, "prompt token")}</dd></div>
+            {!request.octavo && <div><dt>Queued</dt><dd>{duration(request.queue_seconds)}</dd></div>}
           </dl>
           {request.octavo && <ExplanationView explanation={request.octavo} fingerprint={fingerprint} />}
         </>

@@ -14,7 +14,7 @@ interface NumberField {
 
 const MAIN_FIELDS: readonly NumberField[] = [
   { name: "temperature", label: "Temperature", title: "0: always the most probable token", step: "0.1", min: "0" },
-  { name: "max_tokens", label: "Most tokens", title: "Length at which the answer is cut", step: "1", min: "1" },
+  { name: "max_tokens", label: "Max tokens", title: "Length at which the answer is cut", step: "1", min: "1" },
   { name: "top_p", label: "Top p", title: "Only the most probable tokens that make up this share", step: "0.05", min: "0", max: "1" },
   { name: "top_k", label: "Top k", title: "Only so many tokens; 0: all", step: "1", min: "0" },
   { name: "min_p", label: "Min p", title: "Only tokens at least this probable, beside the best one", step: "0.05", min: "0", max: "1" },
