@@ -46,6 +46,7 @@ SAMPLES: Mapping[str, tuple[tuple[str, Any], ...]] = {
     "host": (("0.0.0.0", "0.0.0.0"), ("::1", "::1"), ("localhost", "localhost")),
     "port": (("0", 0), ("80", 80), ("65535", 65535)),
     "served_model_name": (("a", "a"), ("b/c", "b/c"), ("none", None)),
+    "page": (("false", False), ("no", False), ("1", True)),
     "grace": (("0", 0.0), ("2.5", 2.5), ("600", 600.0)),
     "log_format": (("json", "json"), ("json", "json"), ("json", "json")),
     "profile": (("a.json", "a.json"), ("b", "b"), ("none", None)),

@@ -18,6 +18,7 @@ class ServerOptions(Options, frozen=True):
     served_model_name: str | None = option(
         None, Group.SERVER, "name clients ask for (none: the name of the checkpoint)", min_length=1
     )
+    page: bool = option(True, Group.SERVER, "show a playground and the engine at work at /")
     grace: float = option(
         30.0, Group.SERVER, "seconds that answers under way have to finish after SIGTERM", ge=0, le=86400
     )

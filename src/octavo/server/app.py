@@ -9,12 +9,13 @@ from starlette.responses import Response
 
 import octavo
 from octavo.errors import OctavoError
-from octavo.server import chat, completions, metrics, models, probes, tokenize
+from octavo.server import chat, completions, metrics, models, probes, tokenize, view
 from octavo.server.auth import Keys, require_key
 from octavo.server.boundary import Boundary
 from octavo.server.errors import ApiError, as_api_error, error_response
 from octavo.server.hosts import Hosts
 from octavo.server.openapi import describe, failures
+from octavo.server.page import page_router
 from octavo.server.record import record_of
 from octavo.server.state import ServerState
 
@@ -33,8 +34,10 @@ def build_app(state: ServerState, keys: Keys) -> FastAPI:
     app.state.server = state
     app.state.keys = keys
     app.include_router(probes.router, responses=failures(421))
-    # Default deny: whatever is not a probe goes in here, behind the key.
-    routers = (chat.router, completions.router, models.router, tokenize.router, metrics.router)
+    if state.options.page:
+        app.include_router(page_router(), responses=failures(421))
+    # Default deny: whatever is neither a probe nor the page goes in here, behind the key.
+    routers = (chat.router, completions.router, models.router, tokenize.router, metrics.router, view.router)
     for router in (*routers, schema_router(app)):
         app.include_router(router, dependencies=[Depends(require_key)], responses=failures(401, 421, 500))
     app.add_exception_handler(OctavoError, _of_octavo)

@@ -84,11 +84,14 @@ class RunningServer:
         try:
             is_up = await self._started(service, stopping)
             if is_up:
-                logger.info("%s is ready at %s", self._model.name, self._url(listener))
+                logger.info("%s is ready at %s", self._model.name, self._url(listener) + "/v1")
+                if self._server_options.page:
+                    logger.info("playground and engine view: %s", self._url(listener) + "/")
                 await stopping.first.wait()
             state.is_draining = True
             await self._drained(state, stopping)
         finally:
+            state.feed.close()
             await service.close()
             http.should_exit = True
             http.force_exit = stopping.second.is_set()
@@ -146,7 +149,7 @@ class RunningServer:
     def _url(self, listener: socket.socket) -> str:
         scheme = "http" if self._server_options.tls_cert is None else "https"
         host, port = listener.getsockname()[:2]
-        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/v1"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def most_connections() -> int:

@@ -1,0 +1,107 @@
+"""A browser that looks at the page, and what it sees of it."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
+SERIOUS = ("serious", "critical")
+
+# Told by the browser itself: what the policy has stopped.
+REPORT_VIOLATIONS = """
+window.violations = [];
+document.addEventListener("securitypolicyviolation", (event) => {
+  window.violations.push(event.violatedDirective + " " + event.blockedURI);
+});
+"""
+
+
+@contextmanager
+def launched() -> Iterator[Any]:
+    """Chromium as the system has it; nothing is downloaded."""
+    sync_api = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed: pip install playwright"
+    )
+    path = os.environ.get("OCTAVO_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+    if path is None:
+        pytest.skip("no Chromium found: install it (Debian: apt-get install chromium) or set OCTAVO_CHROMIUM")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@dataclass
+class Seen:
+    """What happened while a page was open."""
+
+    origin: str
+    requests: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    def watch(self, page: Any) -> None:
+        page.on("request", lambda request: self.requests.append(request.url))
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on(
+            "console",
+            lambda message: (
+                self.errors.append(message.text) if message.type in ("error", "warning") else None
+            ),
+        )
+
+    def check(self, page: Any, expected_status: int | None) -> None:
+        """Nothing went elsewhere, nothing went wrong but what was meant to."""
+        elsewhere = [
+            url for url in self.requests if "{0.scheme}://{0.netloc}".format(urlsplit(url)) != self.origin
+        ]
+        assert not elsewhere
+        assert page.evaluate("window.violations") == []
+        told = f"responded with a status of {expected_status}"
+        assert [error for error in self.errors if expected_status is None or told not in error] == []
+
+
+@contextmanager
+def opened(browser: Any, url: str, *, key: str | None, **context: Any) -> Iterator[Any]:
+    """A page in a fresh browser context, checked in the end. A test may set `page.expected_status`."""
+    options = {"viewport": {"width": 1280, "height": 800}, "reduced_motion": "reduce"} | context
+    made = browser.new_context(permissions=["clipboard-read", "clipboard-write"], **options)
+    made.set_default_timeout(15_000)
+    try:
+        made.add_init_script(REPORT_VIOLATIONS)
+        if key is not None:
+            made.add_init_script(
+                f"sessionStorage.getItem('octavo-key') ?? sessionStorage.setItem('octavo-key', '{key}')"
+            )
+        page = made.new_page()
+        page.expected_status = None
+        seen = Seen(url)
+        seen.watch(page)
+        page.goto(f"{url}/")
+        yield page
+        seen.check(page, page.expected_status)
+    finally:
+        made.close()
+
+
+def serious_violations(page: Any) -> list[str]:
+    """What axe-core finds. The policy does not hold for what a debugger runs, so it can be put in."""
+    if not AXE.exists():
+        pytest.skip("axe-core is not installed: run `npm ci` in web/")
+    page.evaluate(AXE.read_text())
+    found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
+    return [
+        f"{one['id']}: {node['html'][:200]} {node['failureSummary']}"
+        for one in found
+        if one["impact"] in SERIOUS
+        for node in one["nodes"]
+    ]

@@ -1,0 +1,378 @@
+"""The page in Chromium, on a real server with the tiny model. In every test: no request to anybody else, no
+error in the console, nothing that the Content-Security-Policy had to stop.
+
+One module, so that the browser is closed when it ends: playwright keeps an event loop running in its thread.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from page.browser import launched, opened, serious_violations
+from server.process import Server
+
+pytestmark = pytest.mark.xdist_group("page")
+
+KEY = "key-of-the-page"
+AUTHORIZED = {"authorization": f"Bearer {KEY}"}
+CHAT = "/v1/chat/completions"
+
+# How long the answer was, whenever it changed.
+RECORD_LENGTHS = """() => {
+  window.lengths = new Set();
+  const look = () => window.lengths.add(document.querySelector(".answer .text")?.textContent.length);
+  const everything = { subtree: true, childList: true, characterData: true };
+  new MutationObserver(look).observe(document.querySelector(".conversation"), everything);
+}"""
+
+Open = Callable[..., AbstractContextManager[Any]]
+
+
+@pytest.fixture(scope="module")
+def served(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    flags = ("--kv-memory", "4MiB", "--served-model-name", "tiny", "--api-key", KEY)
+    running = Server(tmp_path_factory.mktemp("page"), tiny_checkpoint, *flags)
+    try:
+        yield running.wait_until_ready()
+        assert "Traceback" not in running.log, running.log
+    finally:
+        running.stop()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with launched() as found:
+        yield found
+
+
+@pytest.fixture
+def open_page(browser: Any, served: Server) -> Open:
+    return partial(opened, browser, served.url, key=KEY)
+
+
+def fill(page: Any, **settings: str) -> None:
+    if not page.get_by_label("Presence penalty").is_visible():
+        page.locator("summary", has_text="More").click()
+    for name, value in settings.items():
+        page.locator(f"[name={name}]").fill(value)
+
+
+def ask(page: Any, question: str, box: str = "Message") -> Any:
+    """The last answer, when it is complete."""
+    before = page.locator(".afterword").count()
+    page.get_by_label(box, exact=True).fill(question)
+    page.keyboard.press("Enter")
+    page.locator(".afterword").nth(before).wait_for()
+    return page.locator(".answer").last
+
+
+def plain_text(page: Any) -> str:
+    """Of the last answer, as text."""
+    page.get_by_label("Show tokens").uncheck()
+    text: str = page.locator(".answer").last.locator(".text").first.evaluate("element => element.textContent")
+    return text
+
+
+def test_a_chat_is_streamed_and_says_what_the_api_says(served: Server, open_page: Open) -> None:
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello"}]
+    fields = {"temperature": 0.8, "top_p": 0.9, "top_k": 40, "min_p": 0.01, "seed": 7, "max_tokens": 60}
+    body = {"messages": messages, "frequency_penalty": 0.3, **fields}
+    expected = served.post(CHAT, body, headers=AUTHORIZED).json()["choices"][0]["message"]["content"]
+    assert len(expected) > 5
+    with open_page() as page:
+        page.get_by_label("Show tokens").uncheck()
+        fill(
+            page,
+            system="Be brief.",
+            frequency_penalty="0.3",
+            **{name: str(value) for name, value in fields.items()},
+        )
+        page.evaluate(RECORD_LENGTHS)
+        ask(page, "hello")
+        assert plain_text(page) == expected
+        assert page.evaluate("window.lengths.size") > 3, "it came bit by bit"
+        assert "prompt tokens cached" in page.locator(".afterword").inner_text()
+        # The conversation goes on from there.
+        history = [*messages, {"role": "assistant", "content": expected}, {"role": "user", "content": "more"}]
+        continued = served.post(CHAT, body | {"messages": history}, headers=AUTHORIZED).json()
+        ask(page, "more")
+        assert plain_text(page) == continued["choices"][0]["message"]["content"]
+
+
+def test_each_token_shows_its_probability_and_what_else_might_have_come(
+    served: Server, open_page: Open
+) -> None:
+    body = {"messages": [{"role": "user", "content": "hello"}], "seed": 7, "max_tokens": 12}
+    body |= {"logprobs": True, "top_logprobs": 4}
+    told = served.post(CHAT, body, headers=AUTHORIZED).json()["choices"][0]["logprobs"]["content"]
+    with open_page() as page:
+        fill(page, seed="7", max_tokens="12", alternatives="4")
+        tokens = ask(page, "hello").get_by_role("listbox", name="Tokens of the answer")
+        assert tokens.get_by_role("option").count() == len(told)
+        tokens.focus()
+        page.keyboard.press("ArrowRight")
+        chosen = tokens.get_by_role("option", selected=True)
+        assert chosen.get_attribute("data-index") == "1"
+        assert tokens.get_attribute("aria-activedescendant") == chosen.get_attribute("id")
+        details = page.locator(".token-details")
+        assert f"log {told[1]['logprob']:.3f}" in details.inner_text()
+        others = {tuple(other["bytes"]) for other in (*told[1]["top_logprobs"], told[1])}
+        assert details.locator("li").count() == len(others)
+        assert details.locator("li.chosen").count() == 1
+        page.keyboard.press("Escape")
+        assert details.count() == 0
+        tokens.get_by_role("option").first.hover()
+        assert f"log {told[0]['logprob']:.3f}" in details.inner_text()
+
+
+def test_an_answer_can_be_had_again(open_page: Open) -> None:
+    """With a seed that the server has drawn: 63 bits, more than a number of JavaScript has."""
+    with open_page() as page:
+        fill(page, temperature="1.5", max_tokens="80", n="2")
+        bodies: list[str] = []
+        page.on("request", lambda request: bodies.append(request.post_data) if request.post_data else None)
+        ask(page, "surprise me")
+        page.get_by_role("button", name="Repeat with this seed").click()
+        page.get_by_text("Repeated: the same text, character for character").wait_for()
+        page.locator(".afterword summary").first.click()
+        seed = page.locator(".facts div", has_text="Seed").locator("dd").first.inner_text()
+        assert int(seed) >= 0
+        assert "seed" not in json.loads(bodies[0])
+        assert json.loads(bodies[1]) == {**json.loads(bodies[0]), "seed": int(seed)}
+
+
+def test_a_completion_in_a_format_and_what_is_copied_gives_the_same(open_page: Open) -> None:
+    kind = {"type": "string", "minLength": 6, "maxLength": 12}
+    schema = {
+        "type": "object",
+        "properties": {"it's": kind},
+        "required": ["it's"],
+        "additionalProperties": False,
+    }
+    with open_page() as page:
+        page.get_by_text("Completion", exact=True).click()
+        fill(
+            page, seed="18446744073709551615", max_tokens="200", repetition_penalty="1.1", stop="never comes"
+        )
+        page.get_by_label("Format of the answer").select_option("json_schema")
+        page.get_by_label("JSON schema").fill("{")
+        page.get_by_label("Prompt", exact=True).fill("a 'quoted' prompt")
+        page.keyboard.press("Enter")
+        page.get_by_text("The JSON schema is not JSON").wait_for()
+        page.get_by_label("JSON schema").fill(json.dumps(schema))
+        ask(page, "a 'quoted' prompt", "Prompt")
+        text = plain_text(page)
+        assert set(json.loads(text)) == {"it's"}
+        is_there = "start => navigator.clipboard.readText().then(text => text.startsWith(start))"
+        for label, start, command in (
+            ("Copy as Python", "import os", [sys.executable, "-c"]),
+            ("Copy as curl", "curl -sN", ["sh", "-c"]),
+        ):
+            page.get_by_role("button", name=label).click()
+            page.wait_for_function(is_there, arg=start)
+            program = page.evaluate("navigator.clipboard.readText()")
+            assert KEY not in program
+            environ = os.environ | {"OCTAVO_API_KEY": KEY}
+            done = subprocess.run(
+                [*command, program], env=environ, capture_output=True, text=True, timeout=60, check=True
+            )
+            assert said(done.stdout) == text
+
+
+def said(output: str) -> str:
+    """What a copied program prints is the answer, what a copied command prints are events."""
+    events = [line[6:] for line in output.splitlines() if line.startswith("data: {")]
+    return "".join(json.loads(event)["choices"][0]["text"] for event in events) if events else output[:-1]
+
+
+def test_an_answer_can_be_stopped(served: Server, open_page: Open) -> None:
+    with open_page() as page:
+        engine = served.engine_pid
+        assert engine is not None
+        os.kill(engine, signal.SIGSTOP)  # so that it does not end by itself
+        try:
+            page.get_by_label("Message", exact=True).fill("hello")
+            page.keyboard.press("Enter")
+            page.get_by_role("button", name="Stop").click()
+            page.get_by_text("Stopped ·").wait_for()
+        finally:
+            os.kill(engine, signal.SIGCONT)
+        ask(page, "hello again")
+        assert page.get_by_text("Stopped ·").count() == 1
+
+
+def test_errors_are_shown_in_the_servers_words(served: Server, open_page: Open) -> None:
+    body = {"messages": [{"role": "user", "content": "hello"}], "temperature": 1000}
+    words = served.post(CHAT, body, headers=AUTHORIZED).json()["error"]["message"]
+    with open_page() as page:
+        page.expected_status = 400
+        fill(page, temperature="1000")
+        ask(page, "hello")
+        alert = page.get_by_role("alert").inner_text()
+        assert words in alert
+        assert "field temperature" in alert
+        assert re.search(r"req_[0-9a-f]{24}", alert), "by which the log has it"
+
+
+def test_a_wrong_key_says_what_to_do(browser: Any, served: Server) -> None:
+    with opened(browser, served.url, key=None) as page:
+        page.expected_status = 401
+        page.get_by_text("This server wants an API key").wait_for()
+        page.get_by_label("API key", exact=True).last.fill("wrong ключ")
+        page.get_by_role("button", name="Use this key").click()
+        page.get_by_text("The server does not accept this API key").wait_for()
+        assert serious_violations(page) == []
+        page.get_by_role("link", name="Engine").click()
+        page.get_by_text("a valid API key is needed").wait_for()
+        page.get_by_label("API key", exact=True).last.fill(KEY)
+        page.get_by_role("button", name="Use this key").click()
+        page.get_by_text("live", exact=True).wait_for()
+        page.get_by_role("link", name="Playground").click()
+        ask(page, "hello")
+        page.reload()
+        page.get_by_text("This tab uses your API key").wait_for()
+        page.get_by_role("button", name="Forget the key").click()
+        assert page.evaluate("sessionStorage.length") == 0
+
+
+@contextmanager
+def streams(url: str, number: int) -> Iterator[None]:
+    """So many clients that ask again and again, and begin alike."""
+    is_over = threading.Event()
+
+    def ask_on(client: int) -> None:
+        with httpx.Client(base_url=url, headers=AUTHORIZED, timeout=60) as http:
+            while not is_over.is_set():
+                question = "All of them begin with these words, so that they share pages. " * 2 + f"{client}"
+                body = {
+                    "prompt": question,
+                    "max_tokens": 250,
+                    "seed": client,
+                    "ignore_eos": True,
+                    "stream": True,
+                }
+                with http.stream("POST", "/v1/completions", json=body) as answer:
+                    for _ in answer.iter_lines():
+                        if is_over.is_set():
+                            break
+
+    threads = [threading.Thread(target=ask_on, args=(client,)) for client in range(number)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join()
+
+
+def numbers_in(label: str | None) -> list[int]:
+    return [int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*", label or "")]
+
+
+def test_the_engine_view_shows_pages_steps_tree_and_requests(served: Server, open_page: Open) -> None:
+    with open_page() as page, streams(served.url, 4):
+        page.get_by_role("link", name="Engine").click()
+        page.get_by_text("live", exact=True).wait_for()
+        page.locator(".finished details").nth(3).wait_for()  # by now everybody was seen at work
+        numbers = numbers_in(page.get_by_role("img", name="Map of the KV cache").get_attribute("aria-label"))
+        total, _, free, idle, held, private = numbers
+        assert free + idle + held + private == total
+        assert held > 0, "the beginning that they share"
+        shown = numbers_in(page.get_by_role("img", name="Timeline").get_attribute("aria-label"))
+        steps, chunks, tokens, _ = shown
+        assert steps > 10
+        assert chunks >= 1
+        assert tokens > steps, "several answers in a step"
+        assert numbers_in(page.get_by_role("img", name="Prefix tree").get_attribute("aria-label"))[0] > 1
+        for name in ("Map of the KV cache", "Timeline", "Prefix tree"):
+            assert num_colours(page.get_by_role("img", name=name)) > 2, name
+        assert page.locator(".plot canvas").count() == 4
+        page.locator(".finished summary").first.click()
+        page.locator(".finished .time-bar").first.wait_for()
+        assert "Seed" in page.locator(".finished .explanation").first.inner_text()
+
+
+def num_colours(canvas: Any) -> int:
+    found: int = canvas.evaluate(
+        """canvas => { const pixels = new Uint32Array(
+             canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.buffer);
+           return new Set(pixels).size }"""
+    )
+    return found
+
+
+def test_the_engine_is_watched_only_while_somebody_looks(open_page: Open) -> None:
+    with open_page() as page:
+        opened_feeds: list[Any] = []
+        page.on(
+            "request", lambda request: opened_feeds.append(request) if "/octavo/view" in request.url else None
+        )
+        ask(page, "hello")
+        assert opened_feeds == [], "not for the playground"
+        page.get_by_role("link", name="Engine").click()
+        page.get_by_text("live", exact=True).wait_for()
+        hide = (
+            "isHidden => { Object.defineProperty(document, 'hidden', {value: isHidden, configurable: true});"
+        )
+        hide += "document.dispatchEvent(new Event('visibilitychange')) }"
+        with page.expect_event("requestfailed", lambda request: request == opened_feeds[0]):
+            page.evaluate(hide, True)
+        page.get_by_text("paused while hidden").wait_for()
+        page.evaluate(hide, False)
+        page.get_by_text("live", exact=True).wait_for()
+        assert len(opened_feeds) == 2
+        with page.expect_event("requestfailed", lambda request: request == opened_feeds[1]):
+            page.get_by_role("link", name="Playground").click()
+        assert len(opened_feeds) == 2
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_is_for_everybody(scheme: str, served: Server, open_page: Open) -> None:
+    """Both views in both colours: full of content, by axe-core."""
+    with open_page(color_scheme=scheme) as page:
+        fill(page, seed="3", max_tokens="40")
+        ask(page, "hello")
+        page.locator(".afterword summary").click()
+        assert serious_violations(page) == []
+        with streams(served.url, 2):
+            page.get_by_role("link", name="Engine").click()
+            page.locator(".finished summary").first.click()
+            page.locator(".finished .time-bar").first.wait_for()
+            assert serious_violations(page) == []
+
+
+def test_the_page_fits_a_phone(open_page: Open) -> None:
+    with open_page(viewport={"width": 360, "height": 740}, has_touch=True) as page:
+        for tab in ("Playground", "Engine"):
+            page.get_by_role("link", name=tab).click()
+            page.locator(".playground, .figures").wait_for()
+            assert page.evaluate("document.documentElement.scrollWidth") <= 360, (
+                f"{tab} is wider than the screen"
+            )
+
+
+def test_the_colours_can_be_chosen(open_page: Open) -> None:
+    background = "getComputedStyle(document.documentElement).backgroundColor"
+    with open_page(color_scheme="light") as page:
+        light = page.evaluate(background)
+        button = page.get_by_role("button", name="Colours")
+        button.click()
+        button.click()
+        assert page.evaluate(background) != light
+        page.reload()
+        assert "Dark" in (button.get_attribute("aria-label") or "")
+        assert page.evaluate(background) != light

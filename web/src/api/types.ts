@@ -1,0 +1,276 @@
+// What the server takes and says, as far as this page uses it. docs/server.md has the whole.
+
+/** Seeds have up to 64 bits, and numbers of JavaScript 53: so a seed is kept as the digits it was written with. */
+export type Seed = string;
+
+// -- errors and state ---------------------------------------------------------------------------------------
+
+export interface ApiErrorBody {
+  error: { message: string; type: string; param: string | null; code: string | null };
+}
+
+/** GET /readyz */
+export interface Readiness {
+  status: string;
+  phase?: string;
+  progress?: number;
+  loaded?: string;
+}
+
+/** GET /v1/models */
+export interface ModelList {
+  data: { id: string; max_model_len?: number | null }[];
+}
+
+// -- requests -----------------------------------------------------------------------------------------------
+
+export interface ChatMessage {
+  role: "system" | "user" | "assistant";
+  content: string;
+}
+
+export type ResponseFormat =
+  | { type: "json_object" }
+  | { type: "json_schema"; json_schema: { name: string; schema: Record<string, unknown> } };
+
+export interface SamplingFields {
+  model?: string;
+  temperature?: number;
+  top_p?: number;
+  top_k?: number;
+  min_p?: number;
+  presence_penalty?: number;
+  frequency_penalty?: number;
+  repetition_penalty?: number;
+  n?: number;
+  stop?: string[];
+  response_format?: ResponseFormat;
+}
+
+/** The seed is not in here: see `withSeed`. */
+export interface ChatBody extends SamplingFields {
+  messages: ChatMessage[];
+  max_completion_tokens?: number;
+  logprobs?: boolean;
+  top_logprobs?: number;
+}
+
+export interface CompletionBody extends SamplingFields {
+  prompt: string;
+  max_tokens?: number;
+  logprobs?: number;
+}
+
+export interface StreamFields {
+  stream: true;
+  stream_options: { include_usage: true };
+  octavo: true;
+}
+
+// -- streamed answers ---------------------------------------------------------------------------------------
+
+export interface ChatLogprob {
+  token: string;
+  logprob: number;
+  bytes: number[];
+}
+
+export interface ChatChoiceChunk {
+  index: number;
+  delta: { content?: string | null; reasoning_content?: string };
+  logprobs: { content: (ChatLogprob & { top_logprobs: ChatLogprob[] })[] | null } | null;
+  finish_reason: string | null;
+}
+
+export interface CompletionChoiceChunk {
+  index: number;
+  text: string;
+  logprobs: {
+    tokens: string[];
+    token_logprobs: (number | null)[];
+    top_logprobs: (Record<string, number> | null)[];
+  } | null;
+  finish_reason: string | null;
+}
+
+export interface Chunk {
+  choices: (ChatChoiceChunk | CompletionChoiceChunk)[];
+  system_fingerprint?: string;
+  usage?: Usage | null;
+  octavo?: Explanation;
+}
+
+export interface Usage {
+  prompt_tokens: number;
+  completion_tokens: number;
+  prompt_tokens_details?: { cached_tokens: number };
+  completion_tokens_details?: { reasoning_tokens: number };
+}
+
+/** The `octavo` block, of one's own answer or (without any words) of a finished request: why the answer took as long as it did, and how to have it again. */
+export interface Explanation {
+  tokenise_seconds: number;
+  engine_restarts: number;
+  requests: ExplainedRequest[];
+}
+
+export interface ExplainedRequest {
+  seed: Seed;
+  prompt_tokens: number;
+  cached_tokens: number;
+  first_miss: { position: number; token?: string } | null; // of others' requests, no words are told
+  choices: ExplainedChoice[];
+}
+
+export interface ExplainedChoice {
+  queue_seconds: number;
+  prefill_seconds: number;
+  prefill_chunks: { start: number; tokens: number; seconds: number }[];
+  prefill_chunks_left_out: number;
+  decode_seconds: number;
+  preemptions: number;
+  tokens: number;
+}
+
+// -- GET /octavo/view ---------------------------------------------------------------------------------------
+
+export type FeedEvent = FactsEvent | EngineEvent | ViewEvent;
+
+export interface FactsEvent {
+  kind: "facts";
+  model: string;
+  version: string;
+  facts: EngineFacts;
+  uptime_seconds: number;
+}
+
+export interface EngineFacts {
+  vocab_size: number;
+  max_model_len: number;
+  page_size: number;
+  num_pages: number;
+  device: string;
+  dtype: string;
+  explanation: string[];
+  kv_bytes: number;
+  system_fingerprint: string;
+}
+
+/** There is no engine at the moment. */
+export interface EngineEvent {
+  kind: "engine";
+  state: "starting" | "loading" | "serving" | "failed";
+  done: number;
+  total: number;
+}
+
+export interface ViewEvent {
+  kind: "view";
+  time: number;
+  stats: EngineStats;
+  pages: PageRun[];
+  sequences: RunningSequence[];
+  waiting: WaitingSequence[];
+  tree: PrefixTree;
+  steps: Step[];
+  steps_left_out?: number;
+  finished: FinishedRequest[];
+  latency: Latency;
+}
+
+/** Counters never fall while an engine lives. */
+export interface EngineStats {
+  num_running: number;
+  num_waiting: number;
+  pages_total: number;
+  pages_free: number;
+  pages_cached: number;
+  pages_idle: number;
+  steps: number;
+  tokens_computed: number;
+  prompt_tokens: number;
+  prompt_tokens_cached: number;
+  tokens_sampled: number;
+  preemptions: number;
+  step_seconds: number;
+}
+
+/** What a run of neighbouring pages is, and how long it is. Codes from 0 on are slots, to which pages are private. */
+export type PageRun = [code: number, count: number];
+
+export const PAGE_FREE = -1;
+export const PAGE_IDLE = -2;
+export const PAGE_HELD = -3;
+
+export interface RunningSequence {
+  slot: number;
+  request_id: string;
+  choice: number;
+  num_prompt: number;
+  num_tokens: number;
+  num_computed: number;
+  num_cached: number;
+  num_pages: number;
+  num_shared_pages: number;
+  preemptions: number;
+}
+
+export interface WaitingSequence {
+  request_id: string;
+  choice: number;
+  num_prompt: number;
+  num_tokens: number;
+  preemptions: number;
+  seconds_waiting: number;
+}
+
+export interface PrefixTree {
+  nodes: TreeNode[];
+  left_out: number;
+}
+
+export interface TreeNode {
+  id: number;
+  parent: number | null;
+  num_pages: number;
+  num_tokens: number;
+  holders: number;
+  salt: number;
+}
+
+export interface Step {
+  step: number;
+  time: number;
+  seconds: number;
+  slices: StepSlice[];
+  preempted: number[];
+}
+
+export type StepSlice = [slot: number, start: number, numTokens: number, numSampled: number];
+
+export interface FinishedRequest {
+  request_id: string;
+  response_id?: string | null; // what the client got, and the beginning of its sequences' names
+  route: string;
+  status: number | null;
+  model: string;
+  stream: boolean | null;
+  prompt_tokens: number;
+  cached_tokens: number;
+  completion_tokens: number;
+  finish_reason: string | null;
+  queue_seconds: number | null;
+  seconds_to_first_token: number | null;
+  seconds: number;
+  tokens_per_second: number | null;
+  error: string | null;
+  octavo?: Explanation | null;
+}
+
+/** Seconds, over the last ten or so. */
+export interface Latency {
+  ttft_p50: number | null;
+  ttft_p99: number | null;
+  itl_p50: number | null;
+  itl_p99: number | null;
+}

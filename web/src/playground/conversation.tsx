@@ -1,0 +1,191 @@
+// Questions, and the answers as they come.
+
+import { useEffect, useRef } from "preact/hooks";
+import type { Explanation } from "../api/types";
+import { CopyButton } from "../parts/copy_button";
+import { ExplanationView } from "../parts/explanation";
+import { FailureView } from "../parts/failure";
+import { count, counted, duration } from "../parts/words";
+import { firstDifference, type Choice } from "./answer";
+import type { Exchange } from "./exchange";
+import type { Session, Turn } from "./session";
+import { asCurl, asPython } from "./snippets";
+import { Tokens } from "./tokens";
+
+const NEAR_END = 80; // pixels: who reads further up is left there
+
+export function Conversation({ session }: { session: Session }) {
+  const box = useRef<HTMLDivElement>(null);
+  const turns = session.turns.value;
+  const latest = turns.at(-1)?.exchanges.at(-1)?.answer.value;
+
+  useEffect(() => {
+    const element = box.current;
+    if (!element || session.current.value === null) return;
+    const isNearEnd = element.scrollHeight - element.scrollTop - element.clientHeight < NEAR_END + 60;
+    if (isNearEnd) element.scrollTop = element.scrollHeight;
+  }, [latest, session]);
+  useEffect(() => {
+    if (box.current) box.current.scrollTop = box.current.scrollHeight;
+  }, [turns.length]);
+
+  return (
+    <div class="conversation" ref={box} tabIndex={0} role="region" aria-label="Conversation">
+      {turns.length === 0 && <Welcome session={session} />}
+      {turns.map((turn) => (
+        <TurnView key={turn.id} turn={turn} session={session} />
+      ))}
+    </div>
+  );
+}
+
+const EXAMPLES = {
+  chat: ["What is the capital of France?", "Explain a KV cache to a child.", "Write a haiku about rain."],
+  completions: ["The capital of France is", "def fibonacci(n):", "Once upon a time"],
+};
+
+function Welcome({ session }: { session: Session }) {
+  const isChat = session.mode.value === "chat";
+  return (
+    <div class="welcome">
+      <h3>{isChat ? "Talk to the model" : "Let the model go on"}</h3>
+      <p>
+        Every token is shaded by how probable it was; point at one to see what else might have come. Each answer can be
+        had again, with its seed.
+      </p>
+      <ul class="examples">
+        {EXAMPLES[session.mode.value].map((example) => (
+          <li key={example}>
+            <button type="button" onClick={() => (session.draft.value = example)}>{example}</button>
+          </li>
+        ))}
+      </ul>
+    </div>
+  );
+}
+
+function TurnView({ turn, session }: { turn: Turn; session: Session }) {
+  const [first, ...repeats] = turn.exchanges;
+  return (
+    <article class="turn" aria-label={`Question: ${turn.question.slice(0, 80)}`}>
+      <div class="question">{turn.question}</div>
+      {first && <ExchangeView exchange={first} turn={turn} session={session} />}
+      {repeats.map((exchange, index) => (
+        <div class="repeat" key={index}>
+          <RepeatTitle exchange={exchange} first={first} />
+          <ExchangeView exchange={exchange} turn={turn} session={session} />
+        </div>
+      ))}
+    </article>
+  );
+}
+
+/** Says whether the law has held. */
+function RepeatTitle({ exchange, first }: { exchange: Exchange; first: Exchange | undefined }) {
+  if (exchange.progress.value !== "complete" || !first) return <p class="repeat-title">Repeated</p>;
+  const [texts, again] = [first, exchange].map((one) =>
+    one.answer.value.choices.map((choice) => choice.reasoning + choice.text).join("\n"),
+  );
+  const difference = firstDifference(texts ?? "", again ?? "");
+  return difference === null ? (
+    <p class="repeat-title same">Repeated: the same text, character for character</p>
+  ) : (
+    <p class="repeat-title different">Repeated: another text, from character {difference + 1} on</p>
+  );
+}
+
+interface ExchangeProps {
+  exchange: Exchange;
+  turn: Turn;
+  session: Session;
+}
+
+function ExchangeView({ exchange, turn, session }: ExchangeProps) {
+  const answer = exchange.answer.value;
+  const isRunning = exchange.progress.value === "running";
+  const failure = exchange.failure.value;
+  return (
+    <div class={isRunning ? "answer running" : "answer"} aria-busy={isRunning}>
+      {answer.choices.length === 0 && isRunning && <p class="muted">…</p>}
+      {answer.choices.map((choice) => (
+        <ChoiceView key={choice.index} choice={choice} showsTokens={session.showsTokens.value}
+          name={answer.choices.length > 1 ? `Answer ${choice.index + 1}` : null} />
+      ))}
+      {failure && <FailureView failure={failure} />}
+      {!isRunning && <Afterword exchange={exchange} turn={turn} session={session} />}
+    </div>
+  );
+}
+
+function ChoiceView({ choice, showsTokens, name }: { choice: Choice; showsTokens: boolean; name: string | null }) {
+  const { text, reasoning, tokens, numReasoning } = choice;
+  const whose = name ? name.toLowerCase() : "the answer";
+  const hasTokens = showsTokens && tokens.length > 0;
+  return (
+    <div class="choice">
+      {name && <h4>{name}</h4>}
+      {reasoning && (
+        <details class="reasoning" open>
+          <summary>Reasoning</summary>
+          {hasTokens ? (
+            <Tokens tokens={tokens.slice(0, numReasoning)} label={`Tokens of the reasoning for ${whose}`} />
+          ) : (
+            <div class="text">{reasoning}</div>
+          )}
+        </details>
+      )}
+      {hasTokens ? (
+        <Tokens tokens={tokens.slice(numReasoning)} label={`Tokens of ${whose}`} />
+      ) : (
+        <div class="text">{text}</div>
+      )}
+    </div>
+  );
+}
+
+function Afterword({ exchange, turn, session }: ExchangeProps) {
+  const { explanation, usage, fingerprint, choices } = exchange.answer.value;
+  const seed = explanation?.requests[0]?.seed ?? exchange.asked.seed;
+  const asked = { ...exchange.asked, seed };
+  const hasKey = session.client.key.value !== "";
+  return (
+    <div class="afterword">
+      <p class="small muted">
+        {exchange.progress.value === "stopped" && "Stopped · "}
+        {usage && `${counted(usage.completion_tokens, "token")} · `}
+        {explanation && speed(explanation)}
+        {exchange.firstTokenSeconds.value !== null && `first after ${duration(exchange.firstTokenSeconds.value)} · `}
+        {usage?.prompt_tokens_details &&
+          `${count(usage.prompt_tokens_details.cached_tokens)} of ${counted(usage.prompt_tokens, "prompt token")} cached · `}
+        {usage?.completion_tokens_details?.reasoning_tokens
+          ? `${count(usage.completion_tokens_details.reasoning_tokens)} for reasoning · `
+          : ""}
+        {choices[0]?.finish && `ended by ${choices[0].finish}`}
+      </p>
+      <div class="actions">
+        {seed !== null && exchange.progress.value === "complete" && (
+          <button type="button" class="quiet" disabled={session.current.value !== null}
+            onClick={() => void session.repeat(turn, seed)}>
+            Repeat with this seed
+          </button>
+        )}
+        <CopyButton label="Copy as curl" text={() => asCurl(asked, location.origin, hasKey)} />
+        <CopyButton label="Copy as Python" text={() => asPython(asked, location.origin, hasKey)} />
+      </div>
+      {explanation && (
+        <details>
+          <summary>Where the time went, and how to have it again</summary>
+          <ExplanationView explanation={explanation} fingerprint={fingerprint} />
+        </details>
+      )}
+    </div>
+  );
+}
+
+/** While the answer is written: the time before its first token is told beside it. */
+function speed(explanation: Explanation): string {
+  const choices = explanation.requests.flatMap((request) => request.choices);
+  const tokens = choices.reduce((sum, choice) => sum + Math.max(0, choice.tokens - 1), 0);
+  const seconds = Math.max(...choices.map((choice) => choice.decode_seconds));
+  return seconds > 0 && tokens > 0 ? `${(tokens / seconds).toFixed(1)} tokens/s · ` : "";
+}
