@@ -1,5 +1,6 @@
 """The free list of KV pages."""
 
+from array import array
 from collections.abc import Sequence
 
 from octavo.errors import CapacityError
@@ -17,7 +18,7 @@ class BlockPool:
         if num_blocks < 1:
             raise CapacityError(f"the KV cache needs at least one page, not {num_blocks}")
         self.num_total = num_blocks
-        self._free = list(range(num_blocks - 1, -1, -1))
+        self._free = array("i", range(num_blocks - 1, -1, -1))
 
     @property
     def num_free(self) -> int:
@@ -28,7 +29,7 @@ class BlockPool:
         if count == 0:
             return []
         assert count <= len(self._free), "more pages taken than are free"
-        taken = self._free[-count:]
+        taken = self._free[-count:].tolist()
         del self._free[-count:]
         taken.reverse()
         return taken
@@ -36,6 +37,6 @@ class BlockPool:
     def give(self, block_ids: Sequence[int]) -> None:
         self._free.extend(reversed(block_ids))
 
-    def free_ids(self) -> list[int]:
-        """A copy, for checks."""
-        return list(self._free)
+    def free_ids(self) -> "array[int]":
+        """A copy, for checks and pictures."""
+        return self._free[:]

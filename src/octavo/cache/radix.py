@@ -20,6 +20,9 @@ used one: eviction looks at nothing else. The order is the tree's logical clock;
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from octavo.view import NodeView, TreeView
 
 TOKEN_BYTES = 4
 
@@ -51,6 +54,7 @@ class RadixTree:
         self._idle: OrderedDict[Node, None] = OrderedDict()
         self.num_blocks = 0
         self.num_idle_blocks = 0  # could be evicted now
+        self.num_nodes = 0  # without roots
 
     def open(self, salt: str) -> Node:
         """The root of a salt, with a reference for the caller."""
@@ -101,6 +105,7 @@ class RadixTree:
         else:
             child = Node(node, bytearray(new_tokens), new_blocks, 1)
             node.children[new_tokens[: self._page_bytes]] = child
+            self.num_nodes += 1
             node = child
         self.num_blocks += len(new_blocks)
         return node, existing
@@ -140,6 +145,29 @@ class RadixTree:
             yield node
             stack.extend(node.children.values())
 
+    def outline(self, limit: int) -> TreeView:
+        """The nodes nearest to the roots, for pictures; costs no more than so many nodes, and the roots."""
+        found: list[tuple[Node, int | None, int]] = []
+        for salt, root in enumerate(self._roots.values()):
+            found += [(child, None, salt) for child in islice(root.children.values(), limit - len(found))]
+            if len(found) == limit:
+                break
+        for node, _, salt in found:  # which grows meanwhile: level by level
+            children = islice(node.children.values(), limit - len(found))
+            found += [(child, node.blocks[0], salt) for child in children]
+        views = [
+            NodeView(
+                id=node.blocks[0],
+                parent=parent,
+                num_pages=len(node.blocks),
+                num_tokens=len(node.tokens) // TOKEN_BYTES,
+                holders=node.refs,
+                salt=salt,
+            )
+            for node, parent, salt in found
+        ]
+        return TreeView(tuple(views), self.num_nodes - len(views))
+
     def idle_nodes(self) -> list[Node]:
         """In order of last use, for checks."""
         return list(self._idle)
@@ -166,6 +194,7 @@ class RadixTree:
         del node.blocks[:pages]
         upper.children[bytes(node.tokens[:size])] = node
         node.parent = upper
+        self.num_nodes += 1
         return upper
 
     def _reference(self, node: Node, held: Node) -> None:
@@ -185,6 +214,7 @@ class RadixTree:
         assert not node.children, "the first idle node is a leaf"
         del parent.children[bytes(node.tokens[: self._page_bytes])]
         del self._idle[node]
+        self.num_nodes -= 1
         node.parent = None
         if parent.parent is None:
             self._drop_root_if_unused(parent)

@@ -3,9 +3,11 @@
 import logging
 from collections.abc import Callable
 
+from octavo.engine.viewing import StepLog, view_of
 from octavo.plan import SliceResult, StepPlan, StepResult
 from octavo.protocol import Abort, EngineOutputs, EngineStats, GenerateRequest, KernelTimes
 from octavo.schedule import Scheduler
+from octavo.view import EngineView
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +30,7 @@ class EngineCore:
         self._execute = execute
         self._clock = clock
         self._kernel_times = kernel_times
+        self._log: StepLog | None = None  # while somebody watches
 
     def handle(self, message: GenerateRequest | Abort) -> None:
         """Between steps. Raises RequestError if a request is refused."""
@@ -37,13 +40,17 @@ class EngineCore:
             self._scheduler.add(message, self._clock())
 
     def step(self) -> EngineOutputs:
-        plan = self._scheduler.schedule(self._clock())
+        began = self._clock()
+        plan = self._scheduler.schedule(began)
         try:
             result = self._execute_isolating(plan)
         except BaseException:  # Ctrl-C: the next step must find a scheduler that knows where it stands
             self._scheduler.lose_step()
             raise
-        self._scheduler.apply(plan, result, self._clock())
+        now = self._clock()
+        self._scheduler.apply(plan, result, now)
+        if self._log is not None:
+            self._log.note(plan, self._scheduler.preempted, began, now)
         return EngineOutputs(tuple(self._scheduler.drain()), self._scheduler.stats())
 
     def _execute_isolating(self, plan: StepPlan) -> StepResult:
@@ -75,6 +82,15 @@ class EngineCore:
 
     def stats(self) -> EngineStats:
         return self._scheduler.stats()
+
+    def log_steps(self, wanted: bool) -> None:
+        """Whether the next views are to tell the steps between them."""
+        if wanted != (self._log is not None):
+            self._log = StepLog() if wanted else None
+
+    def view(self) -> EngineView:
+        """Between steps. Changes nothing that a step could notice."""
+        return view_of(self._scheduler, self._log, self._clock())
 
     def kernel_times(self) -> KernelTimes | None:
         return self._kernel_times()

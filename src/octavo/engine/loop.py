@@ -5,6 +5,7 @@ the status page are beside them.
 """
 
 import logging
+import math
 import os
 import time
 from collections import defaultdict
@@ -17,6 +18,7 @@ import zmq
 from octavo.engine.core import EngineCore, Execute
 from octavo.engine.profile import Profile
 from octavo.engine.pulse import Pulse
+from octavo.engine.viewing import Viewing
 from octavo.errors import OctavoError, RequestError
 from octavo.link.folder import EXIT_CANNOT_START, EngineFolder, EngineSettings
 from octavo.link.parent import live_and_die_with
@@ -32,6 +34,7 @@ from octavo.protocol import (
     SamplingParams,
     TokenOutput,
 )
+from octavo.view import Watch
 
 logger = logging.getLogger(__name__)
 
@@ -103,6 +106,7 @@ class EngineLoop:
         self._profile = profile
         self._owners: dict[tuple[str, int], bytes] = {}  # of choices under way
         self._front_ends: set[bytes] = set()
+        self._viewing = Viewing()
 
     def run(self, while_parent_is: int) -> None:
         self._pulse.phase = Phase.SERVING
@@ -114,10 +118,15 @@ class EngineLoop:
         self._receive()
         if self._core.has_unfinished:
             self._step()
+        if self._viewing.is_open:
+            self._viewing.take_turn(self._show)
+            self._core.log_steps(self._viewing.is_open)
 
     def _receive(self) -> None:
         """All that has come; with nothing to do, wait for it."""
-        wait = 0 if self._core.has_unfinished else int(IDLE_SECONDS * 1000)
+        wait = 0
+        if not self._core.has_unfinished:
+            wait = math.ceil(1000 * min(IDLE_SECONDS, self._viewing.seconds_to_next()))
         while self._socket.poll(wait):
             owner, *frames = self._socket.recv_multipart()
             try:
@@ -130,6 +139,9 @@ class EngineLoop:
         if isinstance(message, Hello):
             self._front_ends.add(owner)
             self._send(owner, Ready(self._facts, self._core.stats()))
+            return
+        if isinstance(message, Watch):
+            self._viewing.watch(owner, message)
             return
         try:
             if isinstance(message, GenerateRequest):
@@ -163,6 +175,11 @@ class EngineLoop:
             outputs[owner].append(output)
         for owner in self._front_ends | outputs.keys():
             self._send(owner, EngineOutputs(tuple(outputs[owner]), result.stats))
+
+    def _show(self, owners: tuple[bytes, ...]) -> None:
+        view = self._core.view()
+        for owner in owners:
+            self._send(owner, view)
 
     def _send(self, owner: bytes, message: FromEngine) -> None:
         self._socket.send_multipart([owner, encode(message)])

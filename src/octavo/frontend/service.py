@@ -14,6 +14,7 @@ import contextlib
 import logging
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -43,6 +44,7 @@ from octavo.protocol import (
     TokenOutput,
 )
 from octavo.text.tokenizer import Tokenizer
+from octavo.view import EngineView, Watch
 
 __all__ = ["EngineService", "ServiceState", "Update", "Updates"]
 
@@ -97,6 +99,7 @@ class EngineService:
         self.facts: EngineFacts | None = None
         self.tally = EngineTally()
         self.num_restarts = 0
+        self.on_view: Callable[[EngineView], None] | None = None  # see `watch`
 
     # -- life ----------------------------------------------------------------------------------------
 
@@ -201,6 +204,10 @@ class EngineService:
         # Without a limit on its queue, ZeroMQ takes a message at once: there is nothing to wait for.
         if self._socket is not None:
             self._socket.send(encode(message))
+
+    def watch(self, seconds: float, interval: float) -> None:
+        """Let the engine of now, if there is one, show itself to `on_view` for so long."""
+        self._send(Watch(seconds, interval))
 
     # -- outputs -------------------------------------------------------------------------------------
 
@@ -326,6 +333,9 @@ class EngineService:
                 if isinstance(message, Ready):
                     life.was_ready = True
                     self._resume(message, socket)
+                elif isinstance(message, EngineView):
+                    if self.on_view is not None:
+                        self.on_view(message)
                 else:
                     life.was_useful = life.was_useful or bool(message.outputs)
                     self._take(message)

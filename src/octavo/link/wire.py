@@ -1,11 +1,13 @@
-"""What goes over the socket between front end and engine: structs of `protocol` as msgpack. Never pickle."""
+"""What goes over the socket between front end and engine: structs of `protocol` and `view` as msgpack.
+Never pickle."""
 
 import msgspec
 
 from octavo.protocol import Abort, EngineOutputs, GenerateRequest, Hello, Ready
+from octavo.view import EngineView, Watch
 
-ToEngine = Hello | GenerateRequest | Abort
-FromEngine = Ready | EngineOutputs
+ToEngine = Hello | GenerateRequest | Abort | Watch
+FromEngine = Ready | EngineOutputs | EngineView
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode

@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from octavo.observe.histogram import LONG, SHORT, Histogram
+from octavo.observe.recent import RecentLatencies
 from octavo.protocol import Timings
 
 
@@ -21,6 +22,7 @@ class RequestMetrics:
     queue_time: Histogram = field(default_factory=lambda: Histogram(LONG))
     prefill_time: Histogram = field(default_factory=lambda: Histogram(LONG))
     decode_time: Histogram = field(default_factory=lambda: Histogram(LONG))
+    recent: RecentLatencies | None = None  # while somebody watches
 
     def answered(self, route: str, status: int | None) -> None:
         self.http[route, "none" if status is None else f"{status // 100}xx"] += 1

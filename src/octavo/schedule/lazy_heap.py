@@ -33,6 +33,20 @@ class LazyHeap:
             heapq.heappop(entries)
         return entries[0][2] if entries else None
 
+    def first(self, limit: int) -> list[Sequence]:
+        """The next ones, in order, for pictures. Changes nothing; looks at few more entries than it finds."""
+        entries = self._entries
+        found: list[Sequence] = []
+        front = [(entries[0], 0)] if entries else []
+        while front and len(found) < limit:
+            entry, at = heapq.heappop(front)
+            if self._is_live(entry[2]):
+                found.append(entry[2])
+            for child in (2 * at + 1, 2 * at + 2):
+                if child < len(entries):
+                    heapq.heappush(front, (entries[child], child))
+        return found
+
     def pop(self) -> Sequence:
         sequence = self.peek()
         assert sequence is not None, "pop from an empty queue"

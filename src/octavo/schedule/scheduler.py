@@ -62,6 +62,7 @@ class Scheduler:
         self._closed_slots: list[int] = []
         self._in_flight: list[Sequence] = []  # one per slice of the plan that is being executed
         self._outbox: list[TokenOutput] = []
+        self.preempted: list[int] = []  # slots, since the last plan was begun; for those who watch
 
     # -- events ---------------------------------------------------------------------------------------
 
@@ -101,6 +102,7 @@ class Scheduler:
 
     def schedule(self, now: float) -> StepPlan:
         assert not self._in_flight, "apply the last plan first"
+        self.preempted.clear()
         self._expire(now)
         opened: list[SlotOpening] = []
         slices: list[SequenceSlice] = []
@@ -229,6 +231,17 @@ class Scheduler:
             preemptions=counters.preemptions,
             step_seconds=counters.step_seconds,
         )
+
+    def running(self) -> list[Sequence]:
+        """In the order they are served; to look at only."""
+        return self._running[:]
+
+    def first_waiting(self, limit: int) -> list[Sequence]:
+        """In the order they are served, those that wait for another choice's prompt too; to look at only."""
+        queued = self._waiting.first(limit)
+        parked = [other for leader in (*self._running, *queued) for other in leader.followers]
+        waiting = {other.key: other for other in (*queued, *parked) if other.status is Status.WAITING}
+        return [waiting[key] for key in sorted(waiting)[:limit]]
 
     def check(self) -> None:
         """Every rule of the scheduler and the cache, asserted. For tests, simulation and idle time."""
@@ -451,6 +464,7 @@ class Scheduler:
         sequence.pages, sequence.slot, sequence.num_computed = None, -1, 0
 
     def _preempt(self, sequence: Sequence) -> None:
+        self.preempted.append(sequence.slot)
         self._vacate(sequence)
         sequence.status = Status.WAITING
         sequence.num_preemptions += 1

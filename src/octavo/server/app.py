@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 import octavo
 from octavo.errors import OctavoError
-from octavo.server import chat, completions, metrics, models, probes, tokenize
+from octavo.server import chat, completions, metrics, models, probes, tokenize, view
 from octavo.server.auth import Keys, require_key
 from octavo.server.boundary import Boundary
 from octavo.server.errors import ApiError, as_api_error, error_response
@@ -34,7 +34,7 @@ def build_app(state: ServerState, keys: Keys) -> FastAPI:
     app.state.keys = keys
     app.include_router(probes.router, responses=failures(421))
     # Default deny: whatever is not a probe goes in here, behind the key.
-    routers = (chat.router, completions.router, models.router, tokenize.router, metrics.router)
+    routers = (chat.router, completions.router, models.router, tokenize.router, metrics.router, view.router)
     for router in (*routers, schema_router(app)):
         app.include_router(router, dependencies=[Depends(require_key)], responses=failures(401, 421, 500))
     app.add_exception_handler(OctavoError, _of_octavo)

@@ -43,6 +43,13 @@ class Boundary:
                 await response(scope, receive, send_with_id)
         finally:
             record.close(scope, self._state.tracing)
+            if self._state.feed.is_watched:
+                self._tell(record)
+
+    def _tell(self, record: RequestRecord) -> None:
+        finished = record.finished(self._state.model.name)
+        if finished is not None:
+            self._state.feed.note_finished(finished)
 
 
 def _response(error: Exception, record: RequestRecord) -> Response:

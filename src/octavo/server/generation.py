@@ -21,6 +21,7 @@ from octavo.server.errors import ApiError, ClientGone, internal, unavailable
 from octavo.server.record import RequestRecord
 from octavo.server.schema import SamplingFields
 from octavo.server.state import ServerState
+from octavo.server.usage import explanation
 
 Result = TypeVar("Result")
 
@@ -53,6 +54,7 @@ class Generation:
         self._is_gone = False
         self._watcher = asyncio.create_task(self._watch(receive))
         state.num_open += 1
+        record.response_id, record.is_stream = asked.response_id, bool(asked.fields.stream)
 
     async def __aenter__(self) -> Self:
         return self
@@ -70,6 +72,8 @@ class Generation:
         self._queued.clear()
         self.state.num_open -= 1
         self.record.end_sequences()
+        if self.state.feed.is_watched and self.results:
+            self.record.explanation = explanation(self, has_words=False)
         for index, prepared in enumerate(self.prepared):
             if index not in self.results:
                 await self.state.service.abort(prepared.request_id)

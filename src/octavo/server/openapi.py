@@ -74,6 +74,11 @@ def json_body(model: type[pydantic.BaseModel]) -> Schema:
     }
 
 
+def query(**parameters: Schema) -> Schema:
+    """What may stand behind the question mark, for `openapi_extra` of an endpoint that reads it itself."""
+    return {"parameters": [{"name": name, "in": "query", "schema": s} for name, s in parameters.items()]}
+
+
 def failures(*statuses: int) -> dict[int | str, Schema]:
     """What may come instead of an answer, for `responses` of an endpoint."""
     return {

@@ -15,6 +15,7 @@ from octavo.observe.logs import with_fields
 from octavo.observe.request_metrics import RequestMetrics
 from octavo.observe.tracing import Tracing
 from octavo.server.errors import ApiError
+from octavo.view import FinishedRequest
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +23,7 @@ ANSWERED = ("stop", "length")
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 # Asked every few seconds by machines: their lines would bury the others.
 QUIET_ROUTES = ("/livez", "/readyz", "/healthz", "/health", "/metrics")
+TOKEN_ROUTES = ("/v1/chat/completions", "/v1/completions")
 OTHER = "other"
 
 
@@ -38,6 +40,10 @@ class RequestRecord:
         self.num_prompt = self.num_cached = self.num_completion = 0
         self.first_token_seconds: float | None = None
         self.queue_seconds: float | None = None  # the longest of its sequences'
+        self.response_id: str | None = None
+        self.is_stream: bool | None = None
+        self.explanation: Mapping[str, Any] | None = None  # if somebody watches
+        self.route, self.total_seconds = OTHER, 0.0  # known when it is over
         self._metrics = metrics
         self._clock = clock
         self._began = clock()
@@ -65,7 +71,7 @@ class RequestRecord:
 
     def note(self, updates: Sequence[Update]) -> None:
         """What came at once has one time."""
-        now = self._clock()
+        now, recent = self._clock(), self._metrics.recent
         for update in updates:
             if isinstance(update, RequestOutput):
                 self._note_result(update)
@@ -77,9 +83,11 @@ class RequestRecord:
                 self.num_completion += len(update.token_ids)
                 self._metrics.generation_tokens += len(update.token_ids)
                 if latest is None:
-                    self._note_first(update, now - self._began)
+                    self._note_first(update, now)
                 else:
                     self._metrics.inter_token_latency.observe(now - latest)
+                    if recent is not None:
+                        recent.inter_token.observe(now - latest, now)
             if update.finish_reason is not None:
                 self._note_finish(update.request_id, update.choice, update.finish_reason, now)
 
@@ -94,8 +102,11 @@ class RequestRecord:
         for name, choice in sorted(self._unfinished):
             self._note_finish(name, choice, "abort", self._clock())
 
-    def _note_first(self, delta: StreamDelta, seconds: float) -> None:
+    def _note_first(self, delta: StreamDelta, now: float) -> None:
+        seconds = now - self._began
         self._metrics.time_to_first_token.observe(seconds)
+        if self._metrics.recent is not None:
+            self._metrics.recent.time_to_first_token.observe(seconds, now)
         if self.first_token_seconds is None:
             self.first_token_seconds = seconds
         num_prompt = self._prompts.pop(delta.request_id, None)
@@ -120,9 +131,9 @@ class RequestRecord:
     # -- when it is over ---------------------------------------------------------------------------------
 
     def close(self, scope: Scope, tracing: Tracing | None) -> None:
-        route = getattr(scope.get("route"), "path", OTHER)
+        route = self.route = getattr(scope.get("route"), "path", OTHER)
         method = scope["method"] if scope["method"] in METHODS else OTHER
-        seconds = self.seconds
+        seconds = self.total_seconds = self.seconds
         self._metrics.answered(route, self.status)
         level = logging.DEBUG if route in QUIET_ROUTES else logging.INFO
         if logger.isEnabledFor(level):
@@ -149,7 +160,6 @@ class RequestRecord:
         if self.error_code is not None:
             fields |= {"error": self.error_code, "error_id": self.error_id}
         if self._reasons:
-            rate = round(self.num_completion / seconds, 2) if seconds > 0 else 0.0
             fields |= {
                 "prompt_tokens": self.num_prompt,
                 "cached_tokens": self.num_cached,
@@ -157,9 +167,35 @@ class RequestRecord:
                 "finish_reason": self.finish_reason,
                 "queue_seconds": _rounded(self.queue_seconds),
                 "first_token_seconds": _rounded(self.first_token_seconds),
-                "tokens_per_second": rate,
+                "tokens_per_second": self._tokens_per_second(seconds),
             }
         return {name: value for name, value in fields.items() if value is not None or name == "status"}
+
+    def _tokens_per_second(self, seconds: float) -> float:
+        return round(self.num_completion / seconds, 2) if seconds > 0 else 0.0
+
+    def finished(self, model_name: str) -> FinishedRequest | None:
+        """What those who watch are told, after `close`; None if it did not ask for tokens."""
+        if self.route not in TOKEN_ROUTES:
+            return None
+        return FinishedRequest(
+            request_id=self.request_id,
+            response_id=self.response_id,
+            route=self.route,
+            status=self.status,
+            model=model_name,
+            stream=self.is_stream,
+            prompt_tokens=self.num_prompt,
+            cached_tokens=self.num_cached,
+            completion_tokens=self.num_completion,
+            finish_reason=self.finish_reason,
+            queue_seconds=_rounded(self.queue_seconds),
+            seconds_to_first_token=_rounded(self.first_token_seconds),
+            seconds=round(self.total_seconds, 6),
+            tokens_per_second=self._tokens_per_second(self.total_seconds) if self._reasons else None,
+            error=self.error_code,
+            octavo=self.explanation,
+        )
 
     def _attributes(self, method: str, route: str, seconds: float) -> dict[str, Any]:
         """Names of OpenTelemetry's conventions where they have any, else those that others use."""

@@ -89,6 +89,7 @@ class RunningServer:
             state.is_draining = True
             await self._drained(state, stopping)
         finally:
+            state.feed.close()
             await service.close()
             http.should_exit = True
             http.force_exit = stopping.second.is_set()

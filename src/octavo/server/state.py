@@ -21,6 +21,7 @@ from octavo.observe.request_metrics import RequestMetrics
 from octavo.observe.tracing import Tracing
 from octavo.protocol import EngineFacts, SamplingParams
 from octavo.server.errors import ApiError, unavailable
+from octavo.server.feed import ViewFeed
 from octavo.server.limits import Admission
 from octavo.text.assets import TextAssets
 from octavo.text.chat_template import ChatTemplate
@@ -76,6 +77,7 @@ class ServerState:
         self.tracing = tracing
         self.metrics = RequestMetrics()
         self.registry = registry_of(self._seen)
+        self.feed = ViewFeed(service, self.metrics, model.name)
         self.grammars = GrammarChecker()
         self.is_draining = False
         self.num_open = 0  # requests for tokens that have not been answered to the end
