@@ -19,9 +19,9 @@ class Exchange:
         scope = {
             "type": "http",
             "method": "GET" if body is None else "POST",
-            "path": path,
-            "raw_path": path.encode(),
-            "query_string": b"",
+            "path": path.partition("?")[0],
+            "raw_path": path.partition("?")[0].encode(),
+            "query_string": path.partition("?")[2].encode(),
             "root_path": "",
             "scheme": "http",
             "http_version": "1.1",

@@ -1,9 +1,11 @@
-"""What must hold for the prefix tree beyond its own check: pages leave it in order of last use."""
+"""What must hold for the cache beyond its own check: pages leave the tree in order of last use, and what is
+shown of pages and tree is true."""
 
 from octavo.cache.kv_manager import KVManager
 from octavo.cache.radix import Node, RadixTree
 from octavo.schedule.sequence import Sequence
 from octavo.simulate.ticket import Violation
+from octavo.view import CACHED_HELD, CACHED_IDLE, FREE
 
 
 class WatchedTree(RadixTree):
@@ -51,3 +53,33 @@ def check_committed(running: list[Sequence], kv: KVManager) -> None:
                 f"{sequence.request.request_id} computed {sequence.num_computed} tokens and has "
                 f"{sequence.pages.num_shared} pages of {kv.page_size} in the tree"
             )
+
+
+def check_page_map(running: list[Sequence], kv: KVManager) -> None:
+    """The map shows every page where it is, by a second account: one page at a time."""
+    owners = dict.fromkeys(kv.pool.free_ids(), FREE)
+    for node in kv.tree.nodes() if kv.tree else ():
+        owners |= dict.fromkeys(node.blocks, CACHED_HELD if node.refs else CACHED_IDLE)
+    live = []
+    for sequence in running:
+        assert sequence.pages is not None
+        owners |= dict.fromkeys(sequence.pages.block_ids[sequence.pages.num_shared :], sequence.slot)
+        live.append((sequence.slot, sequence.pages))
+    shown = [code for code, count in kv.page_map(live) for _ in range(count)]
+    if shown != [owners.get(page) for page in range(kv.pool.num_total)]:
+        raise Violation(f"the map shows {shown}, the pages are {owners}")
+
+
+def check_outline(tree: RadixTree) -> None:
+    """Uncut, it has every node once, behind its parent; cut, it is the beginning of that."""
+    whole = tree.outline(tree.num_nodes + 1)
+    nodes = [node for node in tree.nodes() if node.parent is not None]
+    expected = {
+        node.blocks[0]: (node.parent.blocks[0] if node.parent and node.parent.blocks else None, node.refs)
+        for node in nodes
+    }
+    if {node.id: (node.parent, node.holders) for node in whole.nodes} != expected or whole.left_out:
+        raise Violation(f"the outline {whole} is not that of the tree")
+    cut = tree.outline(len(nodes) // 2)
+    if cut.nodes != whole.nodes[: len(nodes) // 2] or cut.left_out != len(nodes) - len(cut.nodes):
+        raise Violation(f"the outline {whole} was cut to {cut}")

@@ -13,12 +13,13 @@ from octavo.schedule import Scheduler
 from octavo.simulate.cost import StepCost
 from octavo.simulate.fake_worker import FakeWorker, PlanError
 from octavo.simulate.oracle import expected_answer
-from octavo.simulate.rules_of_cache import WatchedTree, check_committed
+from octavo.simulate.rules_of_cache import WatchedTree, check_committed, check_outline, check_page_map
 from octavo.simulate.rules_of_plans import PlanRules
 from octavo.simulate.ticket import Ticket, Violation
 from octavo.simulate.workload import Workload
 
 PATIENCE_EVERY = 128  # steps between looks at who waits too long
+PICTURE_EVERY = 64  # steps between looks at what those who watch would see
 
 
 @dataclass
@@ -140,6 +141,10 @@ class World:
         if len(self._live) < 64 or self._num_steps % 8 == 0:
             scheduler.check()
         check_committed(scheduler._running, self._kv)
+        if self._num_steps % PICTURE_EVERY == 0:
+            check_page_map(scheduler.running(), self._kv)
+            if self._kv.tree is not None:
+                check_outline(self._kv.tree)
         self._check_counters()
 
     def _lose_step(self, plan: StepPlan) -> None:

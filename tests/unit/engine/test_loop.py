@@ -15,6 +15,7 @@ from octavo.link.folder import EngineFolder, EngineSettings
 from octavo.link.wire import FromEngine, decode_from_engine, encode
 from octavo.protocol import Abort, EngineOutputs, FinishReason, GenerateRequest, Hello, Ready, SamplingParams
 from octavo.simulate.null_engine import FIRST_TOKEN, start_null_engine
+from octavo.view import EngineView, Watch
 
 PARAMS = SamplingParams(max_tokens=3, seed=0)
 
@@ -142,3 +143,38 @@ def test_an_id_in_use_is_refused_and_its_owner_keeps_it(wired: Wired) -> None:
     wired.front = first
     outputs = [o for a in wired.answers() if isinstance(a, EngineOutputs) for o in a.outputs]
     assert [len(output.token_ids) for output in outputs] == [1, 1, 1]
+
+
+def test_a_front_end_that_watches_is_shown_the_engine_and_no_other_is(wired: Wired) -> None:
+    wired.serves()
+    assert not [one for one in wired.answers() if isinstance(one, EngineView)]
+    wired.ask(encode(GenerateRequest(request_id="r", prompt_ids=(1, 2), params=PARAMS)))
+    watcher, wired.front = wired.front, wired.connect()
+    watcher.send(encode(Watch(60.0, 0.0)))
+    while wired.core.has_unfinished:
+        wired.loop.turn()
+    assert not [one for one in wired.answers() if isinstance(one, EngineView)]
+    wired.front = watcher
+    views = [one for one in wired.answers() if isinstance(one, EngineView)]
+    assert views
+    assert views[0].sequences[0].request_id == "r"
+    wired.ask(encode(Watch(0.0, 0.0)))
+    wired.answers()
+    wired.serves()
+    assert not [one for one in wired.answers() if isinstance(one, EngineView)]
+
+
+def test_an_idle_engine_goes_on_showing_itself(wired: Wired) -> None:
+    wired.ask(encode(Watch(60.0, 0.01)))
+    for _ in range(5):
+        wired.loop.turn()  # waits for the next view, not for a message
+    views = [one for one in wired.answers() if isinstance(one, EngineView)]
+    assert len(views) > 2
+    assert all(one.pages == ((-1, one.stats.pages_total),) for one in views)
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0, 1e300])
+@pytest.mark.parametrize("interval", [float("nan"), float("inf"), -1.0, 1e300])
+def test_a_watch_of_strange_numbers_does_no_harm(wired: Wired, seconds: float, interval: float) -> None:
+    wired.ask(encode(Watch(seconds, interval)))
+    assert wired.serves()

@@ -1,0 +1,314 @@
+"""The engine as it is shown over HTTP: what is in it, who gets it, and that nobody else notices."""
+
+import asyncio
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from octavo.frontend.service import EngineService
+from octavo.protocol import EngineStats
+from octavo.server.feed import MOST_WATCHERS, Told
+from octavo.server.view import ViewStream
+from octavo.simulate.null_engine import NUM_PAGES, PAGE_SIZE
+from octavo.view import FREE, FinishedRequest, SequenceView, StepView
+from server.exchange import Exchange
+from server.null_bench import CHAT, COMPLETIONS, Bench
+
+VIEW = "/octavo/view"
+
+
+def events(content: bytes) -> list[Any]:
+    whole = content.decode().split("\n\n")[:-1]
+    return [json.loads(event.removeprefix("data: ")) for event in whole if event.startswith("data: ")]
+
+
+def views(content: bytes) -> list[Any]:
+    return [event for event in events(content) if event["kind"] == "view"]
+
+
+async def watch(bench: Bench, query: str = "interval=0.1") -> Exchange:
+    """Somebody who has seen a view."""
+    watcher = bench.ask(f"{VIEW}?{query}", None)
+    await bench.until(lambda: views(watcher.content))
+    return watcher
+
+
+async def leave(*watchers: Exchange) -> None:
+    for watcher in watchers:
+        watcher.disconnect()
+        await watcher.done()
+
+
+def test_a_request_from_its_first_step_to_its_explanation(run_null: Any) -> None:
+    async def test(bench: Bench) -> None:
+        watcher = await watch(bench)
+        prompt = [65] * (2 * PAGE_SIZE + 5)
+        answer = await bench.answer(prompt=prompt, max_tokens=150, octavo=True, n=2, stop=["secret"])
+        refused = await bench.ask(CHAT, {"messages": [], "secret": 1}).done()
+        await bench.until(lambda: sum(len(view["finished"]) for view in views(watcher.content)) == 2)
+        await leave(watcher)
+        facts, *_ = told = events(watcher.content)
+        assert (facts["kind"], facts["model"], facts["facts"]["num_pages"]) == ("facts", "tiny", NUM_PAGES)
+        seen = views(watcher.content)
+        assert len(told) == 1 + len(seen)
+        for view in seen:
+            assert sum(count for _, count in view["pages"]) == NUM_PAGES
+            assert set(view["stats"]) == set(EngineStats.__struct_fields__)
+            assert view["steps_left_out"] == view["finished_left_out"] == 0
+        assert [view["pages"] for view in seen[:1]] == [[[FREE, NUM_PAGES]]]
+        running = [one for view in seen for one in view["sequences"]]
+        assert {one["choice"] for one in running} == {0, 1}
+        assert {one["request_id"] for one in running} == {f"{answer['id']}-0"}
+        assert all(set(one) == set(SequenceView.__struct_fields__) for one in running)
+        steps = [step for view in seen for step in view["steps"]]
+        assert set(steps[0]) == set(StepView.__struct_fields__)
+        assert [step["step"] for step in steps] == list(range(steps[0]["step"], steps[-1]["step"] + 1))
+        drawn = sum(num_sampled for step in steps for _, _, _, num_sampled in step["slices"])
+        assert drawn == 300
+        done, wrong = (one for view in seen for one in view["finished"])
+        assert set(done) == set(FinishedRequest.__struct_fields__)
+        assert (done["route"], done["status"], done["response_id"]) == (COMPLETIONS, 200, answer["id"])
+        assert (done["completion_tokens"], done["finish_reason"], done["stream"]) == (300, "length", False)
+        explained = answer["octavo"]["requests"][0]
+        assert done["octavo"]["requests"][0]["seed"] == explained["seed"]
+        assert done["octavo"]["requests"][0]["first_miss"] == {"position": 0}
+        assert (wrong["status"], wrong["error"], wrong["octavo"]) == (
+            refused.status,
+            "invalid_request_error",
+            None,
+        )
+        assert seen[-1]["latency"]["ttft_p50"] > 0
+        assert seen[-1]["latency"]["itl_p99"] >= seen[-1]["latency"]["itl_p50"] > 0
+        assert "secret" not in watcher.content.decode()
+
+    run_null(test)
+
+
+def test_watchers_share_views_and_each_has_every_step_once(run_null: Any) -> None:
+    async def test(bench: Bench) -> None:
+        quick, twin = await watch(bench), await watch(bench)
+        slow = await watch(bench, "interval=0.9")
+        await bench.answer(prompt=[65] * 9, max_tokens=700)
+        num_steps = 700
+        watchers = (quick, twin, slow)
+
+        def steps(watcher: Exchange) -> list[int]:
+            return [step["step"] for view in views(watcher.content) for step in view["steps"]]
+
+        def left_out(watcher: Exchange) -> int:
+            return sum(view["steps_left_out"] for view in views(watcher.content))
+
+        await bench.until(lambda: all(len(steps(one)) + left_out(one) == num_steps for one in watchers))
+        await leave(*watchers)
+        for one in watchers:
+            assert steps(one) == sorted(set(steps(one)))
+            assert max(len(view["steps"]) for view in views(one.content)) <= 256
+        assert len(views(slow.content)) < len(views(quick.content))
+        times = [{view["time"] for view in views(one.content)} for one in watchers]
+        assert len(times[0] & times[1]) > 1
+        assert times[2] <= times[0]
+
+    run_null(test)
+
+
+def test_what_a_slow_watcher_missed_is_counted() -> None:
+    told = Told(3)
+    assert told.since(0) == (b"", 0)
+    for number in range(5):
+        told.add(b"%d" % number)
+    told.skip(2)
+    assert told.since(0) == (b"2,3,4", 4)
+    assert told.since(told.count) == (b"", 0)
+
+
+def test_while_nobody_watches_the_engine_is_not_asked(run_null: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    plain = EngineService.watch
+
+    def spy(self: EngineService, seconds: float, interval: float) -> None:
+        asked.append(seconds)
+        plain(self, seconds, interval)
+
+    monkeypatch.setattr(EngineService, "watch", spy)
+
+    async def test(bench: Bench) -> None:
+        assert bench.state.metrics.recent is None
+        await bench.answer(prompt=[65] * 9, max_tokens=30)
+        assert asked == []
+        began = time.monotonic()
+        watchers = [await watch(bench), await watch(bench)]
+        assert bench.state.metrics.recent is not None
+        await asyncio.sleep(1.5)
+        assert 3 <= len(asked) <= 4 + time.monotonic() - began, "a lease is renewed every second"
+        await leave(*watchers)
+        assert asked[-1] == 0
+        assert bench.state.metrics.recent is bench.service.on_view is None
+        assert not [task for task in asyncio.all_tasks() if task.get_name() == "octavo-view"]
+        asked.clear()
+        await bench.answer(prompt=[65] * 9, max_tokens=30)
+        assert asked == []
+
+    run_null(test)
+
+
+def test_when_the_engine_dies_the_next_one_is_shown(run_null: Any) -> None:
+    async def test(bench: Bench) -> None:
+        watcher = await watch(bench)
+        os.kill(bench.service.engine_pid or 0, signal.SIGKILL)
+        await bench.until(lambda: [one["kind"] for one in events(watcher.content)].count("facts") == 2)
+        before = len(views(watcher.content))
+        await bench.answer(prompt=[65] * 9, max_tokens=100)
+        await bench.until(lambda: len(views(watcher.content)) > before + 2)
+        late = await watch(bench)
+        await leave(watcher, late)
+        kinds = [one["kind"] for one in events(watcher.content)]
+        away = kinds.index("engine")
+        assert kinds[:2] == ["facts", "view"]
+        assert "view" in kinds[kinds.index("facts", 1) :]
+        assert set(kinds[away : kinds.index("facts", 1)]) == {"engine"}
+        assert {one["state"] for one in events(watcher.content) if one["kind"] == "engine"} <= {
+            "starting",
+            "loading",
+        }
+        assert [one["kind"] for one in events(late.content)][:2] == ["facts", "view"]
+
+    run_null(test)
+
+
+def test_there_may_be_so_many_watchers_and_they_are_no_requests(run_null: Any) -> None:
+    async def test(bench: Bench) -> None:
+        watchers = [bench.ask(VIEW, None) for _ in range(MOST_WATCHERS)]
+        await bench.until(lambda: all(watcher.status for watcher in watchers))
+        refused = await bench.ask(VIEW, None).done()
+        assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
+        assert "retry-after" in refused.headers
+        assert (bench.state.num_open, bench.state.admission.num_sequences) == (0, 0)
+        await leave(watchers.pop())
+        assert views((await bench.ask(f"{VIEW}?count=1", None).done()).content)
+        await leave(*watchers)
+        assert not bench.state.feed.is_watched
+
+    run_null(test)
+
+
+NONSENSE = (
+    *("interval=0", "interval=11", "interval=nan", "interval=x", "interval=1&interval=1", "interval="),
+    *("count=0", "count=-1", "count=1.5", "count=inf", "count=x"),
+)
+
+
+def test_nonsense_is_refused_by_name(run_null: Any) -> None:
+    async def test(bench: Bench) -> None:
+        for query in NONSENSE:
+            refused = await bench.ask(f"{VIEW}?{query}", None).done()
+            assert (refused.status, refused.error["param"]) == (400, query.partition("=")[0])
+            assert not bench.state.feed.is_watched
+
+    run_null(test)
+
+
+def test_a_watcher_that_does_not_read_waits_alone(run_null: Any) -> None:
+    """What it has not read is not kept for it: it gets the view of the moment when it reads again."""
+
+    async def test(bench: Bench) -> None:
+        reads = asyncio.Event()
+        bodies: list[bytes] = []
+
+        async def send(message: Any) -> None:
+            if message.get("body"):
+                bodies.append(message["body"])
+                await reads.wait()
+
+        async def receive() -> Any:
+            await asyncio.Event().wait()
+
+        stream = ViewStream(bench.state, bench.state.feed.open(0.1), 3)
+        stuck = asyncio.create_task(stream({"type": "http"}, receive, send))
+        reader = await watch(bench)
+        await bench.answer(prompt=[65] * 9, max_tokens=300)
+        await bench.until(lambda: len(views(reader.content)) > 5)
+        assert len(bodies) == 1
+        reads.set()
+        async with asyncio.timeout(10):
+            await stuck
+        await leave(reader)
+        seen = views(b"".join(bodies))
+        assert len(seen) == 3
+        told = sum(len(view["steps"]) + view["steps_left_out"] for view in seen)
+        assert told == 300
+
+    run_null(test)
+
+
+def stream(url: str, seen: list[Any], ended: threading.Event) -> None:
+    with httpx.stream("GET", f"{url}{VIEW}?interval=0.1", timeout=60) as answer:
+        seen.extend(
+            json.loads(line.removeprefix("data: "))
+            for line in answer.iter_lines()
+            if line.startswith("data: ")
+        )
+    ended.set()
+
+
+@pytest.fixture
+def watching() -> Iterator[Any]:
+    threads: list[threading.Thread] = []
+
+    def start(url: str) -> tuple[list[Any], threading.Event]:
+        seen: list[Any] = []
+        ended = threading.Event()
+        threads.append(threading.Thread(target=stream, args=(url, seen, ended)))
+        threads[-1].start()
+        return seen, ended
+
+    yield start
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+@pytest.mark.xdist_group("server")
+def test_answers_are_the_same_while_somebody_watches(start: Any, watching: Any) -> None:
+    """Tokens and logprobs, on a real engine; and a watcher does not keep a server from ending."""
+    server = start("--grace", "0").wait_until_ready()
+    bodies = [
+        {
+            "prompt": "abc" * number,
+            "max_tokens": 40,
+            "seed": number,
+            "logprobs": 3,
+            "n": 2,
+            "ignore_eos": True,
+        }
+        for number in range(1, 7)
+    ]
+
+    def answers() -> list[Any]:
+        return [
+            [
+                (choice["text"], choice["logprobs"])
+                for choice in server.post(COMPLETIONS, body).json()["choices"]
+            ]
+            for body in bodies
+        ]
+
+    plain = answers()
+    seen, ended = watching(server.url)
+    while not seen:
+        time.sleep(0.01)
+    assert answers() == plain
+    deadline = time.monotonic() + 20
+    while sum(len(view["finished"]) for view in seen if view["kind"] == "view") < len(bodies):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert any(view["sequences"] for view in seen if view["kind"] == "view")
+    server.terminate()
+    assert server.process.wait(15) == 0
+    assert ended.wait(15)

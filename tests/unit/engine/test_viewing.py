@@ -1,0 +1,185 @@
+"""What a view shows is what the scheduler has; making one changes nothing and is bounded in time."""
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from octavo.cache import KVManager
+from octavo.engine import EngineCore
+from octavo.engine.viewing import LONGEST_LEASE, REST, StepLog, Viewing
+from octavo.plan import SliceResult, StepPlan, StepResult
+from octavo.protocol import GenerateRequest, SamplingParams
+from octavo.schedule import Scheduler, SchedulerConfig
+from octavo.schedule.sequence import Status
+from octavo.view import CACHED_HELD, CACHED_IDLE, FREE, MOST_STEPS, EngineView, Watch
+
+NUM_PAGES = 20
+
+
+class Engine:
+    """Too few pages for all: sequences wait, share, and are preempted. The clock ticks when it is read."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        config = SchedulerConfig(max_running=4, max_model_len=64, max_step_tokens=16)
+        self.scheduler = Scheduler(config, KVManager(NUM_PAGES, page_size=4))
+        self.plans: list[StepPlan] = []
+        self.core = EngineCore(self.scheduler, self.execute, self.clock)
+        for number in range(9):
+            prompt = (*range(8), *range(number % 3, number % 3 + 5 + number))
+            for choice in range(1 + number % 2):
+                request = GenerateRequest(
+                    request_id=f"r{number}",
+                    choice=choice,
+                    prompt_ids=prompt,
+                    params=SamplingParams(max_tokens=20, seed=0),
+                    cache_salt="ab"[number % 2],
+                    arrival=90.0,
+                )
+                self.core.handle(request)
+
+    def clock(self) -> float:
+        self.now += 0.001
+        return self.now
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        self.plans.append(plan)
+        return StepResult(tuple([SliceResult((7,) if piece.num_sampled else ()) for piece in plan.slices]))
+
+    def views(self) -> Iterator[EngineView]:
+        """One after each step."""
+        self.core.log_steps(True)
+        while self.core.has_unfinished:
+            self.core.step()
+            yield self.core.view()
+
+
+def test_a_view_is_what_the_scheduler_has() -> None:
+    engine = Engine()
+    num_preempted = num_waited = 0
+    for view in engine.views():
+        scheduler = engine.scheduler
+        assert view.stats == scheduler.stats()
+        pages = [code for code, count in view.pages for _ in range(count)]
+        assert len(pages) == NUM_PAGES
+        assert pages.count(FREE) == view.stats.pages_free
+        assert pages.count(CACHED_IDLE) == view.stats.pages_idle
+        assert pages.count(CACHED_IDLE) + pages.count(CACHED_HELD) == view.stats.pages_cached
+        assert [one.slot for one in view.sequences] == [one.slot for one in scheduler.running()]
+        for shown, sequence in zip(view.sequences, scheduler.running(), strict=True):
+            assert (shown.request_id, shown.choice) == (sequence.request.request_id, sequence.request.choice)
+            assert (shown.num_tokens, shown.num_prompt) == (len(sequence.token_ids), sequence.num_prompt)
+            assert (shown.num_computed, shown.num_cached) == (sequence.num_computed, sequence.num_cached)
+            assert shown.preemptions == sequence.num_preemptions
+            private = [page for page, code in enumerate(pages) if code == shown.slot]
+            assert sequence.pages is not None
+            assert private == sorted(sequence.pages.block_ids[shown.num_shared_pages :])
+            assert len(private) == shown.num_pages - shown.num_shared_pages
+        every = [one for choices in scheduler._requests.values() for one in choices.values()]
+        waiting = sorted([one for one in every if one.status is Status.WAITING], key=lambda one: one.key)
+        assert [(one.request_id, one.choice) for one in view.waiting] == [
+            (one.request.request_id, one.request.choice) for one in waiting
+        ]
+        assert len(view.waiting) == view.stats.num_waiting
+        assert all(one.seconds_waiting > 10 for one in view.waiting)
+        assert sum(node.num_pages for node in view.tree.nodes) == view.stats.pages_cached
+        assert len({node.salt for node in view.tree.nodes}) <= 2
+        (step,) = view.steps
+        plan = engine.plans[-1]
+        assert step.step == plan.step
+        assert step.slices == tuple(
+            (piece.slot, piece.start, len(piece.token_ids), piece.num_sampled) for piece in plan.slices
+        )
+        num_preempted += len(step.preempted)
+        assert num_preempted == view.stats.preemptions
+        assert 0 < step.seconds < view.time - step.time < 0.1
+        num_waited += bool(view.waiting)
+    assert num_preempted > 2
+    assert num_waited > 3
+
+
+def test_to_look_changes_nothing() -> None:
+    watched, plain = Engine(), Engine()
+    for _ in watched.views():
+        pass
+    while plain.core.has_unfinished:
+        plain.core.step()
+    assert watched.plans == plain.plans
+    assert watched.core.stats().preemptions == plain.core.stats().preemptions > 2
+
+
+def test_steps_are_kept_only_while_somebody_watches() -> None:
+    engine = Engine()
+    engine.core.step()
+    assert engine.core.view().steps == ()
+    engine.core.log_steps(True)
+    engine.core.step()
+    engine.core.log_steps(True)  # again: what is noted stays
+    engine.core.step()
+    assert [step.step for step in engine.core.view().steps] == [2, 3]
+    assert engine.core.view().steps == ()
+    engine.core.step()
+    engine.core.log_steps(False)
+    assert engine.core.view().steps == ()
+
+
+def test_of_many_steps_the_last_are_kept() -> None:
+    log = StepLog()
+    for number in range(MOST_STEPS + 10):
+        log.note(StepPlan(number, (), (), ()), [], 0.0, 0.0)
+    steps, left_out = log.take(0.0)
+    assert ([step.step for step in steps], left_out) == (list(range(10, MOST_STEPS + 10)), 10)
+    assert log.take(0.0) == ((), 0)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize("cost", [0.0, 0.0001, 0.004, 0.1])
+def test_views_come_as_often_as_asked_and_take_a_hundredth_at_most(cost: float) -> None:
+    clock = Clock()
+    viewing = Viewing(clock)
+    began: list[float] = []
+
+    def show(owners: tuple[bytes, ...]) -> None:
+        assert owners == (b"a",)
+        began.append(clock.now)
+        clock.now += cost
+
+    assert not viewing.is_open
+    assert viewing.seconds_to_next() == float("inf")
+    for _ in range(10_000):
+        viewing.watch(b"a", Watch(2.0, 0.25))
+        viewing.take_turn(show)
+        clock.now += 0.01
+    gaps = [later - earlier for earlier, later in itertools.pairwise(began)]
+    assert min(gaps) > max(0.25, REST * cost) - 1e-6
+    assert max(gaps) < max(0.25, REST * cost) + 0.02
+
+
+def test_who_does_not_renew_is_forgotten() -> None:
+    clock = Clock()
+    viewing = Viewing(clock)
+    shown: list[tuple[bytes, ...]] = []
+    viewing.watch(b"a", Watch(2.0, 0.5))
+    viewing.watch(b"b", Watch(1e9, 3.0))
+    viewing.take_turn(shown.append)
+    assert viewing.seconds_to_next() == pytest.approx(0.5)
+    clock.now += 2.0
+    viewing.take_turn(shown.append)
+    assert shown == [(b"a", b"b"), (b"b",)]
+    clock.now += LONGEST_LEASE
+    viewing.take_turn(shown.append)
+    assert len(shown) == 2
+    assert not viewing.is_open
+    viewing.watch(b"a", Watch(2.0, 0.5))
+    viewing.watch(b"a", Watch(0.0, 0.0))  # goodbye
+    viewing.take_turn(shown.append)
+    assert len(shown) == 2
+    assert not viewing.is_open
