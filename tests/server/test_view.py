@@ -308,7 +308,7 @@ def test_answers_are_the_same_while_somebody_watches(start: Any, watching: Any) 
     while sum(len(view["finished"]) for view in seen if view["kind"] == "view") < len(bodies):
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    assert any(view["sequences"] for view in seen if view["kind"] == "view")
+    assert any(view["steps"] for view in seen if view["kind"] == "view")
     server.terminate()
     assert server.process.wait(15) == 0
     assert ended.wait(15)

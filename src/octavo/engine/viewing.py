@@ -4,6 +4,7 @@ A front end takes a lease (`Watch`) and renews it while it has watchers of its o
 recorded and nothing made: it costs one comparison a step.
 """
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -126,23 +127,24 @@ class Viewing:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._leases: dict[bytes, Lease] = {}  # by front end
-        self._due = 0.0
+        self._last = -math.inf  # when a view was made for all who have a lease
+        self._rests_until = -math.inf
 
     @property
     def is_open(self) -> bool:
         return bool(self._leases)
 
     def watch(self, owner: bytes, message: Watch) -> None:
-        now = self._clock()
-        interval = max(0.0, message.interval)
-        if not self._leases:
-            self._due = max(self._due, now)
-        self._leases[owner] = Lease(now + min(message.seconds, LONGEST_LEASE), interval)
+        if owner not in self._leases:
+            self._last = -math.inf  # who comes new need not wait
+        until = self._clock() + min(message.seconds, LONGEST_LEASE)
+        self._leases[owner] = Lease(until, max(0.0, message.interval))
 
     def seconds_to_next(self) -> float:
         """Until `take_turn` has something to do."""
-        ends = [lease.until for lease in self._leases.values()]
-        return max(0.0, min(self._due, *ends) - self._clock()) if ends else float("inf")
+        if not self._leases:
+            return math.inf
+        return max(0.0, min(self._due, *[lease.until for lease in self._leases.values()]) - self._clock())
 
     def take_turn(self, show: Callable[[tuple[bytes, ...]], None]) -> None:
         """Between two steps: forget the leases that are over; if a view is due, `show` it to the others."""
@@ -151,5 +153,10 @@ class Viewing:
         if not self._leases or now < self._due:
             return
         show(tuple(self._leases))
-        interval = min(lease.interval for lease in self._leases.values())
-        self._due = now + max(interval, REST * (self._clock() - now))
+        self._last, self._rests_until = now, now + REST * (self._clock() - now)
+
+    @property
+    def _due(self) -> float:
+        """While there is a lease."""
+        interval = min([lease.interval for lease in self._leases.values()])
+        return max(self._last + interval, self._rests_until)

@@ -163,6 +163,27 @@ def test_views_come_as_often_as_asked_and_take_a_hundredth_at_most(cost: float) 
     assert max(gaps) < max(0.25, REST * cost) + 0.02
 
 
+def test_who_comes_new_or_wants_more_need_not_wait_but_for_the_rest() -> None:
+    clock = Clock()
+    viewing = Viewing(clock)
+    shown: list[float] = []
+
+    def show(_: tuple[bytes, ...]) -> None:
+        shown.append(clock.now)
+        clock.now += 0.001
+
+    viewing.watch(b"a", Watch(9.0, 10.0))
+    for second in range(4):
+        clock.now = 1000.0 + second
+        if second == 2:
+            viewing.watch(b"a", Watch(9.0, 1.5))
+        if second == 3:
+            viewing.watch(b"b", Watch(9.0, 10.0))
+        viewing.take_turn(show)
+        viewing.take_turn(show)
+    assert shown == [1000.0, 1002.0, 1003.0]
+
+
 def test_who_does_not_renew_is_forgotten() -> None:
     clock = Clock()
     viewing = Viewing(clock)
@@ -171,7 +192,7 @@ def test_who_does_not_renew_is_forgotten() -> None:
     viewing.watch(b"b", Watch(1e9, 3.0))
     viewing.take_turn(shown.append)
     assert viewing.seconds_to_next() == pytest.approx(0.5)
-    clock.now += 2.0
+    clock.now += 3.0
     viewing.take_turn(shown.append)
     assert shown == [(b"a", b"b"), (b"b",)]
     clock.now += LONGEST_LEASE
