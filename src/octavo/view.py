@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from octavo.protocol import EngineStats
+from octavo.protocol import EngineFacts, EngineStats
 
 # Of a page that is not private to the sequence in a slot, whose code is the slot's number.
 FREE = -1
@@ -118,3 +118,42 @@ class Latency(msgspec.Struct, frozen=True):
     ttft_p99: float | None
     itl_p50: float | None
     itl_p99: float | None
+
+
+# What `GET /octavo/view` tells, event by event.
+
+
+class FactsEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="facts"):
+    """First, and again whenever an engine was replaced."""
+
+    model: str
+    version: str
+    facts: EngineFacts
+    uptime_seconds: float  # of the server
+
+
+class AwayEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="engine"):
+    """While there is no engine that serves."""
+
+    state: str  # starting, loading or failed
+    done: int = 0  # bytes of weights that are loaded
+    total: int = 0
+
+
+class ViewEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="view"):
+    """An `EngineView`, and what the front end adds."""
+
+    time: float
+    stats: EngineStats
+    pages: PageRuns
+    sequences: tuple[SequenceView, ...]
+    waiting: tuple[WaitingView, ...]
+    tree: TreeView
+    latency: Latency
+    steps: tuple[StepView, ...]  # since the last event that this watcher got
+    steps_left_out: int
+    finished: tuple[FinishedRequest, ...]  # likewise
+    finished_left_out: int
+
+
+Event = FactsEvent | AwayEvent | ViewEvent

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from octavo.frontend.service import EngineService
@@ -17,7 +18,7 @@ from octavo.protocol import EngineStats
 from octavo.server.feed import MOST_WATCHERS, Told
 from octavo.server.view import ViewStream
 from octavo.simulate.null_engine import NUM_PAGES, PAGE_SIZE
-from octavo.view import FREE, FinishedRequest, SequenceView, StepView
+from octavo.view import FREE, Event, FinishedRequest, SequenceView, StepView
 from server.exchange import Exchange
 from server.null_bench import CHAT, COMPLETIONS, Bench
 
@@ -26,7 +27,10 @@ VIEW = "/octavo/view"
 
 def events(content: bytes) -> list[Any]:
     whole = content.decode().split("\n\n")[:-1]
-    return [json.loads(event.removeprefix("data: ")) for event in whole if event.startswith("data: ")]
+    told = [event.removeprefix("data: ") for event in whole if event.startswith("data: ")]
+    for event in told:  # the structs describe all that is told, and nothing else
+        assert msgspec.json.encode(msgspec.json.decode(event, type=Event)).decode() == event
+    return [json.loads(event) for event in told]
 
 
 def views(content: bytes) -> list[Any]:

@@ -84,6 +84,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands.add_parser(
         "serve", help="serve a model over HTTP, as OpenAI's clients expect it", module="serve"
     )
+    commands.add_parser("top", help="watch a server's engine in the terminal", module="top")
     commands.add_parser("check", help="ask any server whether it speaks OpenAI's API", module="check")
     commands.add_parser(
         "inspect", help="describe a model and what fits this machine, without loading it", module="inspect"

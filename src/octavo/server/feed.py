@@ -3,8 +3,6 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
@@ -14,15 +12,13 @@ from octavo.link.status_page import Phase
 from octavo.observe.recent import RecentLatencies
 from octavo.observe.request_metrics import RequestMetrics
 from octavo.server.errors import too_many
-from octavo.view import MOST_STEPS, EngineView, FinishedRequest
+from octavo.view import MOST_STEPS, AwayEvent, EngineView, FactsEvent, FinishedRequest
 
 MOST_WATCHERS = 16
 MOST_FINISHED = 256  # that a watcher who was busy is told later
 LEASE_SECONDS = 2.0
 TICK_SECONDS = 0.1
 EARLY = 0.75  # of its interval after which a watcher may have the next view: steps do not end on the minute
-
-ENGINE_STATES = {Phase.STARTING: "starting", Phase.OPENING: "starting"}
 
 encode = msgspec.json.Encoder().encode
 
@@ -155,27 +151,26 @@ class ViewFeed:
         return self._service.num_restarts if self._service.state is ServiceState.READY else None
 
     def facts_event(self) -> bytes:
-        return event(
-            {
-                "kind": "facts",
-                "model": self._model_name,
-                "version": octavo.__version__,
-                "facts": self._service.facts,
-                "uptime_seconds": round(time.monotonic() - self._began, 3),
-            }
+        assert self._service.facts is not None, "there is an engine"
+        uptime = round(time.monotonic() - self._began, 3)
+        facts = FactsEvent(
+            model=self._model_name,
+            version=octavo.__version__,
+            facts=self._service.facts,
+            uptime_seconds=uptime,
         )
+        return b"data: " + encode(facts) + b"\n\n"
 
     def engine_event(self) -> bytes:
         """While there is no engine."""
-        status, state = self._service.engine_status, self._service.state
-        told: dict[str, Any] = {"kind": "engine", "state": "starting", "done": 0, "total": 0}
-        if state in (ServiceState.FAILED, ServiceState.CLOSED):
-            told["state"] = "failed"
-        elif status is not None:
-            told |= {"state": ENGINE_STATES.get(status.phase, "loading")}
-            if status.phase is Phase.LOADING:
-                told |= {"done": status.done, "total": status.total}
-        return event(told)
+        status, away = self._service.engine_status, AwayEvent(state="starting")
+        if self._service.state in (ServiceState.FAILED, ServiceState.CLOSED):
+            away = AwayEvent(state="failed")
+        elif status is not None and status.phase is Phase.LOADING:
+            away = AwayEvent(state="loading", done=status.done, total=status.total)
+        elif status is not None and status.phase > Phase.LOADING:
+            away = AwayEvent(state="loading")
+        return b"data: " + encode(away) + b"\n\n"
 
 
 class Watcher:
@@ -244,7 +239,3 @@ class Watcher:
                 b',"finished":[%b],"finished_left_out":%d}\n\n' % (finished, finished_left_out),
             )
         )
-
-
-def event(content: Mapping[str, Any]) -> bytes:
-    return b"data: " + encode(content) + b"\n\n"

@@ -1,0 +1,1 @@
+"""`octavo top`: a server's engine in a terminal, seen from outside through `GET /octavo/view`."""
