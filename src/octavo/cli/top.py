@@ -105,6 +105,8 @@ def watch(connection: "Connection", terminal: "Terminal") -> int:
             take_news(connection, history)
             screen.draw(frame(paused or history, *screen.size, glyphs, shown, paused=paused is not None))
             key = screen.key(DRAW_SECONDS)
+            while not key and connection.news.empty() and not screen.has_resized:
+                key = screen.key(DRAW_SECONDS)
             if key in ("q", "Q", "\x04"):
                 return 0
             if key in ("p", " "):

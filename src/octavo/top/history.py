@@ -37,13 +37,14 @@ class History:
     samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=MOST_SAMPLES))
     steps: deque[StepView] = field(default_factory=lambda: deque(maxlen=MOST_STEPS))
     finished: deque[FinishedRequest] = field(default_factory=lambda: deque(maxlen=MOST_FINISHED))
+    _facts_at: float | None = None  # seconds since 1970, by the server's clock
     _counts: deque[tuple[float, EngineStats]] = field(default_factory=lambda: deque(maxlen=MOST_SAMPLES))
 
     def note(self, news: Event | Away) -> None:
         if isinstance(news, ViewEvent):
             self._note_view(news)
         elif isinstance(news, FactsEvent):
-            self.state, self.facts = "serving", news
+            self.state, self.facts, self._facts_at = "serving", news, None
             self._forget_engine()
         elif isinstance(news, AwayEvent):
             part = f" {100 * news.done / news.total:.0f} %" if news.total else ""
@@ -63,6 +64,7 @@ class History:
 
     def _note_view(self, view: ViewEvent) -> None:
         self.state, self.view = "serving", view
+        self._facts_at = self._facts_at or view.time
         self.steps.extend(view.steps)
         self.finished.extend(view.finished)
         before = self._counts[-1] if self._counts else (view.time, view.stats)
@@ -81,6 +83,13 @@ class History:
                 1 - (stats.pages_free + stats.pages_idle) / max(stats.pages_total, 1),
             )
         )
+
+    @property
+    def uptime_seconds(self) -> float:
+        """Of the server."""
+        if self.facts is None or self.view is None:
+            return 0.0
+        return self.facts.uptime_seconds + self.view.time - (self._facts_at or self.view.time)
 
     @property
     def rates(self) -> tuple[float, float]:

@@ -97,9 +97,7 @@ def rendered(spans: Line, width: int, *, colour: bool) -> str:
     for span in spans:
         text = span.text[:left]
         left -= len(text)
-        if not text:
-            break
-        pieces.append(f"\033[{span.style}m{text}{RESET}" if colour and span.style else text)
+        pieces.append(f"\033[{span.style}m{text}{RESET}" if colour and span.style and text else text)
     whole = "".join(pieces)
     return whole if colour else whole.rstrip()
 

@@ -1,9 +1,11 @@
 """The parts of the picture. Each is a function from what has been seen to lines, at most so many."""
 
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from octavo.config import counted
 from octavo.top.history import History
 from octavo.top.paint import (
     SLOT_LETTERS,
@@ -48,6 +50,26 @@ class Space:
 Panel = Callable[[History, Space], list[Line]]
 
 
+def lines_of_pages(history: History, width: int) -> int:
+    return 1 if history.view is None else 1 - -history.view.stats.pages_total // max(1, width)
+
+
+def lines_of_steps(_: History, __: int) -> int:
+    return 5
+
+
+def lines_of_requests(history: History, _: int) -> int:
+    return 1 if history.view is None else 1 + bool(history.view.sequences) + len(history.view.sequences)
+
+
+def lines_of_finished(history: History, _: int) -> int:
+    return 1 + bool(history.finished) + len(history.finished)
+
+
+def lines_of_tree(history: History, _: int) -> int:
+    return 1 if history.view is None else 1 + len(history.view.tree.nodes) + bool(history.view.tree.left_out)
+
+
 def title(text: str, said: str, space: Space) -> Line:
     spans = line(Span(text, Style.TITLE), Span(f"  {said} " if said else " "))
     rest = max(0, space.width - width_of(spans))
@@ -55,19 +77,19 @@ def title(text: str, said: str, space: Space) -> Line:
 
 
 def header(history: History, space: Space) -> list[Line]:
-    facts, is_serving = history.facts, history.view is not None
-    light = Span(f"{space.glyphs.light} ", Style.GOOD if is_serving else Style.BAD)
-    state = Span(clean(history.state), Style.PLAIN if is_serving else Style.BAD)
-    if facts is None:
-        return [line(Span("octavo top  ", Style.BOLD), light, state)]
-    about = facts.facts
-    said = f"{about.device} {about.dtype}, {about.max_model_len:,} tokens, octavo {facts.version}"
-    up = "" if history.view is None else f", up {duration(facts.uptime_seconds)}"
-    return [
-        line(
-            Span(f"{clean(facts.model)}  ", Style.BOLD), light, state, Span(f"  {clean(said)}{up}", Style.DIM)
-        )
-    ]
+    """One line; more while there is no view, to say why."""
+    facts, glyphs = history.facts, space.glyphs
+    name = Span("octavo top  " if facts is None else f"{clean(facts.model)}  ", Style.BOLD)
+    if history.view is None:
+        reason = textwrap.wrap(clean(history.state), max(10, space.width - 2))
+        light = Span(f"{glyphs.light} no view", Style.BAD)
+        return [line(name, light), *[line(Span(f"  {part}", Style.BAD)) for part in reason], ()]
+    said = f"up {duration(history.uptime_seconds)}"
+    if facts is not None:
+        about = facts.facts
+        said = f"{about.device} {about.dtype}, {about.max_model_len:,} tokens, octavo {facts.version}, {said}"
+    light = Span(f"{glyphs.light} ", Style.GOOD)
+    return [line(name, light, clean(history.state), Span(f"  {clean(said)}", Style.DIM))]
 
 
 # -- charts ----------------------------------------------------------------------------------------------
@@ -171,20 +193,13 @@ def steps(history: History, space: Space) -> list[Line]:
     prefill = [float(sum([n for _, _, n, _ in step.slices if n > 1])) for step in noted]
     decode = [float(len([1 for _, _, n, _ in step.slices if n == 1])) for step in noted]
     preempted = "".join([glyphs.preempted if step.preempted else " " for step in noted[-wide:]])
-    rows = [
-        line(
-            Span(f"{'seconds':<{LABEL}} ", Style.DIM),
-            sparkline([s.seconds for s in noted], wide, glyphs.bars),
-        ),
-        line(
-            Span(f"{'prefill':<{LABEL}} ", Style.DIM),
-            Span(sparkline(prefill, wide, glyphs.bars), Style.PREFILL),
-        ),
-        line(
-            Span(f"{'decodes':<{LABEL}} ", Style.DIM), Span(sparkline(decode, wide, glyphs.bars), Style.GOOD)
-        ),
-        line(Span(f"{'preempted':<{LABEL}} ", Style.DIM), Span(preempted.rjust(max(wide, 0)), Style.BAD)),
-    ]
+    marks = (
+        ("prefill", sparkline(prefill, wide, glyphs.bars), Style.PREFILL),
+        ("decodes", sparkline(decode, wide, glyphs.bars), Style.GOOD),
+        ("preempted", preempted.rjust(max(wide, 0)), Style.BAD),
+        ("seconds", sparkline([step.seconds for step in noted], wide, glyphs.bars), Style.PLAIN),
+    )
+    rows = [line(Span(f"{name:<{LABEL}} ", Style.DIM), Span(text, style)) for name, text, style in marks]
     return [title("Steps", said, space), *rows][: space.height]
 
 
@@ -204,19 +219,19 @@ def requests(history: History, space: Space) -> list[Line]:
         return [title("Running", "", space)]
     stats = view.stats
     waiting = f", {stats.num_waiting} waiting{_first_waiting(view)}" if stats.num_waiting else ""
-    head = f"{'slot':>4} {'request':<{ID}} {'prompt':>7} {'cached':>6} {'tokens':>6} {'pages':>9} {'pre':>3} "
+    head = f"{'slot':<5} {'request':<{ID}} {'prompt':>7} {'cached':>6} {'tokens':>6} {'pages':>9} {'pre':>3} "
     wide = space.width - len(head)
     lines = [title("Running", f"{stats.num_running}{waiting}", space)]
     if view.sequences and space.height > 2:
         lines.append(line(Span(head + f"{'the last steps':>{max(wide, 0)}}", Style.DIM)))
     noted = list(history.steps)[-wide:] if wide > 0 else []
-    timelines = _timelines(noted, space.glyphs)
     room = space.height - len(lines)
     cut = len(view.sequences) > room
-    for sequence in view.sequences[: room - cut]:
+    shown = view.sequences[: max(0, room - cut)]
+    timelines = _timelines(noted, frozenset(sequence.slot for sequence in shown), space.glyphs)
+    for sequence in shown:
         row = Span(_request_row(sequence), of_slot(sequence.slot))
-        empty = [(" ", str(Style.PLAIN))] * len(noted)
-        lines.append((row, *runs(timelines.get(sequence.slot, empty))))
+        lines.append((row, *runs(timelines[sequence.slot])))
     if cut and room > 0:
         lines.append(line(Span(f"     and {len(view.sequences) - room + 1} more", Style.DIM)))
     return lines[: space.height]
@@ -243,23 +258,25 @@ def _request_row(sequence: SequenceView) -> str:
         prompt = f"{100 * done // sequence.num_prompt}%/{prompt}"
     own = sequence.num_pages - sequence.num_shared_pages
     return (
-        f"{sequence.slot:>3}{SLOT_LETTERS[sequence.slot % len(SLOT_LETTERS)]} "
+        f"{SLOT_LETTERS[sequence.slot % len(SLOT_LETTERS)]} {sequence.slot:>3} "
         f"{_name(sequence.request_id, sequence.choice):<{ID}} {prompt:>7} {sequence.num_cached:>6,} "
         f"{sequence.num_tokens - sequence.num_prompt:>6,} {f'{sequence.num_shared_pages}+{own}':>9} "
         f"{sequence.preemptions or '':>3} "
     )
 
 
-def _timelines(noted: Sequence[StepView], glyphs: Glyphs) -> dict[int, list[tuple[str, str]]]:
+def _timelines(
+    noted: Sequence[StepView], slots: frozenset[int], glyphs: Glyphs
+) -> dict[int, list[tuple[str, str]]]:
     """For each slot, one character for each step."""
-    timelines: dict[int, list[tuple[str, str]]] = {}
-    empty = (" ", str(Style.PLAIN))
+    timelines = {slot: [(" ", str(Style.PLAIN))] * len(noted) for slot in slots}
     for at, step in enumerate(noted):
         for slot, _, count, _ in step.slices:
-            cells = timelines.setdefault(slot, [empty] * len(noted))
-            cells[at] = (glyphs.chunk, Style.PREFILL) if count > 1 else (glyphs.decode, Style.GOOD)
-        for slot in step.preempted:
-            timelines.setdefault(slot, [empty] * len(noted))[at] = (glyphs.preempted, Style.BAD)
+            if slot in slots:
+                chunk = (glyphs.chunk, Style.PREFILL) if count > 1 else (glyphs.decode, Style.GOOD)
+                timelines[slot][at] = chunk
+        for slot in slots.intersection(step.preempted):
+            timelines[slot][at] = (glyphs.preempted, Style.BAD)
     return timelines
 
 
@@ -316,7 +333,7 @@ def tree(history: History, space: Space) -> list[Line]:
         return [title("Prefix tree", "", space)]
     nodes, left_out = view.tree.nodes, view.tree.left_out
     stats = view.stats
-    said = f"{len(nodes) + left_out:,} nodes, {stats.pages_cached:,} pages"
+    said = f"{counted(len(nodes) + left_out, 'node')}, {counted(stats.pages_cached, 'page')}"
     if stats.prompt_tokens:
         said += f", {100 * stats.prompt_tokens_cached / stats.prompt_tokens:.0f} % of prompts found"
     rows = _branches(nodes, space.glyphs)
@@ -351,7 +368,11 @@ def _branches(nodes: Sequence[NodeView], glyphs: Glyphs) -> list[Line]:
         node, lead, indent = stack.pop()
         held = Span(f", held by {node.holders}", Style.HELD) if node.holders else Span(", idle", Style.DIM)
         rows.append(
-            line(Span(lead + " ", Style.DIM), f"{node.num_tokens:,} tokens, {node.num_pages} pages", held)
+            line(
+                Span(lead + " ", Style.DIM),
+                f"{node.num_tokens:,} tokens, {counted(node.num_pages, 'page')}",
+                held,
+            )
         )
         push(node.id, indent)
     return rows

@@ -47,6 +47,11 @@ class Screen:
         columns, rows = os.get_terminal_size(self._stdout.fileno())
         return max(columns, SMALLEST[0]), max(rows, SMALLEST[1])
 
+    @property
+    def has_resized(self) -> bool:
+        """Since it was drawn."""
+        return self.size != self._size
+
     def draw(self, lines: Sequence[Line]) -> None:
         size = self.size
         if size != self._size:

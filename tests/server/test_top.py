@@ -1,0 +1,164 @@
+"""`octavo top` as people run it, on a terminal of its own."""
+
+import contextlib
+import fcntl
+import os
+import pty
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from octavo.cli.main import main
+
+pytestmark = pytest.mark.xdist_group("server")
+
+ENTER, LEAVE = b"\033[?1049h", b"\033[?1049l"
+PATIENCE = 30.0  # a guard against hanging
+
+
+class Terminal:
+    """A process on a pseudo-terminal, and what it has written there."""
+
+    def __init__(self, *arguments: str, columns: int = 80, lines: int = 24, **environ: str) -> None:
+        self._master, slave = pty.openpty()
+        os.set_blocking(self._master, False)
+        self.resize(columns, lines)
+        self._slave = slave
+        self._before = termios.tcgetattr(slave)
+        command = [sys.executable, "-m", "octavo.cli.main", "top", *arguments]
+        self.process = subprocess.Popen(
+            command,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=os.environ | {"TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8"} | environ,
+            start_new_session=True,
+        )
+        self.written = b""
+
+    def resize(self, columns: int, lines: int) -> None:
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    def until(self, *words: bytes, after: int = 0) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not all(word in self.written[after:] for word in words):
+            assert time.monotonic() < deadline, self.written[after:].decode(errors="replace")
+            self.read()
+            time.sleep(0.01)
+
+    def read(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self.written += os.read(self._master, 1 << 16)
+
+    def type(self, keys: bytes) -> None:
+        os.write(self._master, keys)
+
+    def ended(self) -> int:
+        deadline = time.monotonic() + PATIENCE
+        while self.process.poll() is None:  # it could not end while nobody reads what it writes
+            assert time.monotonic() < deadline, self.written.decode(errors="replace")
+            self.read()
+            time.sleep(0.01)
+        self.read()
+        return self.process.returncode
+
+    @property
+    def is_as_before(self) -> bool:
+        """Modes as they were, the first screen, and a cursor."""
+        shown = self.written.rfind(LEAVE) > self.written.rfind(ENTER)
+        return shown and b"\033[?25h" in self.written and termios.tcgetattr(self._slave) == self._before
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        os.close(self._master)
+        os.close(self._slave)
+
+
+@pytest.fixture
+def terminal() -> Iterator[Any]:
+    opened: list[Terminal] = []
+
+    def start(*arguments: str, **keywords: Any) -> Terminal:
+        opened.append(Terminal(*arguments, **keywords))
+        return opened[-1]
+
+    yield start
+    for one in opened:
+        one.close()
+
+
+def test_it_shows_the_engine_resizes_and_leaves_the_terminal_as_it_was(server: Any, terminal: Any) -> None:
+    top = terminal(server.url)
+    top.until(ENTER, b"tiny", b"KV pages", b"q quit", b"\033[32m")
+    server.post("/v1/completions", {"prompt": "abc", "max_tokens": 30, "seed": 1, "ignore_eos": True})
+    top.until(b"length, queue")
+    mark = len(top.written)
+    top.resize(120, 40)
+    top.until(b"\033[2J", b"\033[40;1H", after=mark)
+    mark = len(top.written)
+    top.type(b"t")
+    top.until(b"Prefix tree", after=mark)
+    top.type(b"q")
+    assert top.ended() == 0
+    assert top.is_as_before
+
+
+@pytest.mark.parametrize(("end", "code"), [("keys", 130), (signal.SIGTERM, 130), (signal.SIGHUP, 130)])
+def test_however_it_ends_the_terminal_is_as_it_was(server: Any, terminal: Any, end: Any, code: int) -> None:
+    top = terminal(server.url, NO_COLOR="1")
+    top.until(ENTER, b"KV pages")
+    os.killpg(top.process.pid, signal.SIGINT if end == "keys" else end)
+    assert top.ended() == code
+    assert top.is_as_before
+    assert b"\033[32m" not in top.written, "no colours were wanted"
+
+
+def test_a_server_that_comes_later(start: Any, terminal: Any) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    top = terminal(f"127.0.0.1:{port}")
+    top.until(b"nothing answers at", b"serve MODEL")
+    server = start("--port", str(port))
+    top.until(b"serving", b"KV pages")
+    server.terminate()
+    top.until(b"no view", after=top.written.rfind(b"serving"))
+    top.type(b"q")
+    assert top.ended() == 0
+    assert top.is_as_before
+
+
+def test_once_is_for_scripts(server: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["top", server.url, "--once", "--interval", "0.1"]) == 0
+    shown = capsys.readouterr().out
+    for word in ("tiny", "serving", "tokens/s", "KV pages", "Steps", "Running", "Finished", "Prefix tree"):
+        assert word in shown
+    assert "\033" not in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["http://127.0.0.1:1", "--once"], 1, "start a server there with `octavo serve MODEL`"),
+        (["ftp://a", "--once"], 2, "is not the address of a server"),
+        (["127.0.0.1:1", "--once", "--interval", "99"], 2, "from 0.1 to 10"),
+        (["127.0.0.1:1"], 2, "for a script, use --once"),
+    ],
+)
+def test_what_it_says_where_there_is_nothing_to_see(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, words: str
+) -> None:
+    assert main(["top", *arguments]) == code
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert words in shown.err

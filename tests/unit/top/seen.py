@@ -1,0 +1,106 @@
+"""What a server might show, for tests that have none."""
+
+import random
+
+from data.engine_facts import engine_facts
+from octavo.protocol import EngineStats
+from octavo.top.history import History
+from octavo.view import (
+    CACHED_HELD,
+    CACHED_IDLE,
+    FREE,
+    FactsEvent,
+    FinishedRequest,
+    Latency,
+    NodeView,
+    SequenceView,
+    StepView,
+    TreeView,
+    ViewEvent,
+    WaitingView,
+)
+
+FACTS = FactsEvent(model="tiny", version="1", facts=engine_facts(), uptime_seconds=5.0)
+
+
+def a_view(number: int, num_running: int = 3, num_pages: int = 1000) -> ViewEvent:
+    """The view of second `number`: everything of it can be drawn."""
+    drawn = random.Random(number)
+    codes = (FREE, CACHED_IDLE, CACHED_HELD, *range(num_running))
+    runs, left = [], num_pages
+    while left:
+        count = drawn.randint(1, min(left, 40))
+        runs.append((drawn.choice(codes), count))
+        left -= count
+    stats = EngineStats(
+        num_running=num_running,
+        num_waiting=number,
+        pages_total=num_pages,
+        pages_free=100,
+        pages_cached=500,
+        pages_idle=50,
+        steps=10 * number,
+        tokens_computed=200 * number,
+        prompt_tokens=150 * number,
+        prompt_tokens_cached=50 * number,
+        tokens_sampled=100 * number,
+        preemptions=1,
+    )
+    nodes = [NodeView(page, None if page < 2 else page // 2, 1 + page, 32, page % 3, 0) for page in range(40)]
+    return ViewEvent(
+        time=1000.0 + number,
+        stats=stats,
+        pages=tuple(runs),
+        sequences=tuple(
+            SequenceView(slot, f"cmpl-abcdef{slot}-0", slot % 2, 100, 110, 60, 32, 4, 1, 0)
+            for slot in range(num_running)
+        ),
+        waiting=tuple(WaitingView(f"cmpl-w{one}-1", 0, 9, 9, 0, 1.5) for one in range(min(number, 64))),
+        tree=TreeView(tuple(nodes), 5),
+        latency=Latency(0.02, 0.5, 0.001, None),
+        steps=tuple(
+            StepView(10 * number + step, 1000.0, 0.01, ((0, 5, 1, 1), (1, 0, 64, 0)), (2,) * (step == 3))
+            for step in range(10)
+        ),
+        steps_left_out=0,
+        finished=(a_finished(),),
+        finished_left_out=0,
+    )
+
+
+def a_finished(**changes: object) -> FinishedRequest:
+    choice = {
+        "queue_seconds": 0.1,
+        "prefill_seconds": 0.2,
+        "prefill_chunks": [{}],
+        "prefill_chunks_left_out": 0,
+        "decode_seconds": 0.3,
+        "preemptions": 1,
+    }
+    fields: dict[str, object] = {
+        "request_id": "req_1",
+        "response_id": "cmpl-abcdef",
+        "route": "/v1/completions",
+        "status": 200,
+        "model": "tiny",
+        "stream": True,
+        "prompt_tokens": 10,
+        "cached_tokens": 0,
+        "completion_tokens": 20,
+        "finish_reason": "length",
+        "queue_seconds": 0.1,
+        "seconds_to_first_token": 0.3,
+        "seconds": 0.6,
+        "tokens_per_second": 33.3,
+        "error": None,
+        "octavo": {"requests": [{"choices": [choice]}]},
+    }
+    return FinishedRequest(**(fields | changes))  # type: ignore[arg-type]
+
+
+def a_history(num_views: int = 5, num_running: int = 3, num_pages: int = 1000) -> History:
+    history = History()
+    history.note(FACTS)
+    for number in range(num_views):
+        history.note(a_view(number, num_running, num_pages))
+    return history

@@ -1,0 +1,132 @@
+"""Servers that are away, want a key, are others' or are restarted: each is told apart, in words that help."""
+
+import http.server
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from octavo.errors import ConfigError
+from octavo.top import connection
+from octavo.top.connection import Address, Away, Connection, Refused
+from octavo.view import FactsEvent
+from unit.top.seen import FACTS
+
+EVENT = b"data: " + msgspec.json.encode(FACTS) + b"\n\n"
+
+
+class Scripted(http.server.BaseHTTPRequestHandler):
+    """Answers with what the test has put into `script`, one after the other."""
+
+    script: list[tuple[int, str, bytes]]
+    heard: list[tuple[str, str | None]]
+
+    def do_GET(self) -> None:
+        self.heard.append((self.path, self.headers.get("authorization")))
+        status, content_type, body = self.script.pop(0) if len(self.script) > 1 else self.script[0]
+        self.send_response(status)
+        self.send_header("content-type", content_type)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.setattr(connection, "RETRY_SECONDS", 0.01)
+    servers = []
+
+    def start(*script: tuple[int, str, bytes]) -> tuple[str, list[tuple[str, str | None]]]:
+        heard: list[tuple[str, str | None]] = []
+        handler = type("Handler", (Scripted,), {"script": list(script), "heard": heard})
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
+        servers.append(server)
+        return f"http://127.0.0.1:{server.server_port}", heard
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def connected(url: str, key: str | None = None) -> Connection:
+    opened = Connection(Address.of(url), key, 0.25)
+    opened.start()
+    return opened
+
+
+def test_the_key_is_sent_and_events_come(scripted: Any) -> None:
+    url, heard = scripted((200, "text/event-stream; charset=utf-8", b": ping\n\n" + EVENT + EVENT))
+    opened = connected(url + "/v1", "k")
+    news = [opened.news.get(timeout=10) for _ in range(3)]
+    opened.stop()
+    assert news[:2] == [FACTS, FACTS]
+    assert isinstance(news[2], Away)
+    assert heard[0] == ("/octavo/view?interval=0.25", "Bearer k")
+
+
+def test_after_a_restart_it_is_there_again(scripted: Any) -> None:
+    stream = (200, "text/event-stream", EVENT)
+    url, _ = scripted(stream, (503, "application/json", b"{}"), (429, "application/json", b"{}"), stream)
+    opened = connected(url)
+    news = [opened.news.get(timeout=10) for _ in range(5)]
+    opened.stop()
+    assert [type(one) for one in news] == [FactsEvent, Away, Away, Away, FactsEvent]
+    assert "starting" in str(news[2])
+    assert "watchers" in str(news[3])
+
+
+@pytest.mark.parametrize(
+    ("status", "content_type", "key", "words"),
+    [
+        (401, "application/json", None, "needs a key: give one with --api-key"),
+        (401, "application/json", "wrong", "does not know this key"),
+        (404, "application/json", None, "no Octavo server"),
+        (200, "text/html", None, "no Octavo server"),
+    ],
+)
+def test_what_will_not_change_is_the_end(
+    scripted: Any, status: int, content_type: str, key: str | None, words: str
+) -> None:
+    url, heard = scripted((status, content_type, b"<html>"))
+    refusal = connected(url, key).news.get(timeout=10)
+    assert isinstance(refusal, Refused)
+    assert words in str(refusal)
+    assert len(heard) == 1
+
+
+def test_nobody_there_and_nonsense_are_tried_again(scripted: Any) -> None:
+    opened = connected("127.0.0.1:1")
+    reason = opened.news.get(timeout=10)
+    opened.stop()
+    assert isinstance(reason, Away)
+    assert "octavo serve" in reason.reason
+    url, heard = scripted((200, "text/event-stream", b'data: {"kind":"other"}\n\n'))
+    opened = connected(url)
+    assert all("does not understand" in str(opened.news.get(timeout=10)) for _ in range(2))
+    opened.stop()
+    assert len(heard) >= 2
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("127.0.0.1:8000", "http://127.0.0.1:8000"),
+        ("https://a.example/llm/v1/", "https://a.example/llm"),
+        ("http://user:secret@a:1", "http://a:1"),
+        ("http://[::1]:8000", "http://[::1]:8000"),
+    ],
+)
+def test_addresses(url: str, address: str) -> None:
+    assert str(Address.of(url)) == address
+
+
+@pytest.mark.parametrize("url", ["", "ftp://a", "http://"])
+def test_what_is_no_address(url: str) -> None:
+    with pytest.raises(ConfigError, match="give one like"):
+        Address.of(url)
