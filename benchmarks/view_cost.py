@@ -4,16 +4,19 @@ python benchmarks/view_cost.py MODEL [--streams 32] [--tokens 96] [--rounds 6] [
 
 Rounds alternate on one server, so that both see the same moments of the machine; the figure is the median of
 the pairs. No two rounds share a prompt. The watcher reads what comes and throws it away: what a page or a
-terminal does with it is not counted.
+terminal does with it is not counted. Processor time is that of front end and engine together, which a noisy
+machine moves less than the clock.
 """
 
 import argparse
 import asyncio
 import itertools
+import os
 import statistics
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -25,16 +28,31 @@ from server.process import Server
 PROMPT_TOKENS = 64
 
 
-async def tokens_a_second(port: int, number: int, streams: int, tokens: int) -> float:
+@dataclass(frozen=True)
+class Round:
+    tokens_a_second: float
+    cpu_ms_a_token: float
+
+
+def cpu_seconds(server: Server) -> float:
+    total = 0
+    for pid in (server.process.pid, server.engine_pid):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        total += int(fields[11]) + int(fields[12])
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+async def one_round(server: Server, number: int, streams: int, tokens: int) -> Round:
     async def stream(index: int) -> None:
         prompt = [100 + number, 100 + index, *range(1000, 1000 + PROMPT_TOKENS - 2)]
         body = {"prompt": prompt, "max_tokens": tokens, "ignore_eos": True, "stream": True, "seed": index}
-        answer = await ask(port, COMPLETIONS, body)
+        answer = await ask(server.port, COMPLETIONS, body)
         assert answer.status == 200, bytes(answer.body)
 
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), cpu_seconds(server)
     await asyncio.gather(*(stream(index) for index in range(streams)))
-    return streams * tokens / (time.perf_counter() - began)
+    seconds, cpu = time.perf_counter() - began, cpu_seconds(server) - cpu
+    return Round(streams * tokens / seconds, 1000 * cpu / (streams * tokens))
 
 
 class Watcher:
@@ -63,38 +81,38 @@ class Watcher:
         await asyncio.wait([self._task])
 
 
-async def measure(port: int, options: argparse.Namespace) -> None:
+async def measure(server: Server, options: argparse.Namespace) -> None:
     numbers = itertools.count()
-    closed: list[float] = []
-    opened: list[float] = []
+    pairs: list[tuple[Round, Round]] = []
     views = num_bytes = 0
-    await tokens_a_second(port, next(numbers), options.streams, options.tokens)  # to warm up
-    print(f"{'round':>5} {'closed':>14} {'open':>14} {'cost':>8}")
+    await one_round(server, next(numbers), options.streams, options.tokens)  # to warm up
+    print(f"{'round':>6} {'closed':>23} {'open':>23} {'slower':>8} {'more CPU':>9}")
     for number in range(options.rounds):
         watchers = [Watcher() for _ in range(options.watchers)]
-        pair: dict[bool, float] = {}
+        done: dict[bool, Round] = {}
         for is_open in (False, True) if number % 2 else (True, False):
-            if is_open:
-                for watcher in watchers:
-                    await watcher.start(port, options.interval)
-            pair[is_open] = await tokens_a_second(port, next(numbers), options.streams, options.tokens)
-            if is_open:
-                for watcher in watchers:
-                    await watcher.stop()
-        closed.append(pair[False])
-        opened.append(pair[True])
+            for watcher in watchers if is_open else ():
+                await watcher.start(server.port, options.interval)
+            done[is_open] = await one_round(server, next(numbers), options.streams, options.tokens)
+            for watcher in watchers if is_open else ():
+                await watcher.stop()
+        pairs.append((done[False], done[True]))
         views += sum(watcher.num_views for watcher in watchers)
         num_bytes += sum(watcher.num_bytes for watcher in watchers)
-        show(str(number), pair[False], pair[True])
-    show("all", statistics.median(closed), statistics.median(opened))
-    costs = [100 * (1 - after / before) for before, after in zip(closed, opened, strict=True)]
-    print(f"median of the pairs: {statistics.median(costs):.1f}% while open", end="; ")
+        print(f"{number:>6} {shown(done[False])} {shown(done[True])} {costs(*pairs[-1])}", flush=True)
+    slower = statistics.median([100 * (1 - o.tokens_a_second / c.tokens_a_second) for c, o in pairs])
+    more = statistics.median([100 * (o.cpu_ms_a_token / c.cpu_ms_a_token - 1) for c, o in pairs])
+    print(f"median {'':>47} {slower:>7.1f}% {more:>8.1f}%")
     print(f"{views} views of {num_bytes / max(views, 1) / 1000:.1f} kB")
 
 
-def show(name: str, closed: float, opened: float) -> None:
-    cost = 100 * (1 - opened / closed)
-    print(f"{name:>5} {closed:>8.1f} tok/s {opened:>8.1f} tok/s {cost:>7.1f}%", flush=True)
+def shown(one: Round) -> str:
+    return f"{one.tokens_a_second:>7.1f} tok/s {one.cpu_ms_a_token:>5.2f} ms"
+
+
+def costs(closed: Round, opened: Round) -> str:
+    slower = 100 * (1 - opened.tokens_a_second / closed.tokens_a_second)
+    return f"{slower:>7.1f}% {100 * (opened.cpu_ms_a_token / closed.cpu_ms_a_token - 1):>8.1f}%"
 
 
 def main() -> None:
@@ -114,7 +132,7 @@ def main() -> None:
         server = Server(Path(folder), options.model, *flags)
         try:
             server.wait_until_ready()
-            run(measure(server.port, options))
+            run(measure(server, options))
         finally:
             server.stop()
 
