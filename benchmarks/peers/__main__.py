@@ -36,12 +36,16 @@ def main(arguments: list[str] | None = None) -> int:
     making = commands.add_parser("models", help="make the models")
     making.add_argument("dest", type=Path, help="where install.sh has put the peers")
     making.add_argument("--smollm2", type=Path, required=True, help="GGUF file of SmolLM2-135M-Instruct")
-    making.add_argument("--tokenizer", type=Path, required=True, help="folder with Llama 3.2's tokenizer.json")
+    making.add_argument(
+        "--tokenizer", type=Path, required=True, help="folder with Llama 3.2's tokenizer.json"
+    )
     running = commands.add_parser("run", help="measure, then write the page")
     running.add_argument("dest", type=Path, help="where install.sh has put the peers")
     running.add_argument("--rounds", type=int, default=3, help="every engine runs every case so many times")
     running.add_argument("--threads", type=int, default=os.cpu_count())
-    running.add_argument("--cases", nargs="+", default=[], metavar="PART", help="only cases with these in them")
+    running.add_argument(
+        "--cases", nargs="+", default=[], metavar="PART", help="only cases with these in them"
+    )
     running.add_argument("--engines", nargs="+", default=[], metavar="PART", help="only these engines")
     running.add_argument("--again", action="store_true", help="begin anew; else it goes on with the results")
     running.add_argument("--lock", type=Path, help="a file to lock while an engine is measured")
@@ -62,13 +66,15 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run(options: argparse.Namespace) -> None:
     dest = options.dest.resolve()
-    chosen = [case for case in cases() if not options.cases or any(part in case.key for part in options.cases)]
+    chosen = [
+        case for case in cases() if not options.cases or any(part in case.key for part in options.cases)
+    ]
     wanted = [
         engine
         for engine in engines(dest)
         if not options.engines or any(part.lower() in engine.name.lower() for part in options.engines)
     ]
-    results = Results(this_machine())
+    results = Results(this_machine(), options.threads)
     if options.results.exists() and not options.again:
         results = Results.read(options.results)
     settings = Settings(

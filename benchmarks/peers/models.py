@@ -3,8 +3,8 @@
 - `smollm2-135m`: the real SmolLM2-135M-Instruct, its weights rounded to bfloat16;
 - `llama-3.2-1b`: random weights in the shape of Llama-3.2-1B, in bfloat16.
 
-Each is there as a folder that transformers can read (Octavo, vLLM), as a GGUF file (llama.cpp) and as a folder in
-OpenVINO's format. The weights are the same numbers everywhere.
+Each is there as a folder that transformers can read (Octavo, vLLM), as a GGUF file (llama.cpp), and as a
+folder in OpenVINO's format. The weights are the same numbers everywhere.
 """
 
 import json
@@ -70,7 +70,9 @@ def write_smollm2(gguf: Path, folder: Path) -> None:
         weights.pop("lm_head.weight", None)
     unwanted = ("quantization_config", "_name_or_path")
     config = {name: value for name, value in model.config.to_dict().items() if name not in unwanted}
-    (folder / "config.json").write_text(json.dumps(config | {"architectures": ["LlamaForCausalLM"]}, indent=2))
+    (folder / "config.json").write_text(
+        json.dumps(config | {"architectures": ["LlamaForCausalLM"]}, indent=2)
+    )
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 

@@ -1,7 +1,7 @@
 """Runs in OpenVINO's environment, and knows nothing of ours: python openvino_driver.py MODEL THREADS KV_GB
 
-One line of JSON in: {"concurrency": int | null, "requests": [{"at": seconds | null, "prompt": [ids], "output": int}]}.
-One line out: {"requests": [{"sent_at", "chunk_times", "chunk_tokens"}]}, in seconds since the load began.
+A line of JSON in: {"concurrency": int or null, "requests": [{"at": seconds or null, "prompt": ids, "output": int}]}
+A line out: {"requests": [{"sent_at", "chunk_times", "chunk_tokens"}]}, in seconds since the load began
 There is no HTTP and no text: this is the engine at its best.
 """
 
@@ -22,7 +22,11 @@ def open_pipeline(model: str, threads: int, kv_gigabytes: int) -> Any:
     scheduler.max_num_seqs = 64
     scheduler.dynamic_split_fuse = True
     scheduler.enable_prefix_caching = True
-    properties = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "bf16", "KV_CACHE_PRECISION": "bf16"}
+    properties = {
+        "INFERENCE_NUM_THREADS": threads,
+        "INFERENCE_PRECISION_HINT": "bf16",
+        "KV_CACHE_PRECISION": "bf16",
+    }
     return genai.ContinuousBatchingPipeline(model, scheduler, "CPU", properties)
 
 
@@ -35,7 +39,7 @@ def greedy(num_tokens: int) -> Any:
 
 
 class Load:
-    """One load. Requests that come during a step wait for the next one, and their time runs from when they came."""
+    """One load. Who comes during a step waits for the next one; the clock runs from when it came."""
 
     def __init__(self, pipeline: Any, job: dict[str, Any], first_id: int) -> None:
         self._pipeline = pipeline

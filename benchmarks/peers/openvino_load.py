@@ -3,6 +3,9 @@
 import time
 from typing import Any
 
+from benchmarks.peers.models import ModelFiles
+from benchmarks.peers.serving import Running
+
 import octavo
 from octavo.bench.serve.arrivals import Closed
 from octavo.bench.serve.load import client_facts
@@ -13,9 +16,6 @@ from octavo.bench.serve.summary import Slo, summarise
 from octavo.bench.serve.workload import Workload
 from octavo.checkpoint import open_checkpoint
 from octavo.text.tokenizer import Tokenizer
-
-from benchmarks.peers.models import ModelFiles
-from benchmarks.peers.serving import Running
 
 
 def run_through_pipe(running: Running, files: ModelFiles, workload: Workload, seed: int) -> LoadReport:
@@ -47,7 +47,8 @@ def job_of(workload: Workload, planned: list[PlannedRequest], vocabulary: Vocabu
     return {
         "concurrency": arrivals.concurrency if isinstance(arrivals, Closed) else None,
         "requests": [
-            {"at": one.at, "prompt": one.token_ids(vocabulary), "output": one.output_tokens} for one in planned
+            {"at": one.at, "prompt": one.token_ids(vocabulary), "output": one.output_tokens}
+            for one in planned
         ],
     }
 

@@ -2,12 +2,16 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from benchmarks.peers.models import LLAMA_1B, SMOLLM2
+
 from octavo.bench.serve import WORKLOADS, AtOnce, Fixed, Summary, Workload
 
-# An engine with less than this part of the best one's figure is not asked again: it cannot become the best.
+# An engine with less than this part of the best figure is not asked again: it cannot become the best.
 HOPELESS = 1 / 3
+
+Figure: TypeAlias = Callable[[Summary], float | None]
 
 
 @dataclass(frozen=True)
@@ -18,22 +22,23 @@ class Case:
     title: str
     workload: Workload
     figure_name: str
-    figure: Callable[[Summary], float | None]
+    figure: Figure
+    engines: tuple[str, ...] | None = None  # None: all run it
 
     @property
     def key(self) -> str:
         return f"{self.model}/{self.title}"
 
 
-def _decode(summary: Summary) -> float | None:
+def decode_rate(summary: Summary) -> float | None:
     return summary.decode_tokens_per_second
 
 
-def _output(summary: Summary) -> float | None:
+def output_rate(summary: Summary) -> float | None:
     return summary.output_tokens_per_second
 
 
-def _prefill(summary: Summary) -> float | None:
+def prefill_rate(summary: Summary) -> float | None:
     return summary.prefill_tokens_per_second
 
 
@@ -41,22 +46,24 @@ def cases() -> list[Case]:
     single, burst = WORKLOADS["baseline"], WORKLOADS["continuous_batching"]
     long, prefix, prefill = (WORKLOADS[name] for name in ("chunked_prefill", "prefix_caching", "prefill"))
     return [
-        Case(SMOLLM2, "single", single.scaled(num_requests=4), "decode tok/s", _decode),
-        Case(SMOLLM2, "burst", burst, "output tok/s", _output),
-        Case(SMOLLM2, "long", long, "output tok/s", _output),
-        Case(SMOLLM2, "long at once", long.scaled(arrivals=AtOnce()), "output tok/s", _output),
-        Case(SMOLLM2, "prefix", prefix, "output tok/s", _output),
-        Case(SMOLLM2, "prefix at once", prefix.scaled(arrivals=AtOnce()), "output tok/s", _output),
-        Case(SMOLLM2, "prefill", prefill, "prompt tok/s", _prefill),
-        Case(LLAMA_1B, "single", single.scaled(num_requests=2, output=Fixed(64)), "decode tok/s", _decode),
-        Case(LLAMA_1B, "burst", burst.scaled(num_requests=16, output=Fixed(64)), "output tok/s", _output),
-        Case(LLAMA_1B, "prefill", prefill.scaled(num_requests=4), "prompt tok/s", _prefill),
+        Case(SMOLLM2, "single", single.scaled(num_requests=4), "decode tok/s", decode_rate),
+        Case(SMOLLM2, "burst", burst, "output tok/s", output_rate),
+        Case(SMOLLM2, "long", long, "output tok/s", output_rate),
+        Case(SMOLLM2, "long at once", long.scaled(arrivals=AtOnce()), "output tok/s", output_rate),
+        Case(SMOLLM2, "prefix", prefix, "output tok/s", output_rate),
+        Case(SMOLLM2, "prefix at once", prefix.scaled(arrivals=AtOnce()), "output tok/s", output_rate),
+        Case(SMOLLM2, "prefill", prefill, "prompt tok/s", prefill_rate),
+        Case(
+            LLAMA_1B, "single", single.scaled(num_requests=2, output=Fixed(64)), "decode tok/s", decode_rate
+        ),
+        Case(LLAMA_1B, "burst", burst.scaled(num_requests=16, output=Fixed(64)), "output tok/s", output_rate),
+        Case(LLAMA_1B, "prefill", prefill.scaled(num_requests=4), "prompt tok/s", prefill_rate),
     ]
 
 
 def slots_of(model: str) -> int:
     """Requests at once at most, for engines that must be told."""
-    return max(case.workload.num_requests for case in cases() if case.model == model)
+    return max((case.workload.num_requests for case in cases() if case.model == model), default=1)
 
 
 @dataclass(frozen=True)
@@ -73,7 +80,8 @@ def heats(chosen: Sequence[Case], engines: Sequence[str], rounds: int) -> Iterat
     the meantime meets all of them."""
     for model in dict.fromkeys(case.model for case in chosen):
         for number in range(rounds):
-            first = number % max(len(engines), 1)
             for case in chosen:
                 if case.model == model:
-                    yield Heat(case, number, (*engines[first:], *engines[:first]))
+                    names = [name for name in engines if case.engines is None or name in case.engines]
+                    first = number % max(len(names), 1)
+                    yield Heat(case, number, (*names[first:], *names[:first]))

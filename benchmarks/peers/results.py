@@ -1,4 +1,4 @@
-"""What was measured, in one JSON file. It is written after every run, and a run that is in it is not run again."""
+"""What was measured, in one JSON file. It is written after every run; what is in it is not run again."""
 
 import platform
 import statistics
@@ -9,10 +9,9 @@ from pathlib import Path
 
 import msgspec
 import psutil
+from benchmarks.peers.plan import Case, Figure
 
 from octavo.bench.serve import Summary
-
-from benchmarks.peers.plan import Case
 
 
 @dataclass(frozen=True)
@@ -46,6 +45,7 @@ class RunFacts:
 @dataclass(frozen=True)
 class Results:
     machine: Machine
+    threads: int
     engines: Sequence[EngineFacts] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)  # an engine, or an engine and a case: why
     runs: Sequence[RunFacts] = ()
@@ -69,7 +69,7 @@ class Results:
     def of(self, engine: str, case: Case) -> list[RunFacts]:
         return [run for run in self.runs if (run.engine, run.case) == (engine, case.key)]
 
-    def median(self, engine: str, case: Case, figure: Callable[[Summary], float | None]) -> float | None:
+    def median(self, engine: str, case: Case, figure: Figure) -> float | None:
         values = [value for run in self.of(engine, case) if (value := figure(run.summary)) is not None]
         return statistics.median(values) if values else None
 
@@ -81,19 +81,25 @@ class Results:
         ]
         return max(peers, key=lambda peer: peer[1]) if peers else None
 
+    def paired(
+        self, name: str, beside: str, case: Case, ratio: Callable[[float, float], float]
+    ) -> float | None:
+        """The median, over rounds that have both, of the ratio of the one beside it and of `name`."""
+        others = {run.round: case.figure(run.summary) for run in self.of(beside, case)}
+        ratios = [
+            ratio(other, value)
+            for run in self.of(name, case)
+            if (value := case.figure(run.summary)) and (other := others.get(run.round))
+        ]
+        return statistics.median(ratios) if ratios else None
+
     def advantage(self, case: Case) -> float | None:
-        """Our figure over the best peer's: the median over rounds that have both."""
+        """Our figure over the best peer's."""
         best = self.best_peer(case)
         ours = next((engine.name for engine in self.engines if engine.is_ours), None)
         if best is None or ours is None:
             return None
-        theirs = {run.round: case.figure(run.summary) for run in self.of(best[0], case)}
-        ratios = [
-            value / beside
-            for run in self.of(ours, case)
-            if (value := case.figure(run.summary)) and (beside := theirs.get(run.round))
-        ]
-        return statistics.median(ratios) if ratios else None
+        return self.paired(ours, best[0], case, lambda theirs, mine: mine / theirs)
 
     def write(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -106,10 +112,16 @@ class Results:
         return msgspec.json.decode(path.read_bytes(), type=cls)
 
     @property
+    def num_rounds(self) -> int:
+        return max((run.round + 1 for run in self.runs), default=0)
+
+    @property
     def dates(self) -> tuple[str, str]:
         """Of the first and the last run."""
         times = [run.began for run in self.runs] or [time.time()]
-        first, last = (time.strftime("%Y-%m-%d %H:%M", time.gmtime(each)) for each in (min(times), max(times)))
+        first, last = (
+            time.strftime("%Y-%m-%d %H:%M", time.gmtime(each)) for each in (min(times), max(times))
+        )
         return first, last
 
 

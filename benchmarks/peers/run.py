@@ -15,6 +15,7 @@ from benchmarks.peers.openvino_load import run_through_pipe
 from benchmarks.peers.plan import HOPELESS, Case, Heat, heats, slots_of
 from benchmarks.peers.results import EngineFacts, Results, RunFacts
 from benchmarks.peers.serving import Failed, Running, free_port
+
 from octavo.bench.serve import LoadReport, find_target, run_load
 from octavo.errors import OctavoError
 
@@ -28,11 +29,12 @@ class Settings:
     results: Path
     threads: int
     rounds: int
+    hopeless: float = HOPELESS
     lock: Path | None = None  # held during a heat, for others who use the machine
 
 
 class Comparison:
-    """Owns the results and the engines that are loaded, all of one model. Use it as a context: it ends them."""
+    """Owns the results and the engines that are loaded, all of one model. A context: it ends them."""
 
     def __init__(self, settings: Settings, engines: Sequence[Engine], results: Results) -> None:
         self._settings = settings
@@ -51,11 +53,18 @@ class Comparison:
         todo = list(heats(chosen, list(self._engines), self._settings.rounds))
         for number, heat in enumerate(todo, start=1):
             say(f"[{number}/{len(todo)}] {heat.case.key}, round {heat.round + 1} of {self._settings.rounds}")
-            awaited = [name for name in heat.engines if self._is_wanted(name, heat)]
-            ready = [name for name in awaited if self._load(name, heat.case)]
+            self._make_room_for(heat.case.model)
+            wanted = [name for name in heat.engines if self._is_wanted(name, heat)]
+            ready = self._load(wanted, heat.case)
             with held(self._settings.lock if ready else None):
                 for name in ready:
                     self._take_turn(name, heat)
+
+    def _make_room_for(self, model: str) -> None:
+        """One model at a time: two would not fit beside each other everywhere."""
+        if self._model != model:
+            self._end_all()
+            self._model = model
 
     def _is_wanted(self, name: str, heat: Heat) -> bool:
         if why := self._why_not(name, heat):
@@ -73,34 +82,33 @@ class Comparison:
             return why
         figures = {each: self.results.median(each, case, case.figure) for each in self._engines}
         best = max(figure or 0.0 for figure in figures.values())
-        if heat.round and (mine := figures[name]) is not None and mine < HOPELESS * best:
+        if heat.round and (mine := figures[name]) is not None and mine < self._settings.hopeless * best:
             return "a round has shown that it is far behind"
         return None
 
-    def _load(self, name: str, case: Case) -> bool:
-        """Loaded and frozen. One model at a time: two would not fit beside each other everywhere."""
-        if self._model != case.model:
-            self._end_all()
-            self._model = case.model
-        if name in self._loaded:
-            return True
+    def _load(self, names: Sequence[str], case: Case) -> list[str]:
+        """All at once: loading is mostly one thread's work. Returns those that are loaded; frozen."""
         started = time.monotonic()
-        engine, files = self._engines[name], ModelFiles(self._settings.models, case.model)
+        files = ModelFiles(self._settings.models, case.model)
         self._settings.logs.mkdir(parents=True, exist_ok=True)
-        log = self._settings.logs / f"{engine.name.replace(' ', '-').lower()}-{files.name}.log"
-        start = Start(files, free_port(), self._settings.threads, slots_of(case.model))
-        running = self._loaded[name] = Running(engine, start, log)
-        try:
-            running.wait_until_ready()
-        except Failed as problem:
-            self._note_failure(name, case, problem)
-            return False
-        running.freeze()
-        commands = {files.name: shown_command(running.command)}
-        facts = EngineFacts(engine.name, engine.version(), engine.is_ours, commands, tuple(engine.notes))
-        self._keep(self.results.with_engine(facts))
-        say(f"    {name:<18} loaded in {time.monotonic() - started:.0f} s")
-        return True
+        new = [name for name in names if name not in self._loaded]
+        for name in new:
+            log = self._settings.logs / f"{name.replace(' ', '-').lower()}-{files.name}.log"
+            start = Start(files, free_port(), self._settings.threads, slots_of(case.model))
+            self._loaded[name] = Running(self._engines[name], start, log)
+        for name in new:
+            running, engine = self._loaded[name], self._engines[name]
+            try:
+                running.wait_until_ready()
+            except Failed as problem:
+                self._note_failure(name, case, problem)
+                continue
+            running.freeze()
+            commands = {files.name: shown_command(running.command)}
+            facts = EngineFacts(name, engine.version(), engine.is_ours, commands, tuple(engine.notes))
+            self._keep(self.results.with_engine(facts))
+            say(f"    {name:<18} loaded after {time.monotonic() - started:.0f} s")
+        return [name for name in names if name in self._loaded]
 
     def _take_turn(self, name: str, heat: Heat) -> None:
         started = time.monotonic()
@@ -114,9 +122,7 @@ class Comparison:
         running.freeze()
         self._keep(
             self.results.with_run(
-                RunFacts(
-                    name, heat.case.key, heat.round, seed, report.began, report.summary, report.warnings
-                )
+                RunFacts(name, heat.case.key, heat.round, seed, report.began, report.summary, report.warnings)
             )
         )
         value = heat.case.figure(report.summary)

@@ -1,6 +1,6 @@
 """A server's life: started, asked, stopped in its tracks while others are measured, ended.
 
-While one engine is measured no other may use the processor. Loading takes a minute, so that those who wait keep
+While one engine is measured no other may use the processor. Loading takes a minute, so those who wait keep
 their memory and are stopped by a signal (SIGSTOP).
 """
 
@@ -9,13 +9,11 @@ import json
 import socket
 import subprocess
 import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 import psutil
-
 from benchmarks.peers.engines import Engine, Start, environment_of
 
 START_SECONDS = 600.0
@@ -52,12 +50,17 @@ class Running:
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 break
-            with contextlib.suppress(OSError, urllib.error.URLError):
-                with urllib.request.urlopen(f"{self.url}/health", timeout=5) as answer:
-                    if answer.status == 200:
-                        return
+            if self._is_healthy():
+                return
             time.sleep(0.2)
         raise Failed(f"{self.engine.name} did not start: see {self._log}")
+
+    def _is_healthy(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/health", timeout=5) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
 
     def ask(self, job: Any) -> Any:
         """For an engine without HTTP: a line there and a line back."""
