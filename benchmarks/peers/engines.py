@@ -1,7 +1,7 @@
 """The engines that are compared: where each is installed, how it is started, what its version is.
 
-All get the same weights in bfloat16, the same number of threads, prefix caching, and about as much KV. Everything
-else is the engine's own default.
+All get the same weights in bfloat16, the same number of threads, prefix caching, and about as much KV.
+Everything else is the engine's own default.
 """
 
 import os

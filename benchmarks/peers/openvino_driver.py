@@ -1,6 +1,6 @@
 """Runs in OpenVINO's environment, and knows nothing of ours: python openvino_driver.py MODEL THREADS KV_GB
 
-A line of JSON in: {"concurrency": int or null, "requests": [{"at": seconds or null, "prompt": ids, "output": int}]}
+A line of JSON in: {"concurrency": int or null, "requests": [{"at": seconds or null, "prompt", "output"}]}
 A line out: {"requests": [{"sent_at", "chunk_times", "chunk_tokens"}]}, in seconds since the load began
 There is no HTTP and no text: this is the engine at its best.
 """

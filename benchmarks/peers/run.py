@@ -49,6 +49,11 @@ class Comparison:
     def __exit__(self, *_: object) -> None:
         self._end_all()
 
+    @property
+    def pids(self) -> list[int]:
+        """Of the engines that are loaded."""
+        return [running.process.pid for running in self._loaded.values()]
+
     def run(self, chosen: Sequence[Case]) -> None:
         todo = list(heats(chosen, list(self._engines), self._settings.rounds))
         for number, heat in enumerate(todo, start=1):
