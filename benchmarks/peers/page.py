@@ -10,23 +10,26 @@ from benchmarks.peers.results import EngineFacts, Results
 
 from octavo.bench.serve import Distribution, Summary
 
+DATA = "benchmarks-peers.json"
 AIM = 2.0  # times the best peer
 MODEL_TITLES = {
     SMOLLM2: "SmolLM2-135M-Instruct, real weights in bfloat16",
     LLAMA_1B: "Llama-3.2-1B in shape, random weights in bfloat16",
 }
 INTRODUCTION = """\
+<!-- Made by python -m benchmarks.peers page, from assets/{data}. -->
 # Beside other engines
 
 Octavo and other engines on one machine, with the same weights, the same prompts token for token and the same
-lengths of answers. A command makes this page from one file of results, [{data}](assets/{data}); run it on
-your own machine:
+lengths of answers. On your own machine: `benchmarks/peers/install.sh DEST` installs the peers, each in an
+environment of its own, and then
 
 ```console
-$ benchmarks/peers/install.sh DEST                        # the peers, each in an environment of its own
 $ python -m benchmarks.peers models DEST --smollm2 smollm2-135m-instruct.gguf --tokenizer llama-3.2/
 $ python -m benchmarks.peers run DEST --rounds 3          # measures, and writes this page
 ```
+
+All figures are in one file, [{data}](assets/{data}), and the page is made from it.
 
 ## How it is measured
 
@@ -41,24 +44,47 @@ $ python -m benchmarks.peers run DEST --rounds 3          # measures, and writes
 
 
 def write_page(results: Results, page: Path) -> None:
-    """The page, and one picture for each model in `assets` beside it."""
+    """The page; and in `assets` beside it the results and a picture for each model."""
     assets = page.parent / "assets"
-    assets.mkdir(parents=True, exist_ok=True)
-    chosen = [case for case in cases() if any(run.case == case.key for run in results.runs)]
-    data = "benchmarks-peers.json"
-    results.write(assets / data)
+    results.write(assets / DATA)
+    for model, mine in _by_model(results).items():
+        plot_figures(results, mine, MODEL_TITLES[model], assets / _picture(model))
+    page.write_text(page_text(results))
+
+
+def _by_model(results: Results) -> dict[str, list[Case]]:
+    """The cases that were run."""
+    found = [case for case in cases() if any(run.case == case.key for run in results.runs)]
+    return {case.model: [other for other in found if other.model == case.model] for case in found}
+
+
+def _picture(model: str) -> str:
+    return f"benchmarks-peers-{model}.svg"
+
+
+def page_text(results: Results) -> str:
     hopeless = f"1/{round(1 / HOPELESS)}"
-    parts = [INTRODUCTION.format(data=data, threads=results.threads, hopeless=hopeless)]
+    parts = [INTRODUCTION.format(data=DATA, threads=results.threads, hopeless=hopeless)]
     parts += [f"- {note}." for engine in results.engines for note in engine.notes]
     parts += ["", *_machine(results), ""]
-    for model in dict.fromkeys(case.model for case in chosen):
-        mine = [case for case in chosen if case.model == model]
-        picture = f"benchmarks-peers-{model}.svg"
-        plot_figures(results, mine, MODEL_TITLES[model], assets / picture)
-        parts += [f"## {MODEL_TITLES[model]}", "", f"![Bars of the figures below](assets/{picture})", ""]
+    by_model = _by_model(results)
+    for model, mine in by_model.items():
+        parts += [
+            f"## {MODEL_TITLES[model]}",
+            "",
+            f"![The figures below as bars](assets/{_picture(model)})",
+            "",
+        ]
         parts += [*_figures(results, mine), "", *_latencies(results, mine), ""]
-    parts += ["## What was run", "", *_workloads(chosen), "", *_engines(results.engines), *_left_out(results)]
-    page.write_text("\n".join(parts).rstrip() + "\n")
+    parts += [
+        "## What was run",
+        "",
+        *_workloads([case for mine in by_model.values() for case in mine]),
+        "",
+        *_engines(results.engines),
+        *_left_out(results),
+    ]
+    return "\n".join(parts).rstrip() + "\n"
 
 
 def _machine(results: Results) -> Iterator[str]:

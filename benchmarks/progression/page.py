@@ -9,6 +9,7 @@ from benchmarks.peers.results import Results
 from benchmarks.progression.stages import COMMON, MIX, OFF, PLAIN, Stage, cases, stages
 
 INTRODUCTION = """\
+<!-- Made by python -m benchmarks.progression, from assets/progression.json. -->
 # What each optimisation is worth
 
 The same engine and the same model, {model}, with one optimisation after the other turned on, each measured
@@ -32,9 +33,17 @@ Started with `octavo serve MODEL {common}` and the flags that turn off what is n
 
 def write_page(results: Results, page: Path) -> None:
     assets = page.parent / "assets"
-    assets.mkdir(parents=True, exist_ok=True)
     results.write(assets / "progression.json")
-    model = results.runs[0].case.split("/")[0]
+    plot_progression(results, _model(results), assets / "progression.svg")
+    page.write_text(page_text(results))
+
+
+def _model(results: Results) -> str:
+    return results.runs[0].case.split("/")[0]
+
+
+def page_text(results: Results) -> str:
+    model = _model(results)
     rounds = results.num_rounds
     mix = next(case.workload.description for case in cases(model) if case.title == MIX)
     machine, (_, last) = results.machine, results.dates
@@ -44,8 +53,7 @@ def write_page(results: Results, page: Path) -> None:
         f"{machine.processor}, {machine.cores} logical cores, {results.threads} threads, {machine.system};"
         f" {last} UTC. All figures: [progression.json](assets/progression.json)."
     )
-    plot_progression(results, model, assets / "progression.svg")
-    page.write_text("\n".join(parts) + "\n")
+    return "\n".join(parts) + "\n"
 
 
 def _table(results: Results, model: str) -> Iterator[str]:

@@ -1,11 +1,13 @@
 """benchmarks/progression in miniature."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from benchmarks.peers import page as peers_page
 from benchmarks.peers.results import Results, this_machine
 from benchmarks.peers.run import Comparison, Settings
-from benchmarks.progression.page import write_page
+from benchmarks.progression.page import page_text, write_page
 from benchmarks.progression.stages import MIX, OFF, PLAIN, cases, engines, flags_of, miniature, stages
 
 from octavo.config import EngineOptions
@@ -31,6 +33,17 @@ def test_what_is_off_is_on_by_default() -> None:
         *("auto", True),
     )
     assert options.page_size > 0 < options.max_step_tokens
+
+
+@pytest.mark.parametrize(
+    ("page", "text_of"), [("progression", page_text), ("benchmarks-peers", peers_page.page_text)]
+)
+def test_the_pages_of_the_docs_are_those_of_their_results(
+    page: str, text_of: Callable[[Results], str]
+) -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    results = Results.read(docs / f"assets/{page}.json")
+    assert (docs / f"{page}.md").read_text() == text_of(results), f"make docs/{page}.md again"
 
 
 def test_stages_run_and_make_a_page(tiny_checkpoint: Path, tmp_path: Path) -> None:
