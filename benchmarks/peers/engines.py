@@ -15,7 +15,6 @@ from benchmarks.peers.models import ModelFiles
 
 MODEL_NAME = "model"  # under which all of them serve it
 CONTEXT = 2048
-KV_GIGABYTES = 2
 LLAMA_CPP_CONTEXT = 1536  # tokens a slot: the longest request of all workloads has 1,088
 
 
@@ -27,6 +26,7 @@ class Start:
     port: int
     threads: int
     slots: int  # requests at once at most
+    kv_gigabytes: int
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,14 @@ def _octavo() -> Engine:
             *(sys.executable, "-m", "octavo.cli.main", "serve", str(start.model.folder)),
             *("--served-model-name", MODEL_NAME, "--host", "127.0.0.1", "--port", str(start.port)),
             *("--dtype", "bfloat16", "--threads", str(start.threads)),
-            *("--max-model-len", str(CONTEXT), "--kv-memory", f"{KV_GIGABYTES}GiB", "--log-level", "warning"),
+            *(
+                "--max-model-len",
+                str(CONTEXT),
+                "--kv-memory",
+                f"{start.kv_gigabytes}GiB",
+                "--log-level",
+                "warning",
+            ),
         ]
 
     def version() -> str:
@@ -100,7 +107,7 @@ def _vllm(root: Path) -> Engine:
 
     def environment(start: Start) -> dict[str, str]:
         return {
-            "VLLM_CPU_KVCACHE_SPACE": str(KV_GIGABYTES),
+            "VLLM_CPU_KVCACHE_SPACE": str(start.kv_gigabytes),
             "VLLM_CPU_OMP_THREADS_BIND": f"0-{start.threads - 1}",
             "VLLM_NO_USAGE_STATS": "1",
             "LD_PRELOAD": str(root / "lib/libiomp5.so"),
@@ -126,7 +133,7 @@ def _vllm(root: Path) -> Engine:
 def _openvino(root: Path, here: Path) -> Engine:
     def command(start: Start) -> list[str]:
         driver = str(here / "openvino_driver.py")
-        arguments = (str(start.model.openvino), str(start.threads), str(KV_GIGABYTES))
+        arguments = (str(start.model.openvino), str(start.threads), str(start.kv_gigabytes))
         return [str(root / "bin/python"), driver, *arguments]
 
     def version() -> str:

@@ -61,6 +61,11 @@ def cases() -> list[Case]:
     ]
 
 
+def kv_gigabytes_of(model: str) -> int:
+    """More than any of the cases needs, and little enough for all engines to be loaded beside each other."""
+    return 1 if model == LLAMA_1B else 2
+
+
 def slots_of(model: str) -> int:
     """Requests at once at most, for engines that must be told."""
     return max((case.workload.num_requests for case in cases() if case.model == model), default=1)

@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.peers.engines import MODEL_NAME, Engine, Start
 from benchmarks.peers.models import ModelFiles
 from benchmarks.peers.openvino_load import run_through_pipe
-from benchmarks.peers.plan import HOPELESS, Case, Heat, heats, slots_of
+from benchmarks.peers.plan import HOPELESS, Case, Heat, heats, kv_gigabytes_of, slots_of
 from benchmarks.peers.results import EngineFacts, Results, RunFacts
 from benchmarks.peers.serving import Failed, Running, free_port
 
@@ -99,7 +99,8 @@ class Comparison:
         new = [name for name in names if name not in self._loaded]
         for name in new:
             log = self._settings.logs / f"{name.replace(' ', '-').lower()}-{files.name}.log"
-            start = Start(files, free_port(), self._settings.threads, slots_of(case.model))
+            sizes = slots_of(case.model), kv_gigabytes_of(case.model)
+            start = Start(files, free_port(), self._settings.threads, *sizes)
             self._loaded[name] = Running(self._engines[name], start, log)
         for name in new:
             running, engine = self._loaded[name], self._engines[name]

@@ -97,7 +97,7 @@ def test_engines_are_told_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("PYTHONPATH", "ours")
     model = ModelFiles(tmp_path, "model")
     for engine in engines(tmp_path):
-        start = Start(model, 1234, threads=3, slots=5)
+        start = Start(model, 1234, threads=3, slots=5, kv_gigabytes=1)
         words = [*engine.command(start), *environment_of(engine, start).values()]
         assert str(engine.needs(model)) in words
         assert {"3", "0-2"} & set(words), f"{engine.name} is not told the number of threads"
