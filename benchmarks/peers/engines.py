@@ -83,7 +83,7 @@ def _octavo() -> Engine:
         return octavo.__version__
 
     return Engine(
-        "octavo",
+        "Octavo",
         True,
         True,
         Path(sys.executable),

@@ -65,7 +65,7 @@ def _picture(model: str) -> str:
 def page_text(results: Results) -> str:
     hopeless = f"1/{round(1 / HOPELESS)}"
     parts = [INTRODUCTION.format(data=DATA, threads=results.threads, hopeless=hopeless)]
-    parts += [f"- {note}." for engine in results.engines for note in engine.notes]
+    parts[-1] += "\n".join(f"- {note}." for engine in results.engines for note in engine.notes)
     parts += ["", *_machine(results), ""]
     by_model = _by_model(results)
     for model, mine in by_model.items():
@@ -112,6 +112,9 @@ def _figures(results: Results, chosen: Sequence[Case]) -> Iterator[str]:
     yield ""
     aim = f"The aim is {AIM:g} times the best peer."
     yield f"{aim} Short of it: {', '.join(short)}." if short else f"{aim} It is reached in every row."
+    capped = [f"{case.title} to {case.most:,.0f} tok/s" for case in chosen if case.most is not None]
+    if capped:
+        yield f"Whoever serves, the arrivals limit {' and '.join(capped)}: there, look at the latencies."
 
 
 def _latencies(results: Results, chosen: Sequence[Case]) -> Iterator[str]:

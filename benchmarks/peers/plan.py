@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from benchmarks.peers.models import LLAMA_1B, SMOLLM2
 
-from octavo.bench.serve import WORKLOADS, AtOnce, Fixed, Summary, Workload
+from octavo.bench.serve import WORKLOADS, AtOnce, Fixed, Steady, Summary, Workload
 
 # An engine with less than this part of the best figure is not asked again: it cannot become the best.
 HOPELESS = 1 / 3
@@ -24,6 +24,14 @@ class Case:
     figure_name: str
     figure: Figure
     engines: tuple[str, ...] | None = None  # None: all run it
+
+    @property
+    def most(self) -> float | None:
+        """Tokens per second that no engine can pass, however fast: the last request comes too late."""
+        load = self.workload
+        if not isinstance(load.arrivals, Steady):
+            return None
+        return load.num_requests * load.output.quantile(0.5) * load.arrivals.rate / (load.num_requests - 1)
 
     @property
     def key(self) -> str:

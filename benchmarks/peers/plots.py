@@ -62,4 +62,6 @@ def _dress(axes: Any, chosen: Sequence[Case], title: str) -> None:
 
 
 def _short(value: float) -> str:
-    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+    if value >= 1000:
+        return f"{value / 1000:.1f}k"
+    return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
