@@ -1,0 +1,93 @@
+"""Octavo beside other engines on this machine.
+
+    benchmarks/peers/install.sh DEST                        the peers, each in an environment of its own
+    python -m benchmarks.peers models DEST --smollm2 FILE.gguf --tokenizer FOLDER      what they all run
+    python -m benchmarks.peers run DEST                     measures; stopped and started again, it goes on
+    python -m benchmarks.peers page                         docs/benchmarks-peers.md and its pictures
+
+What is not installed is skipped, and said.
+"""
+
+import argparse
+import os
+import signal
+import sys
+from pathlib import Path
+
+from benchmarks.peers.engines import engines
+from benchmarks.peers.models import make_models
+from benchmarks.peers.page import write_page
+from benchmarks.peers.plan import cases
+from benchmarks.peers.results import Results, this_machine
+from benchmarks.peers.run import Comparison, Settings, say
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "docs/assets/benchmarks-peers.json"
+PAGE = ROOT / "docs/benchmarks-peers.md"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.peers",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    making = commands.add_parser("models", help="make the models")
+    making.add_argument("dest", type=Path, help="where install.sh has put the peers")
+    making.add_argument("--smollm2", type=Path, required=True, help="GGUF file of SmolLM2-135M-Instruct")
+    making.add_argument(
+        "--tokenizer", type=Path, required=True, help="folder with Llama 3.2's tokenizer.json"
+    )
+    running = commands.add_parser("run", help="measure, then write the page")
+    running.add_argument("dest", type=Path, help="where install.sh has put the peers")
+    running.add_argument("--rounds", type=int, default=3, help="every engine runs every case so many times")
+    running.add_argument("--threads", type=int, default=os.cpu_count())
+    running.add_argument(
+        "--cases", nargs="+", default=[], metavar="PART", help="only cases with these in them"
+    )
+    running.add_argument("--engines", nargs="+", default=[], metavar="PART", help="only these engines")
+    running.add_argument("--again", action="store_true", help="begin anew; else it goes on with the results")
+    running.add_argument("--lock", type=Path, help="a file to lock while an engine is measured")
+    for command in (running, commands.add_parser("page", help="write the page from the results")):
+        command.add_argument("--results", type=Path, default=RESULTS, help="JSON file (default: %(default)s)")
+        command.add_argument("--page", type=Path, default=PAGE, help="Markdown file (default: %(default)s)")
+    options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))  # so that the engines are ended
+    if options.command == "models":
+        make_models(options.dest, options.dest / "models", options.smollm2, options.tokenizer)
+        return 0
+    if options.command == "run":
+        run(options)
+    write_page(Results.read(options.results), options.page)
+    say(f"{options.page} is written")
+    return 0
+
+
+def run(options: argparse.Namespace) -> None:
+    dest = options.dest.resolve()
+    chosen = [
+        case for case in cases() if not options.cases or any(part in case.key for part in options.cases)
+    ]
+    wanted = [
+        engine
+        for engine in engines(dest)
+        if not options.engines or any(part.lower() in engine.name.lower() for part in options.engines)
+    ]
+    results = Results(this_machine(), options.threads)
+    if options.results.exists() and not options.again:
+        results = Results.read(options.results)
+    settings = Settings(
+        models=dest / "models",
+        logs=dest / "logs",
+        results=options.results,
+        threads=options.threads,
+        rounds=options.rounds,
+        lock=options.lock,
+    )
+    with Comparison(settings, wanted, results) as comparison:
+        comparison.run(chosen)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

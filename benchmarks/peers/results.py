@@ -1,0 +1,142 @@
+"""What was measured, in one JSON file. It is written after every run; what is in it is not run again."""
+
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+import psutil
+from benchmarks.peers.plan import Case, Figure
+
+from octavo.bench.serve import Summary
+
+
+@dataclass(frozen=True)
+class Machine:
+    processor: str
+    cores: int
+    memory_gigabytes: float
+    system: str
+
+
+@dataclass(frozen=True)
+class EngineFacts:
+    name: str
+    version: str
+    is_ours: bool
+    commands: Mapping[str, str]  # by model
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    engine: str
+    case: str
+    round: int
+    seed: int
+    began: float  # Unix time
+    summary: Summary
+    warnings: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Results:
+    machine: Machine
+    threads: int
+    engines: Sequence[EngineFacts] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)  # an engine, or an engine and a case: why
+    runs: Sequence[RunFacts] = ()
+
+    def has(self, engine: str, case: Case, number: int) -> bool:
+        return any((run.engine, run.case, run.round) == (engine, case.key, number) for run in self.runs)
+
+    def with_run(self, run: RunFacts) -> "Results":
+        return replace(self, runs=(*self.runs, run))
+
+    def with_engine(self, facts: EngineFacts) -> "Results":
+        known = {engine.name: engine for engine in self.engines}
+        if facts.name in known:
+            commands = {**known[facts.name].commands, **facts.commands}
+            facts = replace(facts, commands=commands)
+        return replace(self, engines=tuple({**known, facts.name: facts}.values()))
+
+    def with_left_out(self, what: str, why: str) -> "Results":
+        return replace(self, left_out={**self.left_out, what: why})
+
+    def of(self, engine: str, case: Case) -> list[RunFacts]:
+        return [run for run in self.runs if (run.engine, run.case) == (engine, case.key)]
+
+    def median(self, engine: str, case: Case, figure: Figure) -> float | None:
+        values = [value for run in self.of(engine, case) if (value := figure(run.summary)) is not None]
+        return statistics.median(values) if values else None
+
+    def best_peer(self, case: Case) -> tuple[str, float] | None:
+        peers = [
+            (engine.name, value)
+            for engine in self.engines
+            if not engine.is_ours and (value := self.median(engine.name, case, case.figure)) is not None
+        ]
+        return max(peers, key=lambda peer: peer[1]) if peers else None
+
+    def paired(
+        self, name: str, beside: str, case: Case, ratio: Callable[[float, float], float]
+    ) -> float | None:
+        """The median, over rounds that have both, of the ratio of the one beside it and of `name`."""
+        others = {run.round: case.figure(run.summary) for run in self.of(beside, case)}
+        ratios = [
+            ratio(other, value)
+            for run in self.of(name, case)
+            if (value := case.figure(run.summary)) and (other := others.get(run.round))
+        ]
+        return statistics.median(ratios) if ratios else None
+
+    def advantage(self, case: Case) -> float | None:
+        """Our figure over the best peer's."""
+        best = self.best_peer(case)
+        ours = next((engine.name for engine in self.engines if engine.is_ours), None)
+        if best is None or ours is None:
+            return None
+        return self.paired(ours, best[0], case, lambda theirs, mine: mine / theirs)
+
+    def write(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_suffix(".new")
+        new.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
+        new.replace(path)
+
+    @classmethod
+    def read(cls, path: Path) -> "Results":
+        return msgspec.json.decode(path.read_bytes(), type=cls)
+
+    @property
+    def num_rounds(self) -> int:
+        return max((run.round + 1 for run in self.runs), default=0)
+
+    @property
+    def dates(self) -> tuple[str, str]:
+        """Of the first and the last run."""
+        times = [run.began for run in self.runs] or [time.time()]
+        first, last = (
+            time.strftime("%Y-%m-%d %H:%M", time.gmtime(each)) for each in (min(times), max(times))
+        )
+        return first, last
+
+
+def this_machine() -> Machine:
+    processor = platform.processor() or platform.machine()
+    information = Path("/proc/cpuinfo")
+    if information.exists():
+        lines = information.read_text().splitlines()
+        names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+        flags = {flag for line in lines if line.startswith("flags") for flag in line.split()}
+        extras = [name for name in ("amx_bf16", "avx512_bf16", "avx512f", "avx2") if name in flags]
+        processor = f"{names[0] if names else processor} ({', '.join(extras)})"
+    return Machine(
+        processor,
+        psutil.cpu_count(logical=True) or 0,
+        round(psutil.virtual_memory().total / 2**30, 1),
+        f"{platform.system()} {platform.release()}",
+    )

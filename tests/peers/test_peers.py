@@ -1,0 +1,212 @@
+"""benchmarks/peers, with engines that compute nothing in the place of the peers."""
+
+import importlib
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+from benchmarks.peers.engines import Start, engines, environment_of
+from benchmarks.peers.models import SMOLLM2, ModelFiles
+from benchmarks.peers.page import write_page
+from benchmarks.peers.plan import Case, cases, heats, output_rate
+from benchmarks.peers.results import EngineFacts, Machine, Results, RunFacts
+from benchmarks.peers.run import Comparison, Settings, shown_command
+
+from octavo.bench.serve import AtOnce, Fixed, RequestRecord, Slo, Summary, Workload
+from octavo.bench.serve.summary import summarise
+from peers.fakes import fake_engine
+
+MACHINE = Machine("a processor", 2, 8.0, "a system")
+OURS, THEIRS = "ours", "theirs"
+
+
+def summary_at(rate: float) -> Summary:
+    """Of one request with 10 tokens, at so many tokens a second."""
+    times = tuple((count + 1) / rate for count in range(10))
+    record = RequestRecord(
+        *(0, 8, 10, 0.0, 0.0, times[-1], times, (1,) * 10, 8, None, 10, "length", 200, None)
+    )
+    return summarise([record], Slo())
+
+
+def results_of(case: Case, rates: dict[str, list[float]]) -> Results:
+    facts = [EngineFacts(name, "1", name == OURS, {case.model: f"{name} --serve"}) for name in rates]
+    runs = [
+        RunFacts(name, case.key, number, 0, 0.0, summary_at(rate), ())
+        for name, of_rounds in rates.items()
+        for number, rate in enumerate(of_rounds)
+    ]
+    return Results(MACHINE, 2, facts, {}, runs)
+
+
+def test_every_engine_runs_every_case_once_a_round_and_goes_first_in_turn() -> None:
+    names, rounds = ["a", "b", "c"], 3
+    found = list(heats(cases(), names, rounds))
+    for case in cases():
+        mine = [heat for heat in found if heat.case == case]
+        assert [heat.round for heat in mine] == list(range(rounds))
+        assert all(sorted(heat.engines) == names for heat in mine)
+        assert [heat.engines[0] for heat in mine] == names
+    only = replace(cases()[0], engines=("b",))
+    assert [heat.engines for heat in heats([only], names, 2)] == [("b",), ("b",)]
+
+
+def test_figures_are_medians_and_ratios_are_taken_within_rounds() -> None:
+    case = cases()[1]
+    # Round 2 met a slow machine: both halved. The ratio of medians would say 200/150.
+    results = results_of(case, {OURS: [200.0, 100.0, 220.0], THEIRS: [100.0, 50.0, 150.0], "slow": [1.0]})
+    assert results.median(OURS, case, case.figure) == pytest.approx(200.0)
+    assert results.best_peer(case) == (THEIRS, pytest.approx(100.0))
+    assert results.advantage(case) == pytest.approx(2.0)
+
+
+def test_results_survive_a_file(tmp_path: Path) -> None:
+    results = results_of(cases()[0], {OURS: [2.0], THEIRS: [1.0]}).with_left_out("vLLM", "not installed")
+    results.write(tmp_path / "results.json")
+    again = Results.read(tmp_path / "results.json")
+    assert again == replace(results, runs=again.runs, engines=again.engines)
+    assert list(again.runs) == [replace(run, warnings=list(run.warnings)) for run in results.runs]
+
+
+def test_the_page_has_every_figure_and_says_what_is_missing(tmp_path: Path) -> None:
+    single, burst = cases()[:2]
+    results = results_of(single, {OURS: [300.0], THEIRS: [100.0]})
+    more = results_of(burst, {OURS: [550.0], THEIRS: [500.0]})
+    results = replace(results, runs=(*results.runs, *more.runs)).with_left_out(
+        "llama.cpp", "it is not installed"
+    )
+    page = tmp_path / "page.md"
+    write_page(results, page)
+    text = page.read_text()
+    assert "| single: decode tok/s | 300 | 100 | **3.00** |" in text
+    assert "| burst: output tok/s | 550 | 500 | 1.10 |" in text
+    assert "Short of it: burst." in text
+    assert "- llama.cpp: it is not installed." in text
+    assert "theirs --serve" in text
+    picture = tmp_path / "assets" / f"benchmarks-peers-{SMOLLM2}.svg"
+    before = page.read_bytes(), picture.read_bytes()
+    write_page(Results.read(tmp_path / "assets/benchmarks-peers.json"), page)
+    assert (page.read_bytes(), picture.read_bytes()) == before, "the page is a function of the results"
+
+
+def test_engines_are_told_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "ours")
+    model = ModelFiles(tmp_path, "model")
+    for engine in engines(tmp_path):
+        start = Start(model, 1234, threads=3, slots=5, kv_gigabytes=1)
+        words = [*engine.command(start), *environment_of(engine, start).values()]
+        assert str(engine.needs(model)) in words
+        assert {"3", "0-2"} & set(words), f"{engine.name} is not told the number of threads"
+        assert "1234" in words or not engine.has_http
+        assert engine.is_ours or "PYTHONPATH" not in environment_of(engine, start)
+        assert str(tmp_path) not in shown_command(words)
+        assert "1234" not in shown_command(engine.command(start))
+
+
+def test_what_is_not_installed_is_skipped_and_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    peers = [engine for engine in engines(tmp_path) if not engine.is_ours]
+    results_path = tmp_path / "results.json"
+    settings = Settings(tmp_path, tmp_path / "logs", results_path, threads=1, rounds=1)
+    with Comparison(settings, peers, Results(MACHINE, 1)) as comparison:
+        comparison.run(cases()[:1])
+    assert not Results.read(results_path).runs
+    said = capsys.readouterr().out
+    for peer in peers:
+        assert f"{peer.name}, {SMOLLM2}" in Results.read(results_path).left_out
+        assert peer.name in said
+    assert said.count("it is not installed") == len(peers)
+
+
+def test_engines_take_turns_and_nobody_else_is_awake(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    load = Workload("small", "", 3, AtOnce(), Fixed(8), Fixed(4))
+    case = Case(tiny_checkpoint.name, "small", load, "output tok/s", output_rate)
+    settings = Settings(
+        tiny_checkpoint.parent, tmp_path / "logs", tmp_path / "results.json", 1, 2, hopeless=0.0
+    )
+    chosen = [fake_engine(OURS, "http", is_ours=True), fake_engine(THEIRS, "pipe")]
+    with Comparison(settings, chosen, Results(MACHINE, 1)) as comparison:
+        comparison.run([case])
+        loaded = [psutil.Process(pid) for pid in comparison.pids]
+        assert len(loaded) == 2
+        assert {process.status() for process in loaded} == {psutil.STATUS_STOPPED}
+    assert not any(process.is_running() for process in loaded)
+    results = Results.read(settings.results)
+    assert [(run.engine, run.round) for run in results.runs] == [
+        (OURS, 0),
+        (THEIRS, 0),
+        (THEIRS, 1),
+        (OURS, 1),
+    ]
+    assert all(run.summary.completion_tokens == 12 and not run.summary.num_failed for run in results.runs)
+    # The fake behind the pipe says that its last token came after two seconds.
+    assert results.median(THEIRS, case, output_rate) == pytest.approx(6.0)
+    with Comparison(settings, chosen, results) as comparison:
+        comparison.run([case])
+        assert not comparison.pids, "all is in the results: nothing is to be loaded"
+
+
+def test_an_engine_that_does_not_start_does_not_stop_the_others(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    load = Workload("small", "", 1, AtOnce(), Fixed(8), Fixed(2))
+    case = Case(tiny_checkpoint.name, "small", load, "output tok/s", output_rate)
+    broken = replace(
+        fake_engine(OURS, "http", is_ours=True), command=lambda start: [sys.executable, "-c", "1"]
+    )
+    settings = Settings(tiny_checkpoint.parent, tmp_path / "logs", tmp_path / "results.json", 1, 1)
+    with Comparison(settings, [broken, fake_engine(THEIRS, "pipe")], Results(MACHINE, 1)) as comparison:
+        comparison.run([case])
+    assert [run.engine for run in comparison.results.runs] == [THEIRS]
+    assert "did not start" in comparison.results.left_out[f"{OURS}, {case.key}"]
+
+
+class StepByStep:
+    """The part of OpenVINO's pipeline that the driver uses. A step gives every request a token."""
+
+    def __init__(self) -> None:
+        self.handles: list[SimpleNamespace] = []
+        self.most_at_once = 0
+
+    def add_request(self, number: int, prompt: Any, config: Any) -> SimpleNamespace:
+        handle = SimpleNamespace(unread=0, left=config.max_new_tokens)
+        handle.can_read = lambda: handle.unread > 0
+        handle.read = lambda: self._take(handle)
+        self.handles.append(handle)
+        return handle
+
+    def step(self) -> None:
+        running = [handle for handle in self.handles if handle.left]
+        self.most_at_once = max(self.most_at_once, len(running))
+        for handle in running:
+            handle.left -= 1
+            handle.unread += 1
+
+    def _take(self, handle: SimpleNamespace) -> dict[int, Any]:
+        taken, handle.unread = [0] * handle.unread, 0
+        return {0: SimpleNamespace(generated_ids=taken)}
+
+
+@pytest.mark.parametrize("concurrency", [None, 2])
+def test_the_driver_of_openvino_keeps_to_the_arrivals(
+    monkeypatch: pytest.MonkeyPatch, concurrency: int | None
+) -> None:
+    genai = SimpleNamespace(GenerationConfig=SimpleNamespace)
+    monkeypatch.setitem(sys.modules, "openvino", SimpleNamespace(Tensor=lambda ids: ids))
+    monkeypatch.setitem(sys.modules, "openvino_genai", genai)
+    driver = importlib.import_module("benchmarks.peers.openvino_driver")
+    at = [0.0, 0.0, 0.05, 0.1] if concurrency is None else [None] * 4
+    requests = [{"at": each, "prompt": [1, 2], "output": 3} for each in at]
+    pipeline = StepByStep()
+    answers = driver.Load(pipeline, {"concurrency": concurrency, "requests": requests}, 0).run()
+    assert [sum(answer["chunk_tokens"]) for answer in answers] == [3] * 4
+    assert pipeline.most_at_once == 2
+    for answer, due in zip(answers, at, strict=True):
+        assert answer["chunk_times"] == sorted(answer["chunk_times"])
+        assert answer["chunk_times"][0] >= answer["sent_at"]
+        assert due is None or answer["sent_at"] == due
