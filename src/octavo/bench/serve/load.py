@@ -182,7 +182,7 @@ class Driver:
     async def _ask_when_due(self, one: PlannedRequest) -> None:
         assert one.at is not None
         due_at = self._started_at + one.at
-        # The loop counts in milliseconds, to the nearest, from a time that it read a while ago: never too early.
+        # The loop counts in milliseconds, to the nearest, from a time that it read a while ago. Never early:
         while (left := due_at - time.perf_counter()) > 0:
             await asyncio.sleep(left + HALF_TICK)
         await self._ask(one, due_at)
