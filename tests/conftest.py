@@ -1,6 +1,7 @@
 """Fixtures for every test."""
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -28,6 +29,16 @@ def assets() -> Callable[[str], Path]:
         return path
 
     return find
+
+
+@pytest.fixture
+def untraced() -> Iterator[None]:
+    """Without coverage, which makes what runs mostly in Python up to eight times slower. For tests that repeat
+    what others cover, many times. (pytest-cov's `no_cover` has no effect in xdist.)"""
+    tracer = sys.gettrace()
+    sys.settrace(None)
+    yield
+    sys.settrace(tracer)
 
 
 @pytest.fixture(scope="session")

@@ -34,6 +34,9 @@ from purity.ways import (
 )
 from purity.workloads import TEXT, few_requests, real_requests, tiny_requests, two_requests
 
+# What runs here, other tests cover.
+pytestmark = pytest.mark.usefixtures("untraced")
+
 FULL = os.environ.get("OCTAVO_TEST_PURITY") == "full"
 SHORT = 64  # tokens: what a step for every token is affordable for
 

@@ -197,6 +197,7 @@ FRAGMENTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("untraced")
 @settings(max_examples=1500, deadline=None)
 @given(
     st.sampled_from([None, *FAMILIES]),
@@ -219,6 +220,7 @@ def test_any_text_cut_anywhere(
         assert message.content == text  # what is no call is text, every character of it
 
 
+@pytest.mark.usefixtures("untraced")
 @settings(max_examples=300, deadline=None)
 @given(
     st.sampled_from(["hermes", "llama", "mistral"]),

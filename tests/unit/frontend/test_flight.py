@@ -127,6 +127,7 @@ def run(front: FrontEnd, draw: Callable[[int], int], deaths: int) -> RequestOutp
     raise AssertionError("the last engine lives until the end")
 
 
+@pytest.mark.usefixtures("untraced")
 @settings(max_examples=300, deadline=None)
 @given(
     params=st.builds(
