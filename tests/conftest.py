@@ -33,7 +33,7 @@ def assets() -> Callable[[str], Path]:
 
 @pytest.fixture
 def untraced() -> Iterator[None]:
-    """Without coverage, which makes what runs mostly in Python up to eight times slower. For tests that repeat
+    """Without coverage, which makes what runs mostly in Python several times slower. For tests that repeat
     what others cover, many times. (pytest-cov's `no_cover` has no effect in xdist.)"""
     tracer = sys.gettrace()
     sys.settrace(None)
