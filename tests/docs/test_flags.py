@@ -17,7 +17,8 @@ TEST = re.compile(r"(tests/[\w/]+\.py)::(\w+)")
 FILE = re.compile(r"(?<![\w/])(?:src|tests|tools|benchmarks|deploy|examples|docs)/[\w./-]+\w")
 OTHERS = {  # flags of other programs, by page
     "docs/evaluate.md": {"--apply_chat_template", "--model"},
-    "docs/deploy.md": {"--from-literal"},
+    "docs/deploy.md": {"--build-arg", "--from-literal"},
+    "docs/releasing.md": {"--require-hashes"},
     "docs/tune.md": {"--cpuset-cpus", "--cpuset-mems", "--cpunodebind", "--membind", "--cpus", "--memory"},
     "docs/decisions/0014-documentation.md": {"--strict"},
     "docs/reference/http.md": {"--max-logprobs"},
