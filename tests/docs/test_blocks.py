@@ -26,6 +26,8 @@ RUNNERS = {
     "offline": "tests/docs/test_server_docs.py",
     "check": "tests/server/test_conformance.py",
     "config": "tests/docs/test_blocks.py",
+    "bench": "tests/docs/test_benchmarking_docs.py",
+    "load": "tests/docs/test_benchmarking_docs.py",
 }
 # Programs that the pages may tell people to run beside ours.
 PROGRAMS = {

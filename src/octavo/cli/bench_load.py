@@ -25,7 +25,11 @@ def add_target_flags(parser: argparse.ArgumentParser) -> None:
     # Names of their own: they are the other server's, not options of this one.
     group = parser.add_argument_group("the server")
     group.add_argument(
-        "--model", metavar="M", dest="model_to_ask", default="", help="[the first that is listed]"
+        "--model",
+        metavar="M",
+        dest="model_to_ask",
+        default="",
+        help="model to ask [the first that is listed]",
     )
     group.add_argument(
         "--api-key", metavar="K", dest="key_to_send", default=None, help=f"key to send [${KEY_VARIABLE}]"

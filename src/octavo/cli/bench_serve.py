@@ -36,7 +36,7 @@ guide. The exit code is 1 if a request has failed.
 
 EXIT_FAILED = 1
 # Requests at once, tokens of each answer, requests.
-CEILINGS = ((1, 128, 400), (64, 128, 1000), (256, 128, 1000), (64, 1, 4000))
+CEILINGS = ((1, 128, 200), (64, 128, 600), (256, 128, 600), (64, 1, 3000))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

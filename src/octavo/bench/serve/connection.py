@@ -15,6 +15,8 @@ import httptools
 from octavo.bench.serve.answer import Answer
 from octavo.conformance.transport import HttpTransport
 
+CONNECT_SECONDS = 30.0
+
 
 class Lost(ConnectionError):
     """The connection ended before the answer did."""
@@ -91,7 +93,7 @@ class Connection(asyncio.Protocol):
 
 @dataclass(frozen=True)
 class Address:
-    """Looked up once: a name server must not be part of what is measured."""
+    """Looked up once, and tried: a name server must not be part of what is measured."""
 
     host: str
     port: int
@@ -102,8 +104,10 @@ class Address:
     def of(cls, transport: HttpTransport) -> "Address":
         is_tls = transport.scheme == "https"
         name, port = _host_and_port(transport.address, 443 if is_tls else 80)
-        (*_, found), *_ = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
-        return cls(str(found[0]), port, ssl.create_default_context() if is_tls else None, name)
+        # A name may have several addresses, and the server listen at one of them.
+        with socket.create_connection((name, port), CONNECT_SECONDS) as found:
+            host = str(found.getpeername()[0])
+        return cls(host, port, ssl.create_default_context() if is_tls else None, name)
 
     async def connect(self) -> Connection:
         _, connection = await asyncio.get_running_loop().create_connection(

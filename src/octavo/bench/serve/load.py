@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -89,7 +89,7 @@ async def load(
     try:
         pool = Pool(Address.of(target.transport))
     except OSError as error:
-        raise OctavoError(f"{target.url} cannot be looked up: {error}") from error
+        raise OctavoError(f"{target.url} does not answer ({error}): is the server running?") from error
     driver = Driver(pool, target, planned, timeout)
     try:
         if warm_up:
@@ -212,7 +212,7 @@ class Driver:
         )
 
 
-async def _all(work: Iterator[Coroutine[Any, Any, None]] | Any) -> None:
+async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
     async with asyncio.TaskGroup() as group:
         for one in work:
             group.create_task(one)

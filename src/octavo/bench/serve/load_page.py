@@ -148,7 +148,7 @@ def _curve(values: Sequence[float], found: Distribution, limit: float | None, ti
     ]
     if shows_limit and limit is not None:
         marks.append(upright(frame, limit * factor, "SLO", "slo", row=10))
-    return picture(frame, title, (*marks, line(frame, points, "a")))
+    return picture(frame, title, (line(frame, points, "a"), *marks))
 
 
 # -- the timeline ------------------------------------------------------------------------------------

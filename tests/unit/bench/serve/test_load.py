@@ -109,8 +109,8 @@ def test_closed_loops_never_have_more_under_way(closes: bool) -> None:
     under_way = [sum(change for _, change in changes[: number + 1]) for number in range(len(changes))]
     assert max(under_way) == 2
     assert report.summary.num_failed == 0
-    # Connections are used again where the server lets us. Two were for the models and tokens, one warms up.
-    assert connections == (2 + 1 + 6 if closes else 2 + 2)
+    # Connections are used again where the server lets us. Three were to find it; one warms up.
+    assert connections == (3 + 1 + 6 if closes else 3 + 2)
 
 
 @pytest.mark.parametrize("arrivals", [Steady(40.0), Bursts(3, 0.1)])
