@@ -142,6 +142,7 @@ class EngineLoop:
             return
         if isinstance(message, Watch):
             self._viewing.watch(owner, message)
+            self._core.log_steps(self._viewing.is_open)
             return
         try:
             if isinstance(message, GenerateRequest):

@@ -135,6 +135,9 @@ class Viewing:
         return bool(self._leases)
 
     def watch(self, owner: bytes, message: Watch) -> None:
+        if not message.seconds > 0:
+            self._leases.pop(owner, None)
+            return
         if owner not in self._leases:
             self._last = -math.inf  # who comes new need not wait
         until = self._clock() + min(message.seconds, LONGEST_LEASE)
