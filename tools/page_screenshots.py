@@ -97,6 +97,7 @@ def engine(page: Any, url: str) -> None:
     page.goto(f"{url}/#engine")
     page.get_by_text("live", exact=True).wait_for()
     page.wait_for_timeout(WATCH_SECONDS * 1000)
+    page.get_by_role("img", name="the last 120 steps").wait_for(timeout=60_000)
 
 
 def main() -> None:
@@ -112,7 +113,7 @@ def main() -> None:
         playground(page, url)
         page.screenshot(path=arguments.folder / "playground.png")
         page.close()
-        page = browser.new_page(viewport={"width": 1280, "height": 1180}, color_scheme="light")
+        page = browser.new_page(viewport={"width": 1280, "height": 1250}, color_scheme="light")
         with streams(url):
             engine(page, url)
             page.screenshot(path=arguments.folder / "engine-view.png")

@@ -22,6 +22,7 @@ import pytest
 
 from page.browser import launched, opened, serious_violations
 from server.process import Server
+from server.scripted import scripted_server
 
 pytestmark = pytest.mark.xdist_group("page")
 
@@ -206,11 +207,31 @@ def test_an_answer_can_be_stopped(served: Server, open_page: Open) -> None:
             page.get_by_label("Message", exact=True).fill("hello")
             page.keyboard.press("Enter")
             page.get_by_role("button", name="Stop").click()
-            page.get_by_text("Stopped ·").wait_for()
+            page.get_by_text("Stopped", exact=True).wait_for()
         finally:
             os.kill(engine, signal.SIGCONT)
         ask(page, "hello again")
-        assert page.get_by_text("Stopped ·").count() == 1
+        assert page.get_by_text("Stopped", exact=True).count() == 1
+
+
+@pytest.mark.assets
+def test_reasoning_is_shown_apart(browser: Any, assets: Callable[[str], Path]) -> None:
+    """On a model that says what the test wants."""
+    with (
+        scripted_server(assets("tokenizer-qwen3")) as server,
+        opened(browser, server.url.removesuffix("/v1"), key=None) as page,
+    ):
+        server.says("<think>\nThat is easy.\n</think>\n\nParis it is.")
+        answer = ask(page, "What is the capital of France?")
+        thoughts = answer.locator(".reasoning")
+        assert "That" in thoughts.get_by_role("option").nth(2).inner_text()
+        spoken = (
+            answer.get_by_role("listbox", name="Tokens of the answer").get_by_role("option").all_inner_texts()
+        )
+        assert "".join(spoken).startswith("Paris it is.")
+        page.get_by_label("Show tokens").uncheck()
+        assert thoughts.locator(".text").inner_text().strip() == "That is easy."
+        assert answer.locator(".choice > .text").inner_text().strip() == "Paris it is."
 
 
 def test_errors_are_shown_in_the_servers_words(served: Server, open_page: Open) -> None:
@@ -258,7 +279,7 @@ def streams(url: str, number: int) -> Iterator[None]:
                 question = "All of them begin with these words, so that they share pages. " * 2 + f"{client}"
                 body = {
                     "prompt": question,
-                    "max_tokens": 250,
+                    "max_tokens": 120,
                     "seed": client,
                     "ignore_eos": True,
                     "stream": True,

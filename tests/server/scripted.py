@@ -15,7 +15,7 @@ from octavo.frontend.intake import PreparedRequest
 from octavo.frontend.output import OutputProcessor
 from octavo.frontend.service import ServiceState, Updates
 from octavo.observe.engine_tally import EngineTally
-from octavo.protocol import FinishReason, SamplingParams, Timings, TokenOutput
+from octavo.protocol import FinishReason, SamplingParams, Timings, TokenLogprob, TokenOutput
 from octavo.server.app import build_app
 from octavo.server.auth import Keys
 from octavo.server.state import ServedModel, ServerState
@@ -66,12 +66,23 @@ class ScriptedService:
 
     def _outputs(self, prepared: PreparedRequest, choice: int, text: str) -> Iterator[TokenOutput]:
         ids = self._tokenizer.encode(text, add_special_tokens=False)
+        eos_id = self._tokenizer.eos_ids[0]
+        has_logprobs = prepared.params.logprobs is not None
+        scores = {
+            token_id: (TokenLogprob(token_id, -0.5),) if has_logprobs else () for token_id in (*ids, eos_id)
+        }
         for token_id in ids:
-            yield TokenOutput(request_id=prepared.request_id, choice=choice, token_ids=(token_id,))
+            yield TokenOutput(
+                request_id=prepared.request_id,
+                choice=choice,
+                token_ids=(token_id,),
+                logprobs=scores[token_id],
+            )
         yield TokenOutput(
             request_id=prepared.request_id,
             choice=choice,
-            token_ids=(self._tokenizer.eos_ids[0],),
+            token_ids=(eos_id,),
+            logprobs=scores[eos_id],
             finish=FinishReason.STOP,
             timings=Timings(0.0, 0.0, 0.0),
         )

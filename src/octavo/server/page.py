@@ -1,7 +1,8 @@
 """GET /: the page that shows a playground and the engine at work. It is built from `web/`, and ships built.
 
 Everybody may load it, for it says nothing of this server: what it shows it asks for, with the key that the
-person has typed. Its files are read once. A request only looks up a name: there is no path to climb.
+person has typed. Its files are read once. A request only looks up a name in a dict, so there is no path to
+climb.
 """
 
 from collections.abc import Mapping

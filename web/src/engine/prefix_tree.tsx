@@ -60,7 +60,9 @@ function drawTree(
     if (width <= 0) continue;
     const isHeld = node.holders > 0;
     context.fillStyle = isHeld ? palette.accent : palette.idle;
+    context.globalAlpha = node.holders === 1 ? 0.72 : 1;
     context.fillRect(x, y, width, Math.max(0.5, height));
+    context.globalAlpha = 1;
     if (width > 34 && height > 12) {
       context.fillStyle = isHeld ? palette.panel : palette.ink;
       context.fillText(width > 80 ? counted(node.num_pages, "page") : String(node.num_pages), x + 6, y + height / 2);
@@ -95,7 +97,7 @@ export function PrefixTreeView({ tree, theme }: { tree: PrefixTree; theme: Theme
         />
       )}
       <ul class="legend">
-        <li><span class="swatch swatch-held" aria-hidden="true" /> in use</li>
+        <li><span class="swatch swatch-held" aria-hidden="true" /> in use, darker by several</li>
         <li><span class="swatch swatch-idle" aria-hidden="true" /> idle, until its pages are wanted</li>
         <li>{summary}</li>
       </ul>

@@ -144,24 +144,13 @@ function ChoiceView({ choice, showsTokens, name }: { choice: Choice; showsTokens
 }
 
 function Afterword({ exchange, turn, session }: ExchangeProps) {
-  const { explanation, usage, fingerprint, choices } = exchange.answer.value;
+  const { explanation, fingerprint } = exchange.answer.value;
   const seed = explanation?.requests[0]?.seed ?? exchange.asked.seed;
   const asked = { ...exchange.asked, seed };
   const hasKey = session.client.key.value !== "";
   return (
     <div class="afterword">
-      <p class="small muted">
-        {exchange.progress.value === "stopped" && "Stopped · "}
-        {usage && `${counted(usage.completion_tokens, "token")} · `}
-        {explanation && speed(explanation)}
-        {exchange.firstTokenSeconds.value !== null && `first after ${duration(exchange.firstTokenSeconds.value)} · `}
-        {usage?.prompt_tokens_details &&
-          `${count(usage.prompt_tokens_details.cached_tokens)} of ${counted(usage.prompt_tokens, "prompt token")} cached · `}
-        {usage?.completion_tokens_details?.reasoning_tokens
-          ? `${count(usage.completion_tokens_details.reasoning_tokens)} for reasoning · `
-          : ""}
-        {choices[0]?.finish && `ended by ${choices[0].finish}`}
-      </p>
+      <p class="small muted">{inWords(exchange)}</p>
       <div class="actions">
         {seed !== null && exchange.progress.value === "complete" && (
           <button type="button" class="quiet" disabled={session.current.value !== null}
@@ -182,10 +171,27 @@ function Afterword({ exchange, turn, session }: ExchangeProps) {
   );
 }
 
+function inWords(exchange: Exchange): string {
+  const { usage, explanation, choices } = exchange.answer.value;
+  const first = exchange.firstTokenSeconds.value;
+  const details = usage?.prompt_tokens_details;
+  const reasoning = usage?.completion_tokens_details?.reasoning_tokens ?? 0;
+  const words = [
+    exchange.progress.value === "stopped" && "Stopped",
+    usage && counted(usage.completion_tokens, "token"),
+    explanation && speed(explanation),
+    first !== null && `first after ${duration(first)}`,
+    usage && details && `${count(details.cached_tokens)} of ${counted(usage.prompt_tokens, "prompt token")} cached`,
+    reasoning > 0 && `${count(reasoning)} for reasoning`,
+    choices[0]?.finish && `ended by ${choices[0].finish}`,
+  ];
+  return words.filter(Boolean).join(" · ");
+}
+
 /** While the answer is written: the time before its first token is told beside it. */
 function speed(explanation: Explanation): string {
   const choices = explanation.requests.flatMap((request) => request.choices);
   const tokens = choices.reduce((sum, choice) => sum + Math.max(0, choice.tokens - 1), 0);
   const seconds = Math.max(...choices.map((choice) => choice.decode_seconds));
-  return seconds > 0 && tokens > 0 ? `${(tokens / seconds).toFixed(1)} tokens/s · ` : "";
+  return seconds > 0 && tokens > 0 ? `${(tokens / seconds).toFixed(1)} tokens/s` : "";
 }
