@@ -151,6 +151,18 @@ def test_engines_take_turns_and_nobody_else_is_awake(tiny_checkpoint: Path, tmp_
         assert not comparison.pids, "all is in the results: nothing is to be loaded"
 
 
+def test_without_memory_for_all_each_is_loaded_for_its_turn(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    load = Workload("small", "", 1, AtOnce(), Fixed(8), Fixed(2))
+    case = Case(tiny_checkpoint.name, "small", load, "output tok/s", output_rate)
+    results_path = tmp_path / "results.json"
+    settings = Settings(tiny_checkpoint.parent, tmp_path / "logs", results_path, 1, 2, memory=0)
+    chosen = [fake_engine(OURS, "pipe", is_ours=True), fake_engine(THEIRS, "pipe")]
+    with Comparison(settings, chosen, Results(MACHINE, 1)) as comparison:
+        comparison.run([case])
+        assert len(comparison.pids) == 1
+    assert [run.engine for run in comparison.results.runs] == [OURS, THEIRS, THEIRS, OURS]
+
+
 def test_an_engine_that_does_not_start_does_not_stop_the_others(
     tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
