@@ -78,11 +78,13 @@ class Comparison:
 
     def _fit_together(self, names: Sequence[str], case: Case) -> bool:
         """Whether those that are not loaded yet fit beside those that are."""
-        weights = weight_bytes(ModelFiles(self._settings.models, case.model).folder)
         missing = sum(name not in self._loaded for name in names)
+        if not missing:
+            return True
+        weights = weight_bytes(ModelFiles(self._settings.models, case.model).folder)
         memory = self._settings.memory
         free = psutil.virtual_memory().available if memory is None else memory
-        return not missing or missing * MEMORY_OF_ENGINE * weights <= free
+        return missing * MEMORY_OF_ENGINE * weights <= free
 
     def _make_room_for(self, model: str) -> None:
         """One model at a time: two would not fit beside each other everywhere."""
