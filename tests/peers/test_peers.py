@@ -11,12 +11,14 @@ import psutil
 import pytest
 from benchmarks.peers.engines import Start, engines, environment_of
 from benchmarks.peers.models import SMOLLM2, ModelFiles
+from benchmarks.peers.openvino_load import record_of
 from benchmarks.peers.page import write_page
 from benchmarks.peers.plan import Case, cases, heats, output_rate
 from benchmarks.peers.results import EngineFacts, Machine, Results, RunFacts
 from benchmarks.peers.run import Comparison, Settings, shown_command
 
-from octavo.bench.serve import AtOnce, Fixed, RequestRecord, Slo, Summary, Workload
+from octavo.bench.serve import AtOnce, Fixed, Slo, Summary, Workload
+from octavo.bench.serve.prompts import PlannedRequest
 from octavo.bench.serve.summary import summarise
 from peers.fakes import fake_engine
 
@@ -26,10 +28,9 @@ OURS, THEIRS = "ours", "theirs"
 
 def summary_at(rate: float) -> Summary:
     """Of one request with 10 tokens, at so many tokens a second."""
-    times = tuple((count + 1) / rate for count in range(10))
-    record = RequestRecord(
-        *(0, 8, 10, 0.0, 0.0, times[-1], times, (1,) * 10, 8, None, 10, "length", 200, None)
-    )
+    planned = PlannedRequest(0, None, (0,) * 8, 10)
+    times = [(count + 1) / rate for count in range(10)]
+    record = record_of(planned, {"sent_at": 0.0, "chunk_times": times, "chunk_tokens": [1] * 10})
     return summarise([record], Slo())
 
 
