@@ -30,7 +30,7 @@ install_vllm() {
 install_openvino() {
     environment openvino
     "$dest/openvino/bin/pip" install --quiet "$torch"
-    "$dest/openvino/bin/pip" install --quiet "$torch" openvino-genai==2026.4.1.0 'optimum-intel[openvino]'
+    "$dest/openvino/bin/pip" install --quiet "$torch" openvino-genai==2026.4.1.0 'optimum-intel[openvino]==2.2.0'
     "$dest/openvino/bin/pip" uninstall --quiet --yes torchvision # made for another torch, and not needed
     "$dest/openvino/bin/python" -c 'import openvino_genai; print("openvino-genai", openvino_genai.__version__)'
 }
@@ -43,7 +43,7 @@ install_llama.cpp() {
     "$root/bin/pip" install --quiet "$torch" transformers sentencepiece 'cmake>=3.25' ninja scikit-build-core
     if [ ! -d "$sources" ]; then
         "$root/bin/pip" download --quiet --no-deps --no-build-isolation --no-binary llama-cpp-python \
-            --dest "$root/download" llama-cpp-python
+            --dest "$root/download" llama-cpp-python==0.3.36
         mkdir -p "$root/unpacked"
         tar -xzf "$root"/download/llama_cpp_python-*.tar.gz -C "$root/unpacked" --strip-components 1
         # gcc 12 moves the stores into the tile configuration behind the load of it, and Q8_0 dies with SIGILL.

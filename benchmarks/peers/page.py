@@ -12,8 +12,8 @@ from octavo.bench.serve import Distribution, Summary
 
 DATA = "benchmarks-peers.json"
 INCOMPARABLE = {
-    "transformers serve": "its completions take text only and know no `ignore_eos`, so the same requests cannot be"
-    " asked of it",
+    "transformers serve": "its completions take text only and know no `ignore_eos`, so the same requests"
+    " cannot be asked of it",
 }
 AIM = 2.0  # times the best peer
 MODEL_TITLES = {
