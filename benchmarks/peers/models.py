@@ -8,6 +8,7 @@ folder in OpenVINO's format. The weights are the same numbers everywhere.
 """
 
 import json
+import os
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -89,7 +90,7 @@ def write_gguf(llama_cpp: Path, files: ModelFiles) -> None:
         *(str(llama_cpp / "bin/python"), str(llama_cpp / "sources/convert_hf_to_gguf.py"), str(files.folder)),
         *("--outtype", "bf16", "--outfile", str(files.gguf)),
     ]
-    subprocess.run(command, check=True, env={"PYTHONPATH": str(llama_cpp / "sources/gguf-py")})
+    subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": str(llama_cpp / "sources/gguf-py")})
 
 
 def write_openvino(openvino: Path, files: ModelFiles) -> None:
@@ -98,4 +99,4 @@ def write_openvino(openvino: Path, files: ModelFiles) -> None:
         *(str(openvino / "bin/optimum-cli"), "export", "openvino", "--model", str(files.folder)),
         *("--task", "text-generation-with-past", "--weight-format", "fp16", str(files.openvino)),
     ]
-    subprocess.run(command, check=True, env={"HF_HUB_OFFLINE": "1"})
+    subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": "", "HF_HUB_OFFLINE": "1"})

@@ -66,6 +66,7 @@ def record_of(planned: PlannedRequest, answer: dict[str, Any]) -> RequestRecord:
         told_prompt_tokens=planned.prompt_tokens,
         told_cached_tokens=None,
         told_completion_tokens=sum(answer["chunk_tokens"]),
+        told_queue_seconds=None,
         finish_reason="length",
         status=None,
         error=None,

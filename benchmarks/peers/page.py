@@ -11,6 +11,10 @@ from benchmarks.peers.results import EngineFacts, Results
 from octavo.bench.serve import Distribution, Summary
 
 DATA = "benchmarks-peers.json"
+INCOMPARABLE = {
+    "transformers serve": "its completions take text only and know no `ignore_eos`, so the same requests"
+    " cannot be asked of it",
+}
 AIM = 2.0  # times the best peer
 MODEL_TITLES = {
     SMOLLM2: "SmolLM2-135M-Instruct, real weights in bfloat16",
@@ -164,11 +168,10 @@ def _engines(engines: Sequence[EngineFacts]) -> Iterator[str]:
 
 
 def _left_out(results: Results) -> Iterator[str]:
-    if results.left_out:
-        yield "Not measured:"
-        yield ""
-        for what, why in results.left_out.items():
-            yield f"- {what}: {why}."
+    yield "Not measured:"
+    yield ""
+    for what, why in {**results.left_out, **INCOMPARABLE}.items():
+        yield f"- {what}: {why}."
 
 
 def table_head(cells: Sequence[str]) -> Iterator[str]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 from benchmarks.peers.engines import MODEL_NAME, Engine, Start
 from benchmarks.peers.models import ModelFiles
 from benchmarks.peers.openvino_load import run_through_pipe
@@ -20,6 +21,7 @@ from octavo.bench.serve import LoadReport, find_target, run_load
 from octavo.errors import OctavoError
 
 REQUEST_SECONDS = 300.0
+MEMORY_OF_ENGINE = 2.0  # times the weights: packed copies, KV, and what else an engine needs
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class Settings:
     threads: int
     rounds: int
     hopeless: float = HOPELESS
+    memory: int | None = None  # bytes for engines that are not loaded yet; None: what is free
     lock: Path | None = None  # held during a heat, for others who use the machine
 
 
@@ -60,10 +63,28 @@ class Comparison:
             say(f"[{number}/{len(todo)}] {heat.case.key}, round {heat.round + 1} of {self._settings.rounds}")
             self._make_room_for(heat.case.model)
             wanted = [name for name in heat.engines if self._is_wanted(name, heat)]
-            ready = self._load(wanted, heat.case)
-            with held(self._settings.lock if ready else None):
-                for name in ready:
-                    self._take_turn(name, heat)
+            if self._fit_together(wanted, heat.case):
+                self._run_loaded(wanted, heat)
+                continue
+            for name in wanted:
+                self._end_all()
+                self._run_loaded([name], heat)
+
+    def _run_loaded(self, names: Sequence[str], heat: Heat) -> None:
+        ready = self._load(names, heat.case)
+        with held(self._settings.lock if ready else None):
+            for name in ready:
+                self._take_turn(name, heat)
+
+    def _fit_together(self, names: Sequence[str], case: Case) -> bool:
+        """Whether those that are not loaded yet fit beside those that are."""
+        missing = sum(name not in self._loaded for name in names)
+        if not missing:
+            return True
+        weights = weight_bytes(ModelFiles(self._settings.models, case.model).folder)
+        memory = self._settings.memory
+        free = psutil.virtual_memory().available if memory is None else memory
+        return missing * MEMORY_OF_ENGINE * weights <= free
 
     def _make_room_for(self, model: str) -> None:
         """One model at a time: two would not fit beside each other everywhere."""
@@ -158,6 +179,12 @@ def measure(running: Running, files: ModelFiles, case: Case, seed: int) -> LoadR
         return run_through_pipe(running, files, case.workload, seed)
     target = find_target(running.url, model=MODEL_NAME, tokenizer=str(files.folder))
     return run_load(target, case.workload, seed, timeout=REQUEST_SECONDS)
+
+
+def weight_bytes(checkpoint: Path) -> int:
+    """Of a file or a folder."""
+    files = [checkpoint] if checkpoint.is_file() else checkpoint.iterdir()
+    return sum(file.stat().st_size for file in files)
 
 
 def shown_command(command: Sequence[str]) -> str:

@@ -11,12 +11,14 @@ import psutil
 import pytest
 from benchmarks.peers.engines import Start, engines, environment_of
 from benchmarks.peers.models import SMOLLM2, ModelFiles
+from benchmarks.peers.openvino_load import record_of
 from benchmarks.peers.page import write_page
-from benchmarks.peers.plan import Case, cases, heats, output_rate
+from benchmarks.peers.plan import FAST, Case, cases, heats, output_rate
 from benchmarks.peers.results import EngineFacts, Machine, Results, RunFacts
 from benchmarks.peers.run import Comparison, Settings, shown_command
 
-from octavo.bench.serve import AtOnce, Fixed, RequestRecord, Slo, Summary, Workload
+from octavo.bench.serve import AtOnce, Fixed, Slo, Summary, Workload
+from octavo.bench.serve.prompts import PlannedRequest
 from octavo.bench.serve.summary import summarise
 from peers.fakes import fake_engine
 
@@ -26,10 +28,9 @@ OURS, THEIRS = "ours", "theirs"
 
 def summary_at(rate: float) -> Summary:
     """Of one request with 10 tokens, at so many tokens a second."""
-    times = tuple((count + 1) / rate for count in range(10))
-    record = RequestRecord(
-        *(0, 8, 10, 0.0, 0.0, times[-1], times, (1,) * 10, 8, None, 10, "length", 200, None)
-    )
+    planned = PlannedRequest(0, None, (0,) * 8, 10)
+    times = [(count + 1) / rate for count in range(10)]
+    record = record_of(planned, {"sent_at": 0.0, "chunk_times": times, "chunk_tokens": [1] * 10})
     return summarise([record], Slo())
 
 
@@ -45,8 +46,9 @@ def results_of(case: Case, rates: dict[str, list[float]]) -> Results:
 
 def test_every_engine_runs_every_case_once_a_round_and_goes_first_in_turn() -> None:
     names, rounds = ["a", "b", "c"], 3
-    found = list(heats(cases(), names, rounds))
-    for case in cases():
+    everyones = [case for case in cases() if case.engines is None]
+    found = list(heats(everyones, names, rounds))
+    for case in everyones:
         mine = [heat for heat in found if heat.case == case]
         assert [heat.round for heat in mine] == list(range(rounds))
         assert all(sorted(heat.engines) == names for heat in mine)
@@ -95,6 +97,7 @@ def test_the_page_has_every_figure_and_says_what_is_missing(tmp_path: Path) -> N
 
 def test_engines_are_told_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "ours")
+    assert set(FAST) <= {engine.name for engine in engines(tmp_path)}
     model = ModelFiles(tmp_path, "model")
     for engine in engines(tmp_path):
         start = Start(model, 1234, threads=3, slots=5, kv_gigabytes=1)
@@ -149,6 +152,18 @@ def test_engines_take_turns_and_nobody_else_is_awake(tiny_checkpoint: Path, tmp_
     with Comparison(settings, chosen, results) as comparison:
         comparison.run([case])
         assert not comparison.pids, "all is in the results: nothing is to be loaded"
+
+
+def test_without_memory_for_all_each_is_loaded_for_its_turn(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    load = Workload("small", "", 1, AtOnce(), Fixed(8), Fixed(2))
+    case = Case(tiny_checkpoint.name, "small", load, "output tok/s", output_rate)
+    results_path = tmp_path / "results.json"
+    settings = Settings(tiny_checkpoint.parent, tmp_path / "logs", results_path, 1, 2, memory=0)
+    chosen = [fake_engine(OURS, "pipe", is_ours=True), fake_engine(THEIRS, "pipe")]
+    with Comparison(settings, chosen, Results(MACHINE, 1)) as comparison:
+        comparison.run([case])
+        assert len(comparison.pids) == 1
+    assert [run.engine for run in comparison.results.runs] == [OURS, THEIRS, THEIRS, OURS]
 
 
 def test_an_engine_that_does_not_start_does_not_stop_the_others(
