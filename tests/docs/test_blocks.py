@@ -33,7 +33,7 @@ RUNNERS = {
 PROGRAMS = {
     "pip", "python", "python3", "make", "mkdocs", "export", "source", "echo", "openssl", "curl", "docker",
     "kubectl", "install", "systemctl", "guidellm", "vllm", "lm_eval", "numactl", "taskset", "lscpu", "git",
-    "(umask",
+    "(umask", "npm", "pytest",
 }  # fmt: skip
 EXCERPTS = ("python", "cpp")
 
