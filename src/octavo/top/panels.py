@@ -205,9 +205,9 @@ def steps(history: History, space: Space) -> list[Line]:
 
 def _contents(step: StepView) -> str:
     chunks = [count for _, _, count, _ in step.slices if count > 1]
-    words = [f"{len(step.slices) - len(chunks)} decodes"]
+    words = [counted(len(step.slices) - len(chunks), "decode")]
     if chunks:
-        words.append(f"{sum(chunks)} tokens of {len(chunks)} prompts")
+        words.append(f"{counted(sum(chunks), 'token')} of {counted(len(chunks), 'prompt')}")
     if step.preempted:
         words.append(f"{len(step.preempted)} preempted")
     return ", ".join(words)
@@ -319,7 +319,7 @@ def _why(one: FinishedRequest) -> str:
                 f"answer {duration(choice['decode_seconds'])}",
             ]
             if choice["preemptions"]:
-                words.append(f"{choice['preemptions']} preemptions")
+                words.append(counted(choice["preemptions"], "preemption"))
             return ", ".join(words)
     return ", ".join(words)
 

@@ -83,7 +83,7 @@ def test_why_a_request_took_so_long_or_failed() -> None:
     history.finished.append(a_finished(status=429, error="rate_limit_exceeded", octavo=None))
     history.finished.append(a_finished(status=None, finish_reason="abort", octavo=None))
     shown = text(snapshot(history, 200, UNICODE))
-    assert "length, queue 100 ms, prompt 200 ms in 1, answer 300 ms, 1 preemptions" in shown
+    assert "length, queue 100 ms, prompt 200 ms in 1, answer 300 ms, 1 preemption" in shown
     assert "rate_limit_exceeded" in shown
     assert re.search(r"gone .* abort", shown)
 
