@@ -97,7 +97,7 @@ export function PrefixTreeView({ tree, theme }: { tree: PrefixTree; theme: Theme
         />
       )}
       <ul class="legend">
-        <li><span class="swatch swatch-held" aria-hidden="true" /> in use, darker by several</li>
+        <li><span class="swatch swatch-held" aria-hidden="true" /> in use, solid by several</li>
         <li><span class="swatch swatch-idle" aria-hidden="true" /> idle, until its pages are wanted</li>
         <li>{summary}</li>
       </ul>
