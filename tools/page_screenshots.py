@@ -113,7 +113,7 @@ def main() -> None:
         playground(page, url)
         page.screenshot(path=arguments.folder / "playground.png")
         page.close()
-        page = browser.new_page(viewport={"width": 1280, "height": 1250}, color_scheme="light")
+        page = browser.new_page(viewport={"width": 1280, "height": 1290}, color_scheme="light")
         with streams(url):
             engine(page, url)
             page.screenshot(path=arguments.folder / "engine-view.png")
