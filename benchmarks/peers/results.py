@@ -134,9 +134,10 @@ def this_machine() -> Machine:
         flags = {flag for line in lines if line.startswith("flags") for flag in line.split()}
         extras = [name for name in ("amx_bf16", "avx512_bf16", "avx512f", "avx2") if name in flags]
         processor = f"{names[0] if names else processor} ({', '.join(extras)})"
+    release, _, _ = platform.release().partition("-")
     return Machine(
         processor,
         psutil.cpu_count(logical=True) or 0,
         round(psutil.virtual_memory().total / 2**30, 1),
-        f"{platform.system()} {platform.release()}",
+        f"{platform.system()} {release}",
     )
