@@ -25,7 +25,7 @@ from octavo.view import (
     Watch,
 )
 
-REST = 100  # a view that took t seconds is followed by none for REST * t: views take 1 % of the time at most
+REST = 100  # a view that took t seconds of work is followed by none for REST * t: 1 % of the time at most
 LONGEST_LEASE = 10.0  # seconds, whatever is asked for
 
 
@@ -124,8 +124,14 @@ class Lease:
 class Viewing:
     """Who watches, and when the next view is due. Owned by the engine's thread."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        # What a view costs is its own work: not the time in which another process had the core.
+        work: Callable[[], float] = time.thread_time,
+    ) -> None:
         self._clock = clock
+        self._work = work
         self._leases: dict[bytes, Lease] = {}  # by front end
         self._last = -math.inf  # when a view was made for all who have a lease
         self._rests_until = -math.inf
@@ -155,8 +161,9 @@ class Viewing:
         self._leases = {owner: lease for owner, lease in self._leases.items() if lease.until > now}
         if not self._leases or now < self._due:
             return
+        began = self._work()
         show(tuple(self._leases))
-        self._last, self._rests_until = now, now + REST * (self._clock() - now)
+        self._last, self._rests_until = now, now + REST * (self._work() - began)
 
     @property
     def _due(self) -> float:

@@ -144,7 +144,7 @@ class Clock:
 @pytest.mark.parametrize("cost", [0.0, 0.0001, 0.004, 0.1])
 def test_views_come_as_often_as_asked_and_take_a_hundredth_at_most(cost: float) -> None:
     clock = Clock()
-    viewing = Viewing(clock)
+    viewing = Viewing(clock, work=clock)
     began: list[float] = []
 
     def show(owners: tuple[bytes, ...]) -> None:
@@ -165,7 +165,7 @@ def test_views_come_as_often_as_asked_and_take_a_hundredth_at_most(cost: float) 
 
 def test_who_comes_new_or_wants_more_need_not_wait_but_for_the_rest() -> None:
     clock = Clock()
-    viewing = Viewing(clock)
+    viewing = Viewing(clock, work=clock)
     shown: list[float] = []
 
     def show(_: tuple[bytes, ...]) -> None:
@@ -187,7 +187,7 @@ def test_who_comes_new_or_wants_more_need_not_wait_but_for_the_rest() -> None:
 
 def test_who_does_not_renew_is_forgotten() -> None:
     clock = Clock()
-    viewing = Viewing(clock)
+    viewing = Viewing(clock, work=clock)
     shown: list[tuple[bytes, ...]] = []
     viewing.watch(b"a", Watch(2.0, 0.5))
     viewing.watch(b"b", Watch(1e9, 3.0))
