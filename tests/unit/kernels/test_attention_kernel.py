@@ -2,7 +2,7 @@
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -243,6 +243,31 @@ def test_decode_is_prefill_for_every_group(
     spec = spec_of(shape, window=24)
     whole = run_whole(open_engine(isa), dtype, sequences, spec)
     assert_same(run_chunked(open_engine(isa), dtype, sequences, spec, 1), whole, "token by token")
+
+
+@every_kernel
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_shared_pages_do_not_show(
+    open_engine: OpenEngine, isa: Isa, dtype: torch.dtype, num_threads: int
+) -> None:
+    """Rows of several sequences stand in one tile where they read the same pages."""
+    own = long_sequences(isa, dtype, [1030, 1100, 513, 1536, 1024, 700, 1055])
+    blocks, spec, engine = list(own.blocks), spec_of(own.shape), open_engine(isa, num_threads)
+    for index, other, length in ((1, 0, 1024), (2, 0, 512), (3, 0, 1024), (4, 0, 1024), (6, 5, 512)):
+        for rows in (own.key, own.value):
+            rows[index][:length] = rows[other][:length]
+        num_pages = length // own.shape.page_size
+        blocks[index] = torch.cat((blocks[other][:num_pages], blocks[index][num_pages:]))
+    decode = [(i, context - 1, context) for i, context in enumerate(own.contexts)]
+    mixed = [*decode[:2], (2, 490, 513), *decode[3:]]
+    results = []
+    for sequences in (own, replace(own, blocks=blocks)):
+        pages = new_pages(engine, sequences, dtype)
+        for i, context in enumerate(sequences.contexts):
+            run_step(engine, pages, sequences, [(i, 0, context)], spec)
+        results.append([run_step(engine, pages, sequences, step, spec) for step in (decode, mixed)])
+    for alone, shared in zip(*results, strict=True):
+        assert_same(shared, alone, "shared pages")
 
 
 @every_kernel

@@ -1,7 +1,7 @@
-// The border of attention: every argument is checked here, and the work is cut into tasks.
+// The border of attention: every argument is checked here.
 #include <cmath>
 
-#include "attention.h"
+#include "attention_plan.h"
 #include "attention_write.h"
 #include "engine.h"
 
@@ -9,7 +9,6 @@ using namespace octavo;
 
 namespace {
 
-constexpr int64_t MOST_PARTIAL_BYTES = int64_t(64) << 20;
 constexpr int64_t WRITE_ROWS = 32;  // rows that one thread writes at a time
 
 AttentionKernel attention_kernel(ov_isa isa, ov_dtype dtype) {
@@ -22,7 +21,6 @@ AttentionKernel attention_kernel(ov_isa isa, ov_dtype dtype) {
   return is_bf16 ? attention_bf16_portable : attention_f32_portable;
 }
 
-int64_t at_least(int64_t value, int64_t bound) { return value > bound ? value : bound; }
 int64_t at_most(int64_t value, int64_t bound) { return value < bound ? value : bound; }
 int64_t parts_of(int64_t size, int64_t part) { return (size + part - 1) / part; }
 
@@ -79,90 +77,6 @@ ov_status check_attention(const ov_attention_args& args) {
   return check_sequences(args);
 }
 
-// How the work is cut. Usually a task is up to 64 rows of one key-value head over all their splits. One that is much of
-// the whole (a long context, few sequences) is cut further, into one task for each split, and merged afterwards. None
-// of this shows in a result.
-class Plan {
- public:
-  Plan(const ov_attention_args& args, int num_threads) : args_(args) {
-    int64_t total = 0;
-    each_task([&](const AttentionTask& task) { total += cost(task); });
-    largest_cost_ = total / (num_threads * 4);
-    count();
-    if (partial_bytes_ > MOST_PARTIAL_BYTES) {
-      largest_cost_ = total;
-      count();
-    }
-  }
-
-  size_t num_bytes() const {
-    return size_t(num_tasks_ + num_merges_) * sizeof(AttentionTask) + 64 + size_t(partial_bytes_);
-  }
-  int64_t num_tasks() const { return num_tasks_; }
-  int64_t num_merges() const { return num_merges_; }
-
-  // The tasks, then the merges.
-  const AttentionTask* write(void* memory) {
-    AttentionTask* tasks = static_cast<AttentionTask*>(memory);
-    AttentionTask* next = tasks;
-    AttentionTask* next_merge = tasks + num_tasks_;
-    const uintptr_t end = reinterpret_cast<uintptr_t>(next_merge + num_merges_);
-    float* partials = reinterpret_cast<float*>((end + 63) / 64 * 64);
-    each_task([&](const AttentionTask& task) {
-      if (!is_cut(task)) {
-        *next++ = task;
-        return;
-      }
-      AttentionTask part = task;
-      part.partials = partials;
-      *next_merge++ = part;
-      for (int64_t split = task.first_split; split < task.end_split; ++split) {
-        part.first_split = split;
-        part.end_split = split + 1;
-        part.partials = partials;
-        partials += task.num_rows * result_size(args_.pages.head_dim);
-        *next++ = part;
-      }
-    });
-    return tasks;
-  }
-
- private:
-  // Longest first: the last rows of a sequence see most.
-  void each_task(const auto& visit) const {
-    const int64_t group = args_.heads / args_.pages.kv_heads;
-    for (int64_t s = 0; s < args_.num_sequences; ++s) {
-      const int64_t num_rows = args_.row_counts[s] * group, start = args_.contexts[s] - args_.row_counts[s];
-      for (int64_t head = 0; head < args_.pages.kv_heads; ++head) {
-        for (int64_t block = parts_of(num_rows, TASK_ROWS) - 1; block >= 0; --block) {
-          const int64_t first = block * TASK_ROWS, last = at_most(first + TASK_ROWS, num_rows) - 1;
-          const int64_t first_key = args_.window > 0 ? at_least(start + first / group - args_.window + 1, 0) : 0;
-          const int64_t last_key = start + last / group;
-          visit(AttentionTask{s, head, first, last - first + 1, first_key / SPLIT, last_key / SPLIT + 1, nullptr});
-        }
-      }
-    }
-  }
-
-  static int64_t num_splits(const AttentionTask& task) { return task.end_split - task.first_split; }
-  static int64_t cost(const AttentionTask& task) { return num_splits(task) * (TILE_ROWS + task.num_rows); }
-  bool is_cut(const AttentionTask& task) const { return num_splits(task) > 1 && cost(task) > largest_cost_; }
-
-  void count() {
-    num_tasks_ = num_merges_ = partial_bytes_ = 0;
-    each_task([&](const AttentionTask& task) {
-      const bool cut = is_cut(task);
-      num_tasks_ += cut ? num_splits(task) : 1;
-      num_merges_ += cut;
-      if (cut)
-        partial_bytes_ += num_splits(task) * task.num_rows * result_size(args_.pages.head_dim) * int64_t(sizeof(float));
-    });
-  }
-
-  const ov_attention_args& args_;
-  int64_t largest_cost_ = 0, num_tasks_ = 0, num_merges_ = 0, partial_bytes_ = 0;
-};
-
 }  // namespace
 
 extern "C" {
@@ -201,12 +115,18 @@ ov_status ov_attention(ov_engine* engine, const ov_attention_args* args) {
   const Timer timer(engine->times.attention);
   if (const ov_status status = check_attention(*args)) return status;
   const AttentionKernel kernel = attention_kernel(engine->isa, args->pages.dtype);
-  Plan plan(*args, engine->pool.num_threads());
-  void* memory = engine->scratch.get(plan.num_bytes());
-  if (memory == nullptr) return OV_NO_MEMORY;
-  const AttentionTask* tasks = plan.write(memory);
-  engine->pool.run(plan.num_tasks(), [&](int64_t i) { kernel.attend(*args, tasks[i]); });
-  engine->pool.run(plan.num_merges(), [&](int64_t i) { kernel.merge(*args, tasks[plan.num_tasks() + i]); });
+  AttentionPlan plan(*args, engine->pool.num_threads());
+  float* partials = nullptr;
+  if (plan.partial_bytes() > 0) {
+    partials = static_cast<float*>(engine->scratch.get(plan.partial_bytes()));
+    if (partials == nullptr) return OV_NO_MEMORY;
+  }
+  plan.use(partials);
+  const auto run = [&](const std::vector<AttentionTask>& tasks, auto work) {
+    engine->pool.run(int64_t(tasks.size()), [&](int64_t i) { work(*args, tasks[size_t(i)]); });
+  };
+  run(plan.tasks(), kernel.attend);
+  run(plan.merges(), kernel.merge);
   return OV_OK;
 }
 

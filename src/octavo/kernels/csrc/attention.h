@@ -37,19 +37,29 @@ constexpr int64_t MOST_DIM = 256;
 constexpr int64_t TILE_ROWS = 16;  // rows that are computed together
 constexpr int64_t TASK_ROWS = 64;  // rows for which a split is fetched from memory once
 
-// The rows of one key-value head of one sequence are numbered position by position, and in a position head by head: row
-// i is query head i % group of the sequence's token i / group. A task is a few of them over some splits.
-struct AttentionTask {
+// A sequence in a task.
+struct AttentionMember {
   int64_t sequence;
+  int64_t partials_at;  // in the memory for partials: see AttentionPlan
+  float* partials;      // where the results of its rows go; null: merge the splits and write the output
+};
+
+// Some rows of one key-value head over some splits.
+//
+// The rows of a sequence are numbered position by position, and in a position head by head: row i is query head
+// i % group of the sequence's token i / group. A task with several members has one token of each, one after the other,
+// and one split, whose pages they have in common.
+struct AttentionTask {
+  const AttentionMember* members;
+  int64_t first_member, num_members;
   int64_t kv_head;
-  int64_t first_row, num_rows;     // at most TASK_ROWS
+  int64_t first_row, num_rows;  // at most TASK_ROWS
   int64_t first_split, end_split;
-  float* partials;                 // null: merge the splits and write the output
 };
 
 struct AttentionKernel {
   void (*attend)(const ov_attention_args& args, const AttentionTask& task);
-  // Merge the results of the task's splits, `task.partials` and on, and write the output.
+  // Merge the results of the task's splits, its only member's `partials` and on, and write the output.
   void (*merge)(const ov_attention_args& args, const AttentionTask& task);
 };
 

@@ -33,25 +33,37 @@ struct SplitUnits {
 
 constexpr int64_t element_size(ov_dtype dtype) { return dtype == OV_BF16 ? 2 : 4; }
 
-// A row of a task: one query head of one of the sequence's new tokens. `next` needs no division, and there are many rows.
+// A row of a task: one query head of one of a sequence's new tokens. `next` needs no division, and there are many rows.
 struct RowWalk {
-  int64_t group;  // query heads of a key-value head
+  const int64_t group;  // query heads of a key-value head
+  const bool is_shared;
+  const AttentionMember* member;
   int64_t token, head;
 
   RowWalk(const ov_attention_args& args, const AttentionTask& task, int64_t row)
       : group(args.heads / args.pages.kv_heads),
-        token((task.first_row + row) / group),
+        is_shared(task.num_members > 1),
+        member(task.members + (is_shared ? row / group : 0)),
+        token(is_shared ? 0 : (task.first_row + row) / group),
         head((task.first_row + row) % group) {}
 
   void next() {
     if (++head < group) return;
     head = 0;
-    ++token;
+    if (is_shared) {
+      ++member;
+    } else {
+      ++token;
+    }
+  }
+
+  int64_t position(const ov_attention_args& args) const {
+    return args.contexts[member->sequence] - args.row_counts[member->sequence] + token;
   }
 
   // In an array [num_rows, heads, head_dim], in elements.
   int64_t place(const ov_attention_args& args, const AttentionTask& task, int64_t stride, int64_t head_stride) const {
-    return (args.first_rows[task.sequence] + token) * stride + (task.kv_head * group + head) * head_stride;
+    return (args.first_rows[member->sequence] + token) * stride + (task.kv_head * group + head) * head_stride;
   }
 };
 
@@ -61,10 +73,9 @@ inline Tile tile_of(const ov_attention_args& args, const AttentionTask& task, in
   tile.num_rows = int(task.num_rows - first_row < TILE_ROWS ? task.num_rows - first_row : TILE_ROWS);
   tile.common = {0, SPLIT};
   int begin = SPLIT, end = 0;
-  const int64_t first_position = args.contexts[task.sequence] - args.row_counts[task.sequence];
   RowWalk walk(args, task, first_row);
   for (int r = 0; r < tile.num_rows; ++r, walk.next()) {
-    const Span span = visible_span(first_position + walk.token, args.window, split);
+    const Span span = visible_span(walk.position(args), args.window, split);
     tile.spans[r] = span;
     tile.common = {span.begin > tile.common.begin ? span.begin : tile.common.begin,
                    span.end < tile.common.end ? span.end : tile.common.end};
@@ -79,9 +90,10 @@ inline Tile tile_of(const ov_attention_args& args, const AttentionTask& task, in
 
 inline SplitUnits units_of(const ov_attention_args& args, const AttentionTask& task, int64_t split) {
   const ov_kv_pages& pages = args.pages;
-  const int64_t num_units = (args.contexts[task.sequence] + UNIT - 1) / UNIT;
+  const int64_t sequence = task.members->sequence;  // what it has, all have
+  const int64_t num_units = (args.contexts[sequence] + UNIT - 1) / UNIT;
   const int64_t first_token = split * SPLIT;
-  const int64_t* block = args.blocks + args.block_offsets[task.sequence] + first_token / pages.page_size;
+  const int64_t* block = args.blocks + args.block_offsets[sequence] + first_token / pages.page_size;
   int64_t offset = first_token % pages.page_size;
   SplitUnits units = {};
   for (int64_t i = 0; i < SPLIT_UNITS + SplitUnits::AHEAD && split * SPLIT_UNITS + i < num_units; ++i) {
@@ -110,9 +122,22 @@ inline void write_rows(const ov_attention_args& args, const AttentionTask& task,
   }
 }
 
+// Results of a tile of a shared task, to where each sequence has its own.
+inline void scatter(const ov_attention_args& args, const AttentionTask& task, const Tile& tile, const float* results) {
+  const int64_t size = result_size(args.pages.head_dim);
+  RowWalk walk(args, task, tile.first_row);
+  for (int r = 0; r < tile.num_rows; ++r, walk.next()) {
+    const float* from = results + r * size;
+    float* to = walk.member->partials + walk.head * size;
+    for (int64_t i = 0; i < size; i += 16) Lanes::load(from + i).store(to + i);
+  }
+}
+
 template <class Tiles>
 void attend_task(const ov_attention_args& args, const AttentionTask& task) {
   const int64_t size = result_size(args.pages.head_dim);
+  const bool is_shared = task.num_members > 1;
+  float* const partials = task.members->partials;
   alignas(64) float rows[TASK_ROWS * MOST_RESULT], results[TILE_ROWS * MOST_RESULT];
   for (int64_t row = 0; row < task.num_rows; ++row) rows[row * size + 1] = 0.0f;
   Tiles tiles(args, task);
@@ -120,30 +145,31 @@ void attend_task(const ov_attention_args& args, const AttentionTask& task) {
     SplitUnits units = units_of(args, task, split);
     for (int64_t first = 0; first < task.num_rows; first += TILE_ROWS) {
       const Tile tile = tile_of(args, task, first, split);
-      float* to = task.partials != nullptr ? task.partials + first * size : results;
+      float* to = partials != nullptr && !is_shared ? partials + first * size : results;
       for (int r = 0; r < tile.num_rows; ++r) to[r * size + 1] = 0.0f;
       if (tile.first_unit < tile.end_unit) {
         tiles.attend(tile, units, to);
         units.in_cache = true;
       }
-      if (task.partials != nullptr) continue;
+      if (is_shared) scatter(args, task, tile, results);
+      if (partials != nullptr) continue;
       for (int r = 0; r < tile.num_rows; ++r) {
         merge_result(rows + (first + r) * size, results + r * size, args.pages.head_dim);
       }
     }
   }
-  if (task.partials == nullptr) write_rows(args, task, rows);
+  if (partials == nullptr) write_rows(args, task, rows);
 }
 
 inline void merge_task(const ov_attention_args& args, const AttentionTask& task) {
   const int64_t size = result_size(args.pages.head_dim);
+  float* const partials = task.members->partials;
   for (int64_t split = 1; split < task.end_split - task.first_split; ++split) {
     for (int64_t row = 0; row < task.num_rows; ++row) {
-      merge_result(task.partials + row * size, task.partials + (split * task.num_rows + row) * size,
-                   args.pages.head_dim);
+      merge_result(partials + row * size, partials + (split * task.num_rows + row) * size, args.pages.head_dim);
     }
   }
-  write_rows(args, task, task.partials);
+  write_rows(args, task, partials);
 }
 
 }  // namespace
