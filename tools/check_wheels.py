@@ -41,8 +41,9 @@ def problems(wheel: Path, expected: set[str]) -> Iterator[str]:
     wanted = expected if is_pure(wheel) else expected | {LIBRARY}
     yield from (f"lacks {name}" for name in sorted(wanted - names))
     yield from (f"has {name}, which does not belong there" for name in sorted(names - info - wanted))
-    if not any(name.endswith("/licenses/LICENSE") for name in info):
-        yield "has no licence"
+    for notice in ("LICENSE", "THIRD_PARTY_LICENSES"):
+        if not any(name.endswith(f"/licenses/{notice}") for name in info):
+            yield f"has no {notice}"
     if not re.match(r"[\w.+]+-[\w.+]+-py3-none-", wheel.name):
         yield "is for one version of Python, and could be for all"
     if [f"Root-Is-Purelib: {str(is_pure(wheel)).lower()}" in text for text in metadata] != [True]:

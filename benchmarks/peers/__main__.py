@@ -85,6 +85,9 @@ def run(options: argparse.Namespace) -> None:
         rounds=options.rounds,
         lock=options.lock,
     )
+    for engine in engines(dest):
+        if engine not in wanted and not any(engine.name == known.name for known in results.engines):
+            results = results.with_left_out(engine.name, "not chosen for this run")
     with Comparison(settings, wanted, results) as comparison:
         comparison.run(chosen)
 

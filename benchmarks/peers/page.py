@@ -16,6 +16,7 @@ INCOMPARABLE = {
     " cannot be asked of it",
 }
 AIM = 2.0  # times the best peer
+FEW_ROUNDS = 5
 MODEL_TITLES = {
     SMOLLM2: "SmolLM2-135M-Instruct, real weights in bfloat16",
     LLAMA_1B: "Llama-3.2-1B in shape, random weights in bfloat16",
@@ -42,8 +43,9 @@ All figures are in one file, [{data}](assets/{data}), and the page is made from 
 - Over loopback HTTP, with `octavo bench serve`'s client on the same cores as the server.
 - Engines take turns within each workload, and each round begins with another engine. All are loaded; while
   one is measured the others are stopped (SIGSTOP) and use no processor time.
-- A figure is the median of its rounds; "x best peer" is the median of the ratios within rounds. An engine
-  with less than {hopeless} of the best figure in the first round is not measured again in that workload.
+- A figure is the median of its rounds; "x best peer" is the median of the ratios within rounds, with the
+  least and the greatest of them. An engine with less than {hopeless} of the best figure in the first round
+  is not measured again in that workload.
 """
 
 
@@ -99,6 +101,8 @@ def _machine(results: Results) -> Iterator[str]:
         f"{machine.processor}, {machine.cores} logical cores, {machine.memory_gigabytes:g} GiB,"
         f" {machine.system}; from {first} to {last} UTC, {results.num_rounds} rounds."
     )
+    if results.num_rounds < FEW_ROUNDS:
+        yield "With so few rounds a ratio is rough: machines like this drift by a factor of two in minutes."
 
 
 def _figures(results: Results, chosen: Sequence[Case]) -> Iterator[str]:
@@ -106,8 +110,7 @@ def _figures(results: Results, chosen: Sequence[Case]) -> Iterator[str]:
     yield from table_head(["tokens per second", *names, "x best peer"])
     for case in chosen:
         cells = [number_text(results.median(name, case, case.figure)) for name in names]
-        advantage = results.advantage(case)
-        yield row([f"{case.title}: {case.figure_name}", *cells, _times(advantage)])
+        yield row([f"{case.title}: {case.figure_name}", *cells, _times(results, case)])
     short = [
         case.title
         for case in chosen
@@ -190,7 +193,9 @@ def number_text(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _times(ratio: float | None) -> str:
+def _times(results: Results, case: Case) -> str:
+    ratio, found = results.advantage(case), results.advantages(case)
     if ratio is None:
         return "-"
-    return f"**{ratio:.2f}**" if ratio >= AIM else f"{ratio:.2f}"
+    text = f"**{ratio:.2f}**" if ratio >= AIM else f"{ratio:.2f}"
+    return f"{text} ({min(found):.2f}-{max(found):.2f})" if len(found) > 1 else text

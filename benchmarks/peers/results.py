@@ -81,25 +81,35 @@ class Results:
         ]
         return max(peers, key=lambda peer: peer[1]) if peers else None
 
-    def paired(
+    def ratios(
         self, name: str, beside: str, case: Case, ratio: Callable[[float, float], float]
-    ) -> float | None:
-        """The median, over rounds that have both, of the ratio of the one beside it and of `name`."""
+    ) -> list[float]:
+        """Of the one beside it and of `name`, in each round that has both."""
         others = {run.round: case.figure(run.summary) for run in self.of(beside, case)}
-        ratios = [
+        return [
             ratio(other, value)
             for run in self.of(name, case)
             if (value := case.figure(run.summary)) and (other := others.get(run.round))
         ]
-        return statistics.median(ratios) if ratios else None
 
-    def advantage(self, case: Case) -> float | None:
-        """Our figure over the best peer's."""
+    def paired(
+        self, name: str, beside: str, case: Case, ratio: Callable[[float, float], float]
+    ) -> float | None:
+        """The median of the ratios."""
+        found = self.ratios(name, beside, case, ratio)
+        return statistics.median(found) if found else None
+
+    def advantages(self, case: Case) -> list[float]:
+        """Our figure over the best peer's, in each round."""
         best = self.best_peer(case)
         ours = next((engine.name for engine in self.engines if engine.is_ours), None)
         if best is None or ours is None:
-            return None
-        return self.paired(ours, best[0], case, lambda theirs, mine: mine / theirs)
+            return []
+        return self.ratios(ours, best[0], case, lambda theirs, mine: mine / theirs)
+
+    def advantage(self, case: Case) -> float | None:
+        found = self.advantages(case)
+        return statistics.median(found) if found else None
 
     def write(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

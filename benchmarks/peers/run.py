@@ -21,7 +21,7 @@ from octavo.bench.serve import LoadReport, find_target, run_load
 from octavo.errors import OctavoError
 
 REQUEST_SECONDS = 300.0
-MEMORY_OF_ENGINE = 2.0  # times the weights: packed copies, KV, and what else an engine needs
+MEMORY_OF_ENGINE = 2.0  # times the weights: packed copies, and what else an engine needs beside its KV
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,8 @@ class Comparison:
         weights = weight_bytes(ModelFiles(self._settings.models, case.model).folder)
         memory = self._settings.memory
         free = psutil.virtual_memory().available if memory is None else memory
-        return missing * MEMORY_OF_ENGINE * weights <= free
+        kv = kv_gigabytes_of(case.model) * 2**30
+        return missing * (MEMORY_OF_ENGINE * weights + kv) <= free
 
     def _make_room_for(self, model: str) -> None:
         """One model at a time: two would not fit beside each other everywhere."""

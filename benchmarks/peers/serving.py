@@ -18,6 +18,7 @@ from benchmarks.peers.engines import Engine, Start, environment_of
 
 START_SECONDS = 600.0
 END_SECONDS = 20.0
+STOP_SECONDS = 5.0
 
 
 class Failed(Exception):
@@ -78,9 +79,14 @@ class Running:
 
     def freeze(self) -> None:
         """Parents first, so that none sees a child that does not answer."""
-        for process in self._family():
+        family = self._family()
+        for process in family:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.suspend()
+        # The signal is taken when a thread is next scheduled: until then it disturbs whoever is measured.
+        deadline = time.monotonic() + STOP_SECONDS
+        while time.monotonic() < deadline and not all(map(_is_stopped, family)):
+            time.sleep(0.002)
 
     def thaw(self) -> None:
         """Children first, for the same reason."""
@@ -113,3 +119,10 @@ def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
+
+
+def _is_stopped(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE))
+    except psutil.NoSuchProcess:
+        return True

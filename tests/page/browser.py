@@ -97,7 +97,7 @@ def opened(browser: Any, url: str, *, key: str | None, **context: Any) -> Iterat
 def serious_violations(page: Any) -> list[str]:
     """What axe-core finds. The policy does not hold for what a debugger runs, so it can be put in."""
     if not AXE.exists():
-        pytest.skip("axe-core is not installed: run `npm ci` in web/")
+        pytest.skip("axe-core is not installed: run `npm install --no-save` in web/")
     page.evaluate(AXE.read_text())
     found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
     return [

@@ -135,7 +135,7 @@ def test_watchers_share_views_and_each_has_every_step_once(run_null: Any) -> Non
             assert max(len(view["steps"]) for view in views(one.content)) <= 256
         times = [[view["time"] for view in views(one.content)] for one in watchers]
         assert len(set(times[0]) & set(times[1])) > 1
-        assert set(times[2]) <= set(times[0])
+        assert set(times[2]) <= set(times[0]) | set(times[1])
         for interval, one in zip((0.1, 0.1, 0.9), times, strict=True):
             assert all(later - earlier >= EARLY * interval for earlier, later in itertools.pairwise(one))
 

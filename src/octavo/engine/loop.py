@@ -116,11 +116,12 @@ class EngineLoop:
     def turn(self) -> None:
         self._page.stamp(Phase.SERVING, patience=IDLE_SECONDS)
         self._receive()
-        if self._core.has_unfinished:
-            self._step()
+        # Before the step: a lease is renewed by what was received, and a step may take longer than a lease.
         if self._viewing.is_open:
             self._viewing.take_turn(self._show)
             self._core.log_steps(self._viewing.is_open)
+        if self._core.has_unfinished:
+            self._step()
 
     def _receive(self) -> None:
         """All that has come; with nothing to do, wait for it."""

@@ -209,6 +209,15 @@ class EngineService:
         """Let the engine of now, if there is one, show itself to `on_view` for so long."""
         self._send(Watch(seconds, interval))
 
+    def _show(self, view: EngineView) -> None:
+        """What people look at must never cost them the engine."""
+        if self.on_view is None:
+            return
+        try:
+            self.on_view(view)
+        except Exception:
+            logger.exception("a view cannot be shown")
+
     # -- outputs -------------------------------------------------------------------------------------
 
     def _take(self, message: EngineOutputs) -> None:
@@ -334,8 +343,7 @@ class EngineService:
                     life.was_ready = True
                     self._resume(message, socket)
                 elif isinstance(message, EngineView):
-                    if self.on_view is not None:
-                        self.on_view(message)
+                    self._show(message)
                 else:
                     life.was_useful = life.was_useful or bool(message.outputs)
                     self._take(message)

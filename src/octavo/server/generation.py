@@ -72,11 +72,11 @@ class Generation:
         self._queued.clear()
         self.state.num_open -= 1
         self.record.end_sequences()
-        if self.state.feed.is_watched and self.results:
-            self.record.explanation = explanation(self, has_words=False)
         for index, prepared in enumerate(self.prepared):
             if index not in self.results:
                 await self.state.service.abort(prepared.request_id)
+        if self.state.feed.is_watched and self.results:
+            self.record.explanation = explanation(self, has_words=False)
 
     async def timed(self, work: Awaitable[Result]) -> Result:
         """Work on the prompt, which counts as tokenising."""

@@ -62,7 +62,8 @@ class PageFile:
 
 def read_page(folder: Path = FOLDER) -> Mapping[str, PageFile]:
     """Every file of the page, by its name below the folder."""
-    paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    # What an editor or a file manager has left there is not of the page.
+    paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix in MEDIA_TYPES)
     return {(name := path.relative_to(folder).as_posix()): PageFile.read(path, name) for path in paths}
 
 

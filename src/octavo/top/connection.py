@@ -43,7 +43,10 @@ class Address:
 
     @classmethod
     def of(cls, url: str) -> Self:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
+        try:
+            parts = urlsplit(url if "://" in url else f"http://{url}")
+        except ValueError:
+            parts = urlsplit("")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(f"{url!r} is not the address of a server; give one like http://127.0.0.1:8000")
         return cls(parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/").removesuffix("/v1"))
@@ -91,7 +94,12 @@ class Connection:
         headers = {} if self._key is None else {"authorization": f"Bearer {self._key}"}
         try:
             path = f"{self.address.base}{PATH}?interval={self._interval}{limit}"
-            connection.request("GET", path, headers=headers)
+            try:
+                connection.request("GET", path, headers=headers)
+            except ValueError as error:  # letters that cannot be in a header or in a name
+                raise Refused(
+                    f"{self.address} cannot be asked: the address or the key is wrong ({error})"
+                ) from error
             answer = connection.getresponse()
             self._check(answer)
             while line := answer.readline(LONGEST_EVENT):

@@ -2,8 +2,9 @@
 
 import type { Seed } from "./types";
 
-// In a string the quotes would be escaped, so this finds only fields.
-const SEEDS = /"seed":\s*(-?\d+)/g;
+// In a string the quotes would be escaped, so this finds only fields. (A token "seed" is one, too, where alternatives
+// are a map; but its value is no whole number.)
+const SEEDS = /"seed":\s*(-?\d+)(?=\s*[,}])/g;
 
 /** JSON, with seeds as text. */
 export function parsed<Value>(json: string): Value {

@@ -93,8 +93,9 @@ export class Session {
 
 /** What the model is told of a turn. One that has failed is left out. */
 function asMessages(turn: Turn): ChatMessage[] {
-  const text = turn.exchanges[0]?.answer.value.choices[0]?.text;
-  if (!text) return [];
+  const exchange = turn.exchanges[0];
+  const text = exchange?.answer.value.choices[0]?.text;
+  if (!text || exchange.progress.value === "failed") return [];
   return [
     { role: "user", content: turn.question },
     { role: "assistant", content: text },

@@ -47,6 +47,8 @@ class SweepPlan:
             raise ConfigError(
                 f"a sweep from {self.first:g} to {self.last:g} has no levels: --from is above --to"
             )
+        if self.by is SweepBy.CONCURRENCY and not (self.first.is_integer() and self.last.is_integer()):
+            raise ConfigError("so many at once are a whole number: give --from and --to as such")
         if not 0 < self.attainment <= 1:
             raise ConfigError("--attain is a part of the requests: give a number above 0 and up to 1")
 

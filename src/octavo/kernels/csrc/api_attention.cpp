@@ -1,5 +1,6 @@
 // The border of attention: every argument is checked here.
 #include <cmath>
+#include <new>
 
 #include "attention_plan.h"
 #include "attention_write.h"
@@ -48,7 +49,7 @@ bool are_strides(int64_t stride, int64_t head_stride, int64_t heads, int64_t hea
 
 ov_status check_sequences(const ov_attention_args& args) {
   const ov_kv_pages& pages = args.pages;
-  if (args.block_offsets[0] < 0) return OV_BAD_SIZE;
+  if (args.block_offsets[0] < 0 || args.block_offsets[0] > MOST) return OV_BAD_SIZE;
   for (int64_t s = 0; s < args.num_sequences; ++s) {
     const int64_t first_row = args.first_rows[s], num_rows = args.row_counts[s], context = args.contexts[s];
     if (!is_size(num_rows) || !is_size(context) || num_rows > context) return OV_BAD_SIZE;
@@ -110,7 +111,7 @@ ov_status ov_kv_write(ov_engine* engine, const ov_kv_write_args* args) {
   return OV_OK;
 }
 
-ov_status ov_attention(ov_engine* engine, const ov_attention_args* args) {
+ov_status ov_attention(ov_engine* engine, const ov_attention_args* args) try {
   if (engine == nullptr || args == nullptr) return OV_NULL_POINTER;
   const Timer timer(engine->times.attention);
   if (const ov_status status = check_attention(*args)) return status;
@@ -128,6 +129,8 @@ ov_status ov_attention(ov_engine* engine, const ov_attention_args* args) {
   run(plan.tasks(), kernel.attend);
   run(plan.merges(), kernel.merge);
   return OV_OK;
+} catch (const std::bad_alloc&) {
+  return OV_NO_MEMORY;
 }
 
 }  // extern "C"

@@ -48,10 +48,13 @@ def test_measured_times_are_those_of_the_server() -> None:
     assert summary.e2e is not None
     assert summary.itl is not None
     slack = 0.002  # of sleeping
-    assert FIRST - slack <= summary.ttft.min <= summary.ttft.p50 < 10 * FIRST
-    assert FIRST + 3 * GAP - 4 * slack <= summary.e2e.min <= summary.e2e.p50 < 10 * (FIRST + 3 * GAP)
-    # A gap is short where the chunk before it was late: in the mean they cannot be.
-    assert GAP - 2 * slack <= summary.itl.p50 < 10 * GAP
+    assert FIRST - slack <= summary.ttft.min <= summary.ttft.p50
+    assert FIRST + 3 * GAP - 4 * slack <= summary.e2e.min <= summary.e2e.p50
+    # A gap is short where the chunk before it was late; but no chunk comes before its time.
+    for record in report.requests:
+        for number, at in enumerate(record.chunk_times):
+            assert at - record.sent_at >= FIRST + number * GAP - (number + 1) * slack
+    assert summary.itl.mean > 0
     assert not any("due" not in warning for warning in report.warnings)  # the machine may be busy
 
 
