@@ -3,10 +3,10 @@
 #
 #   tools/sanitize_kernels.sh [--build-only]
 #
-# With OCTAVO_SANITIZED, the build stays in that folder, and the next call goes on from there.
+# With SANITIZED_KERNELS, the build stays in that folder, and the next call goes on from there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-build=${OCTAVO_SANITIZED:-}
+build=${SANITIZED_KERNELS:-}
 if [ -z "$build" ]; then
   build=$(mktemp -d)
   trap 'rm -rf "$build"' EXIT

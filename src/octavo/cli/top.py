@@ -97,6 +97,7 @@ def watch(connection: "Connection", terminal: "Terminal") -> int:
 
     history, glyphs = History(), glyphs_of(terminal)
     shown, paused = Shown.ALL, None
+    signal.signal(signal.SIGINT, _interrupt)  # whoever started us may have been told to ignore it
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGHUP, _interrupt)
     connection.start()
