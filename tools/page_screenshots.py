@@ -14,11 +14,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
+from crowd import crowd
 from playwright.sync_api import sync_playwright
 
 NUM_STREAMS = 32
@@ -48,11 +49,8 @@ def server(model: str) -> Iterator[str]:
             process.terminate()
 
 
-@contextmanager
-def streams(url: str) -> Iterator[None]:
-    is_over = threading.Event()
-
-    def ask_on(client: int) -> None:
+def streams(url: str) -> AbstractContextManager[None]:
+    def ask_on(client: int, is_over: threading.Event) -> None:
         for number in range(1_000_000):
             subject = " very old" * (client * (number + 3) % 23)
             messages = [
@@ -70,15 +68,7 @@ def streams(url: str) -> Iterator[None]:
                     if is_over.is_set():
                         return
 
-    threads = [threading.Thread(target=ask_on, args=(client,)) for client in range(NUM_STREAMS)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        for thread in threads:
-            thread.join()
+    return crowd(NUM_STREAMS, ask_on)
 
 
 def playground(page: Any, url: str) -> None:

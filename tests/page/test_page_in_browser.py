@@ -12,13 +12,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from crowd import crowd
 
 from page.browser import launched, opened, serious_violations
 from server.process import Server
@@ -268,12 +269,10 @@ def test_a_wrong_key_says_what_to_do(browser: Any, served: Server) -> None:
         assert page.evaluate("sessionStorage.length") == 0
 
 
-@contextmanager
-def streams(url: str, number: int) -> Iterator[None]:
+def streams(url: str, number: int) -> AbstractContextManager[None]:
     """So many clients that ask again and again, and begin alike."""
-    is_over = threading.Event()
 
-    def ask_on(client: int) -> None:
+    def ask_on(client: int, is_over: threading.Event) -> None:
         with httpx.Client(base_url=url, headers=AUTHORIZED, timeout=60) as http:
             while not is_over.is_set():
                 question = "All of them begin with these words, so that they share pages. " * 2 + f"{client}"
@@ -289,15 +288,7 @@ def streams(url: str, number: int) -> Iterator[None]:
                         if is_over.is_set():
                             break
 
-    threads = [threading.Thread(target=ask_on, args=(client,)) for client in range(number)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        for thread in threads:
-            thread.join()
+    return crowd(number, ask_on)
 
 
 def numbers_in(label: str | None) -> list[int]:

@@ -22,9 +22,6 @@ AttentionKernel attention_kernel(ov_isa isa, ov_dtype dtype) {
   return is_bf16 ? attention_bf16_portable : attention_f32_portable;
 }
 
-int64_t at_most(int64_t value, int64_t bound) { return value < bound ? value : bound; }
-int64_t parts_of(int64_t size, int64_t part) { return (size + part - 1) / part; }
-
 // Elements of one array, or 0 if a size is wrong.
 int64_t num_elements(ov_dtype dtype, int64_t num_blocks, int64_t page_size, int64_t kv_heads, int64_t head_dim) {
   if (!is_dtype(dtype) || !is_size(num_blocks) || !is_size(page_size) || !is_size(kv_heads)) return 0;

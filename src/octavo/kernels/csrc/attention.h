@@ -73,6 +73,10 @@ extern const AttentionKernel attention_bf16_amx;
 
 namespace {  // each object compiles these for its own ISA (see bf16.h)
 
+inline int64_t at_least(int64_t value, int64_t bound) { return value > bound ? value : bound; }
+inline int64_t at_most(int64_t value, int64_t bound) { return value < bound ? value : bound; }
+inline int64_t parts_of(int64_t size, int64_t part) { return (size + part - 1) / part; }
+
 inline int64_t padded_dim(ov_dtype dtype, int64_t head_dim) {
   return dtype == OV_BF16 ? (head_dim + 31) / 32 * 32 : head_dim;
 }

@@ -8,10 +8,6 @@ constexpr int64_t MOST_PARTIALS = int64_t(16) << 20;  // floats: 64 MB
 constexpr int64_t NO_PARTIALS = -1;
 constexpr int64_t ALONE = -1;
 
-int64_t at_least(int64_t value, int64_t bound) { return value > bound ? value : bound; }
-int64_t at_most(int64_t value, int64_t bound) { return value < bound ? value : bound; }
-int64_t parts_of(int64_t size, int64_t part) { return (size + part - 1) / part; }
-
 int64_t num_splits(const AttentionTask& task) { return task.end_split - task.first_split; }
 int64_t cost(const AttentionTask& task) { return num_splits(task) * (TILE_ROWS + task.num_rows); }
 
@@ -32,6 +28,10 @@ AttentionPlan::AttentionPlan(const ov_attention_args& args, int num_threads)
 // -- Splits that sequences have in common -----------------------------------------------------------------------------
 
 bool AttentionPlan::decodes(int64_t sequence) const { return args_.row_counts[sequence] == 1; }
+
+bool AttentionPlan::can_share(int64_t sequence, int64_t split) const {
+  return decodes(sequence) && args_.contexts[sequence] >= (split + 1) * SPLIT;
+}
 
 bool AttentionPlan::have_split_in_common(int64_t one, int64_t other, int64_t split) const {
   const int64_t page = args_.pages.page_size, first = split * SPLIT / page, end = parts_of((split + 1) * SPLIT, page);
@@ -56,12 +56,10 @@ void AttentionPlan::find_shared_splits() {
   for (int64_t split = 0; split < most_splits_ && found_here; ++split) {
     found_here = false;
     for (int64_t s = 1; s < args_.num_sequences; ++s) {
-      // Whole splits only: then all that are in a task see the same units of it.
-      if (!decodes(s) || args_.contexts[s] < (split + 1) * SPLIT) continue;
+      if (!can_share(s, split)) continue;
       for (int64_t other = 0; other < s; ++other) {
         const bool is_first = leader(other, split) == ALONE || leader(other, split) == other;
-        if (!is_first || !decodes(other) || args_.contexts[other] < (split + 1) * SPLIT) continue;
-        if (!have_split_in_common(other, s, split)) continue;
+        if (!is_first || !can_share(other, split) || !have_split_in_common(other, s, split)) continue;
         leader(other, split) = leader(s, split) = other;
         found_any = found_here = true;
         break;

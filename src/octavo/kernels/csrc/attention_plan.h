@@ -34,6 +34,8 @@ class AttentionPlan {
   void find_shared_splits();
   bool have_split_in_common(int64_t one, int64_t other, int64_t split) const;
   bool decodes(int64_t sequence) const;
+  // Whole splits only: then all that are in a task see the same units of it.
+  bool can_share(int64_t sequence, int64_t split) const;
   int64_t& leader(int64_t sequence, int64_t split) { return leaders_[size_t(sequence * most_splits_ + split)]; }
   bool is_shared(int64_t sequence, int64_t split) const;
   bool shares(int64_t sequence) const;
