@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +16,7 @@ from octavo.config import EngineOptions
 from octavo.errors import ConfigError, RequestError
 from octavo.frontend.client import EngineClient, InProcessClient
 from octavo.frontend.defaults import default_params
+from octavo.frontend.engine_thread import EngineThread
 from octavo.frontend.intake import Intake, Limits, PreparedRequest, Prompt
 from octavo.frontend.output import OutputProcessor, RequestOutput, StreamDelta
 from octavo.frontend.parsed import Schema, held_to, with_objects
@@ -85,8 +84,7 @@ class LLM:
         self._grammar_checker = GrammarChecker()
         self._processor = OutputProcessor(self.tokenizer)
         self._numbers = itertools.count()
-        self._engine_thread = ThreadPoolExecutor(1, thread_name_prefix="octavo-engine")
-        self._is_closed = False
+        self._engine_thread = EngineThread()
         # Touched on the engine thread only, but for appending to and popping from a deque, which is atomic.
         self._mailboxes: dict[str, Mailbox] = {}  # by the engine's id of a request
         self._names: dict[str, str] = {}  # the caller's id of a request -> the engine's
@@ -207,12 +205,12 @@ class LLM:
     ) -> str:
         """Queue a request and return its id; `step` brings what becomes of it."""
         prepared = self._prepare(prompt, params or self.default_params, request_id=request_id, **request)
-        self._on_engine(self._submit, prepared, self._unclaimed).result()
+        self._engine_thread.run(self._submit, prepared, self._unclaimed)
         return prepared.name
 
     def step(self) -> StepUpdate:
         """One step for all requests under way."""
-        self._on_engine(self._advance).result()
+        self._engine_thread.run(self._advance)
         updates = [self._unclaimed.popleft() for _ in range(len(self._unclaimed))]
         return StepUpdate(
             tuple(update for update in updates if isinstance(update, StreamDelta)),
@@ -225,15 +223,14 @@ class LLM:
 
     def abort(self, request_id: str) -> None:
         """End a request; its result has the finish reason `abort`. Unknown ids are ignored."""
-        self._on_engine(self._abort, request_id).result()
+        self._engine_thread.run(self._abort, request_id)
 
     def stats(self) -> EngineStats:
         return self._client.stats()
 
     def kernel_times(self) -> KernelTimes | None:
         """Seconds and calls of each kind of native kernel so far; None on the torch path."""
-        times: KernelTimes | None = self._on_engine(self._client.kernel_times).result()
-        return times
+        return self._engine_thread.run(self._client.kernel_times)
 
     @property
     def facts(self) -> EngineFacts:
@@ -241,12 +238,11 @@ class LLM:
 
     def check(self) -> None:
         """Assert every invariant of scheduler and cache."""
-        self._on_engine(self._client.check).result()
+        self._engine_thread.run(self._client.check)
 
     def close(self) -> None:
         """Free the model and its memory. What is under way is dropped."""
-        self._is_closed = True
-        self._engine_thread.shutdown()
+        self._engine_thread.stop()
         self._client.close()
         self._grammar_checker.close()
 
@@ -288,11 +284,6 @@ class LLM:
     ) -> PreparedRequest:
         prompt = self.chat_template.render(messages, tools=tools, **(template or {}))
         return self._prepare(prompt, params or self.default_params, add_special_tokens=False, **request)
-
-    def _on_engine(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        if self._is_closed:
-            raise RuntimeError("this LLM is closed: make a new one")
-        return self._engine_thread.submit(function, *arguments)
 
     # -- on the engine thread -------------------------------------------------------------------------
 
@@ -352,9 +343,9 @@ class LLM:
             with BatchProgress(len(batch), enabled=progress) as bar:
                 for prepared in batch:
                     submitted.append(prepared)
-                    self._on_engine(self._submit, prepared, mailbox).result()
+                    self._engine_thread.run(self._submit, prepared, mailbox)
                 while len(results) < len(batch):
-                    self._on_engine(self._advance_unless, mailbox).result()
+                    self._engine_thread.run(self._advance_unless, mailbox)
                     while mailbox:
                         update = mailbox.popleft()
                         bar.update(update)
@@ -368,9 +359,9 @@ class LLM:
         mailbox: Mailbox = deque()
         finished = False
         try:
-            self._on_engine(self._submit, prepared, mailbox).result()
+            self._engine_thread.run(self._submit, prepared, mailbox)
             while not finished:
-                self._on_engine(self._advance_unless, mailbox).result()
+                self._engine_thread.run(self._advance_unless, mailbox)
                 while mailbox and not finished:
                     update = mailbox.popleft()
                     finished = isinstance(update, RequestOutput)
@@ -385,9 +376,9 @@ class LLM:
         mailbox: Mailbox = deque()
         finished = False
         try:
-            await asyncio.wrap_future(self._on_engine(self._submit, prepared, mailbox))
+            await self._engine_thread.arun(self._submit, prepared, mailbox)
             while not finished:
-                await asyncio.wrap_future(self._on_engine(self._advance_unless, mailbox))
+                await self._engine_thread.arun(self._advance_unless, mailbox)
                 while mailbox and not finished:
                     update = mailbox.popleft()
                     finished = isinstance(update, RequestOutput)
