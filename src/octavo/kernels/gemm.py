@@ -9,6 +9,7 @@ import torch
 from octavo.kernels.library import Engine, Kernel, KernelArguments, KernelLibrary, Memory, Pointer, Size
 
 DTYPES = {torch.bfloat16: 0, torch.float32: 1}
+LINE = 32  # bf16 in a cache line
 
 
 class GemmArguments(KernelArguments):
@@ -99,6 +100,18 @@ def read_rows(engine: Engine, weight: PackedMatrix, ids: torch.Tensor) -> torch.
     return y
 
 
+def row_stride(width: int, dtype: torch.dtype) -> int:
+    """Elements from one row of a bf16 result to the next: an odd number of cache lines.
+
+    A kernel writes the same few columns of many rows. Were they a power of two apart, or near it, they would
+    all be kept in the same few places of a cache, and push each other out.
+    """
+    if dtype != torch.bfloat16:
+        return width  # logits: few rows, and their reader wants them without gaps
+    num_lines = -(-width // LINE)
+    return (num_lines | 1) * LINE
+
+
 def multiply(
     engine: Engine, x: torch.Tensor, weight: PackedMatrix, bias: torch.Tensor | None, out_dtype: torch.dtype
 ) -> torch.Tensor:
@@ -113,7 +126,7 @@ def multiply(
         x = x.contiguous()
     if bias is not None and (bias.dtype != torch.float32 or tuple(bias.shape) != (weight.n,)):
         raise ValueError(f"the bias must be float32 [{weight.n}]")
-    y = torch.empty(len(x), weight.n, dtype=out_dtype)
+    y = torch.empty(len(x), row_stride(weight.n, out_dtype), dtype=out_dtype)[:, : weight.n]
     if len(x) == 0:
         return y
     arguments = GemmArguments(
@@ -124,7 +137,7 @@ def multiply(
         weight.address,
         None if bias is None else bias.data_ptr(),
         y.data_ptr(),
-        weight.n,
+        y.stride(0),
         len(x),
         weight.n,
         weight.k,

@@ -63,9 +63,9 @@ def test_a_row_does_not_know_its_neighbours(
         assert torch.equal(multiply(engine, x[100:], matrix, bias, torch.float32), alone[100:])
 
 
-# (m, n, k) around the borders of the AMX product: a panel of k is at most 384, a part of y one block wide or
+# (m, n, k) around the borders of the AMX product: a panel of k is at most 576, a part of y one block wide or
 # a rectangle of 384 x 384, which it is where k is so large that x does not stay in the cache.
-PANELS = [(130, 40, 384), (130, 40, 385), (49, 72, 1153), (513, 33, 96), (420, 420, 8192)]
+PANELS = [(130, 40, 576), (130, 40, 577), (49, 72, 1153), (513, 33, 96), (420, 420, 8192)]
 
 
 @pytest.mark.parametrize("shape", PANELS, ids=str)
@@ -81,6 +81,8 @@ def test_panels_and_parts_leave_no_trace(
     for row in {*range(0, len(x), 37), *range(len(x) - 3, len(x))}:
         alone = multiply(one_thread, x[row : row + 1], matrix, bias, torch.float32)
         assert torch.equal(alone[0], together[row]), row
+    rounded = multiply(open_engine(library.best_isa, 2), x, matrix, bias, torch.bfloat16)
+    assert torch.equal(rounded, together.to(torch.bfloat16))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -91,7 +93,19 @@ def test_every_number_of_rows_gives_the_same_rows(
     matrix, engine = packed(library, w), open_engine(library.best_isa, 2)
     alone = torch.cat([multiply(engine, row[None], matrix, None, torch.float32) for row in x])
     for m in range(1, len(x) + 1):
-        assert torch.equal(multiply(engine, x[:m], matrix, None, torch.float32), alone[:m]), m
+        for out_dtype in {dtype, torch.float32}:
+            assert torch.equal(multiply(engine, x[:m], matrix, None, out_dtype), alone[:m].to(out_dtype)), m
+
+
+def test_rows_of_a_result_do_not_share_the_same_places_of_a_cache(
+    library: KernelLibrary, open_engine: OpenEngine
+) -> None:
+    for width in (1, 32, 33, 64, 960, 3072):
+        x, w, _ = matrices(library, 2, width, 32, torch.bfloat16)
+        y = multiply(open_engine(library.best_isa), x, packed(library, w), None, torch.bfloat16)
+        num_lines, rest = divmod(y.stride(0) * y.element_size(), 64)
+        assert (num_lines % 2, rest) == (1, 0)
+        assert y.shape == (2, width)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -10,9 +10,10 @@
 // The names:
 //
 //     tile 0      up to 16 rows of x, of queries or of weights of tokens
+//     tile 1      16 rows more of x
 //     tile 2      16 columns of the weights, the left and then the right half of a block; keys or values
-//     tiles 4, 5  the sums of both halves
-//     tiles 6, 7  more sums: in attention, which waits for the vector unit more than for loads
+//     tiles 4, 5  the sums of both halves and the rows of tile 0
+//     tiles 6, 7  of the rows of tile 1; in attention, more sums of the rows of tile 0
 #pragma once
 
 #include <immintrin.h>
@@ -31,12 +32,13 @@ struct alignas(64) TileConfig {
 };
 
 // Tiles that hold rows of x or y have only as many rows as there are: a row that is not there costs nothing.
-inline void configure_tiles(int num_rows) {
+// `num_second` are those of tiles 1, 6 and 7.
+inline void configure_tiles(int num_rows, int num_second) {
   TileConfig config;
-  constexpr int NAMES[] = {0, 2, 4, 5, 6, 7};
-  for (const int tile : NAMES) {
-    config.row_bytes[tile] = 64;
-    config.rows[tile] = uint8_t(tile == 2 ? 16 : num_rows);
+  const int rows[8] = {num_rows, num_second, 16, 0, num_rows, num_rows, num_second, num_second};
+  for (int tile = 0; tile < 8; ++tile) {
+    config.row_bytes[tile] = rows[tile] > 0 ? 64 : 0;
+    config.rows[tile] = uint8_t(rows[tile]);
   }
   // Not _tile_loadconfig: gcc 12 may drop the stores to `config` before it.
   __asm__ volatile("ldtilecfg %0" ::"m"(config) : "memory");

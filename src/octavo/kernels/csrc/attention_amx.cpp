@@ -64,7 +64,7 @@ class AmxTiles {
 
   void attend(const Tile& tile, const SplitUnits& units, float* results) {
     if (tile.num_rows != configured_rows_) {
-      configure_tiles(tile.num_rows);
+      configure_tiles(tile.num_rows, tile.num_rows);
       configured_rows_ = tile.num_rows;
     }
     const int last = tile.end_unit - 1;

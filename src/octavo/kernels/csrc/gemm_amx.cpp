@@ -9,16 +9,21 @@
 //          +--------+ +--------+--------+
 //     x    | tile 0 | | tile 4 | tile 5 |  16 rows      the sums
 //          +--------+ +--------+--------+
+//          | tile 1 | | tile 6 | tile 7 |  the second group of two, or a last one of fewer rows
+//          +--------+ +--------+--------+
 //
 // Two multiplications (32 cycles of the tile unit) need three tile loads (24 cycles, from the L1 cache). More sums
-// would need fewer loads, but also more tiles, and amx.h says why few tiles are better: four are in use.
+// would need fewer loads, but also more tiles, and amx.h says why few tiles are better.
 //
-// Up to 16 rows (decoding) every weight is used once, and memory sets the pace: `multiply_thin` goes through the
+// Up to 32 rows (decoding) every weight is used once, and memory sets the pace: `multiply_thin` goes through the
 // weights from end to end and fetches ahead. With more rows the tile unit sets the pace: `multiply_wide` cuts k into
-// panels, so that a panel of one block (24 KB) stays in the L1 cache while the groups pass by it, and only x comes
-// from the L2 cache. The sums of a group go to memory at the end of a panel and come back at the start of the next.
-// They are floats in both places, so an element is summed over k in the same order, by the same instructions, as if
-// they had never left.
+// panels, so that a panel of one block (36 KB) stays in the L1 cache while the groups pass by it, and only x comes from
+// the L2 cache. The sums of a group go to memory at the end of a panel and come back at the start of the next. They are
+// floats in both places, so an element is summed over k in the same order, by the same instructions, as if they had
+// never left.
+//
+// Whichever of the two passes by is loaded with the hint that it will not be read again soon. Without it the weights
+// lose their place in the L1 cache to x, and the wide loop takes 1.4 times as long.
 #include "amx.h"
 #include "gemm_store.h"
 
@@ -96,102 +101,194 @@ inline Ahead share_of(const bf16* from, int64_t num_steps, int64_t lines_of_step
   return ahead(from == nullptr ? nullptr : from + share * num_steps * lines * (LINE / 2), lines);
 }
 
-// -- The inner loop ---------------------------------------------------------------------------------------------------
+// -- From the tiles to y ----------------------------------------------------------------------------------------------
 
-// `x` and `weights` stand at the first of `num_steps` steps.
-inline void multiply_steps(const bf16* x, int64_t num_rows, const bf16* weights, int64_t num_steps, Ahead first,
-                           Ahead second) {
-  for (int64_t step = 0; step < num_steps; ++step, x += num_rows * BLOCK, weights += STEP) {
-    _tile_loadd(0, x, LINE);
-    _tile_loadd(2, weights, LINE);
-    _tile_dpbf16ps(4, 0, 2);
-    _tile_loadd(2, weights + STEP / 2, LINE);
-    _tile_dpbf16ps(5, 0, 2);
-    prefetch_lines(first.from, first.lines_per_step);
-    prefetch_lines(second.from, second.lines_per_step);
-    first.from += first.lines_per_step * LINE;
-    second.from += second.lines_per_step * LINE;
-  }
-}
-
-inline void zero_sums() {
-  _tile_zero(4);
-  _tile_zero(5);
-}
-
-inline void load_sums(const float* sums) {
-  _tile_loadd(4, sums, LINE);
-  _tile_loadd(5, sums + SUMS / 2, LINE);
-}
-
-inline void store_sums(float* sums) {
-  _tile_stored(4, sums, LINE);
-  _tile_stored(5, sums + SUMS / 2, LINE);
-}
+// Results that wait to be rounded and written. That is done between the multiplications that follow, two rows at
+// each step: lines of y are seldom in the cache, and many stores at once would hold up everything behind them.
+struct Leaving {
+  const float* sums;  // row-major
+  const float* bias;  // of the block, or null
+  bf16* y;
+  int64_t y_stride;
+  int64_t num_rows = 0;
+};
 
 // `store_row` for a whole block of bf16, with the instruction that rounds 32 floats at once. (It takes a sum below the
 // smallest normal float for zero. So does the tile unit, and only a tiny bias can bring one here.)
-inline void store_bf16(const Gemm& gemm, int64_t first_row, int64_t num_rows, int64_t block, const float* sums) {
-  const float* bias = gemm.bias == nullptr ? nullptr : gemm.bias + block * BLOCK;
-  const __m512 left_bias = bias == nullptr ? _mm512_setzero_ps() : _mm512_loadu_ps(bias);
-  const __m512 right_bias = bias == nullptr ? _mm512_setzero_ps() : _mm512_loadu_ps(bias + 16);
-  bf16* y = static_cast<bf16*>(gemm.y) + first_row * gemm.y_stride + block * BLOCK;
-  for (int64_t row = 0; row < num_rows; ++row, sums += BLOCK, y += gemm.y_stride) {
-    __m512 left = _mm512_load_ps(sums), right = _mm512_load_ps(sums + 16);
-    if (bias != nullptr) {
-      left = _mm512_add_ps(left, left_bias);
-      right = _mm512_add_ps(right, right_bias);
-    }
-    const __m512bh rounded = _mm512_cvtne2ps_pbh(right, left);
-    memcpy(y, &rounded, sizeof rounded);
+inline void write_row(Leaving& leaving) {
+  __m512 left = _mm512_load_ps(leaving.sums), right = _mm512_load_ps(leaving.sums + 16);
+  if (leaving.bias != nullptr) {
+    left = _mm512_add_ps(left, _mm512_loadu_ps(leaving.bias));
+    right = _mm512_add_ps(right, _mm512_loadu_ps(leaving.bias + 16));
   }
+  const __m512bh rounded = _mm512_cvtne2ps_pbh(right, left);
+  memcpy(leaving.y, &rounded, sizeof rounded);
+  leaving.sums += BLOCK;
+  leaving.y += leaving.y_stride;
+  --leaving.num_rows;
 }
 
-// The end of a group and a block: from the tiles to y.
-inline void store_result(const Gemm& gemm, int64_t group, int64_t block) {
-  const int64_t num_rows = rows_of_group(gemm, group);
-  alignas(64) float rows[GROUP * BLOCK];  // row-major
+inline void write_all(Leaving leaving) {
+  while (leaving.num_rows > 0) write_row(leaving);
+}
+
+// What a thread has beside the tiles.
+struct Worker {
+  alignas(64) float results[2 * SUMS];  // that are leaving
+  Leaving leaving;
+};
+
+// Which rows of the drawing above a loop uses.
+enum class Tiles { FIRST, SECOND, BOTH };
+constexpr bool has_first(Tiles tiles) { return tiles != Tiles::SECOND; }
+constexpr bool has_second(Tiles tiles) { return tiles != Tiles::FIRST; }
+
+// The end of a block and of the group, or of it and the next one: from the tiles to `leaving`, or to y where that is an
+// unusual one.
+template <Tiles TILES>
+inline void take_results(const Gemm& gemm, int64_t group, int64_t block, Worker& worker) {
+  write_all(worker.leaving);
   constexpr int64_t ROW_BYTES = BLOCK * sizeof(float);
-  _tile_stored(4, rows, ROW_BYTES);
-  _tile_stored(5, rows + 16, ROW_BYTES);
+  if (has_first(TILES)) {
+    _tile_stored(4, worker.results, ROW_BYTES);
+    _tile_stored(5, worker.results + 16, ROW_BYTES);
+  }
+  if (has_second(TILES)) {
+    float* second = worker.results + (has_first(TILES) ? SUMS : 0);
+    _tile_stored(6, second, ROW_BYTES);
+    _tile_stored(7, second + 16, ROW_BYTES);
+  }
+  const int64_t first_row = group * GROUP, most_rows = TILES == Tiles::BOTH ? 2 * GROUP : GROUP;
+  const int64_t num_rows = at_most(gemm.m - first_row, most_rows);
   if (gemm.y_is_bf16 && (block + 1) * BLOCK <= gemm.n) {
-    store_bf16(gemm, group * GROUP, num_rows, block, rows);
+    worker.leaving = {worker.results, gemm.bias == nullptr ? nullptr : gemm.bias + block * BLOCK,
+                      static_cast<bf16*>(gemm.y) + first_row * gemm.y_stride + block * BLOCK, gemm.y_stride, num_rows};
   } else {
-    for (int64_t row = 0; row < num_rows; ++row) store_row(gemm, group * GROUP + row, block, rows + row * BLOCK);
+    worker.leaving.num_rows = 0;
+    for (int64_t row = 0; row < num_rows; ++row) store_row(gemm, first_row + row, block, worker.results + row * BLOCK);
   }
 }
 
-inline void configure_for(int64_t num_rows) { configure_tiles(int(num_rows)); }
+// -- The inner loop ---------------------------------------------------------------------------------------------------
+
+// A group of x at the first of some steps.
+struct Rows {
+  const bf16* x;
+  int64_t num_rows;
+};
+
+inline Rows rows_at(const Gemm& gemm, int64_t group, int64_t step) {
+  const int64_t num_rows = rows_of_group(gemm, group);
+  return {group_of_x(gemm, group) + step * num_rows * BLOCK, num_rows};
+}
+
+enum class Passing { X, WEIGHTS };
+
+#define OCTAVO_LOAD(tile, from, is_passing) \
+  do {                                      \
+    if (is_passing) {                       \
+      _tile_stream_loadd(tile, from, LINE); \
+    } else {                                \
+      _tile_loadd(tile, from, LINE);        \
+    }                                       \
+  } while (false)
+
+template <Tiles TILES, Passing PASSING>
+inline void multiply_steps(Rows first, Rows second, const bf16* weights, int64_t num_steps, Ahead ahead, Ahead also,
+                           Worker& worker) {
+  constexpr bool X_PASSES = PASSING == Passing::X, WEIGHTS_PASS = !X_PASSES;
+  Leaving leaving = worker.leaving;  // a copy stays in registers
+  for (int64_t step = 0; step < num_steps; ++step, weights += STEP) {
+    if (has_first(TILES)) OCTAVO_LOAD(0, first.x, X_PASSES);
+    OCTAVO_LOAD(2, weights, WEIGHTS_PASS);
+    if (has_first(TILES)) _tile_dpbf16ps(4, 0, 2);
+    if (has_second(TILES)) OCTAVO_LOAD(1, second.x, X_PASSES);
+    if (has_second(TILES)) _tile_dpbf16ps(6, 1, 2);
+    OCTAVO_LOAD(2, weights + STEP / 2, WEIGHTS_PASS);
+    if (has_first(TILES)) _tile_dpbf16ps(5, 0, 2);
+    if (has_second(TILES)) _tile_dpbf16ps(7, 1, 2);
+    first.x += first.num_rows * BLOCK;
+    second.x += second.num_rows * BLOCK;
+    prefetch_lines(ahead.from, ahead.lines_per_step);
+    prefetch_lines(also.from, also.lines_per_step);
+    ahead.from += ahead.lines_per_step * LINE;
+    also.from += also.lines_per_step * LINE;
+    if (leaving.num_rows >= 2) {
+      write_row(leaving);
+      write_row(leaving);
+    }
+  }
+  worker.leaving = leaving;
+}
+
+template <Tiles TILES>
+inline void zero_sums() {
+  if (has_first(TILES)) {
+    _tile_zero(4);
+    _tile_zero(5);
+  }
+  if (has_second(TILES)) {
+    _tile_zero(6);
+    _tile_zero(7);
+  }
+}
+
+// Of one group.
+template <Tiles TILES>
+inline void load_sums(const float* sums) {
+  static_assert(TILES != Tiles::BOTH);
+  if (TILES == Tiles::FIRST) {
+    _tile_loadd(4, sums, LINE);
+    _tile_loadd(5, sums + SUMS / 2, LINE);
+  } else {
+    _tile_loadd(6, sums, LINE);
+    _tile_loadd(7, sums + SUMS / 2, LINE);
+  }
+}
+
+template <Tiles TILES>
+inline void store_sums(float* sums) {
+  static_assert(TILES != Tiles::BOTH);
+  if (TILES == Tiles::FIRST) {
+    _tile_stored(4, sums, LINE);
+    _tile_stored(5, sums + SUMS / 2, LINE);
+  } else {
+    _tile_stored(6, sums, LINE);
+    _tile_stored(7, sums + SUMS / 2, LINE);
+  }
+}
 
 inline const bf16* weights_at(const Gemm& gemm, int64_t block, int64_t step) {
   return static_cast<const bf16*>(gemm.packed) + (block * blocks_of(gemm.k) + step) * STEP;
 }
 
-// -- Up to 16 rows: a part is a block ---------------------------------------------------------------------------------
+// -- Up to 32 rows: a part is a block ---------------------------------------------------------------------------------
 
 constexpr int64_t STEPS_AHEAD = 8;  // 16 KB: memory needs that many lines under way
 
+template <Tiles TILES>
 void multiply_thin(const Gemm& gemm, Parts& parts) {
   const int64_t num_steps = blocks_of(gemm.k), steps_ahead = at_most(STEPS_AHEAD, num_steps);
   const int64_t own_steps = num_steps - steps_ahead;  // those that fetch from their own block
-  const int64_t x_step = gemm.m * BLOCK;
-  const bf16* x = group_of_x(gemm, 0);
+  Worker worker;
   int64_t block = parts.claim();
   if (block < 0) return;
   prefetch_lines(reinterpret_cast<const char*>(weights_at(gemm, block, 0)), steps_ahead * STEP_LINES);
-  configure_for(gemm.m);
+  configure_tiles(int(rows_of_group(gemm, 0)), int(TILES == Tiles::BOTH ? rows_of_group(gemm, 1) : GROUP));
   while (block >= 0) {
     const int64_t next_block = parts.claim();
     const bf16* weights = weights_at(gemm, block, 0);
     const bf16* next = next_block < 0 ? nullptr : weights_at(gemm, next_block, 0);
-    zero_sums();
-    multiply_steps(x, gemm.m, weights, own_steps, ahead(weights + steps_ahead * STEP, STEP_LINES),
-                   ahead(nullptr, 0));
-    multiply_steps(x + own_steps * x_step, gemm.m, weights + own_steps * STEP, steps_ahead, ahead(next, STEP_LINES),
-                   ahead(nullptr, 0));
-    store_result(gemm, 0, block);
+    zero_sums<TILES>();
+    multiply_steps<TILES, Passing::WEIGHTS>(rows_at(gemm, 0, 0), rows_at(gemm, 1, 0), weights, own_steps,
+                                            ahead(weights + steps_ahead * STEP, STEP_LINES), ahead(nullptr, 0), worker);
+    multiply_steps<TILES, Passing::WEIGHTS>(rows_at(gemm, 0, own_steps), rows_at(gemm, 1, own_steps),
+                                            weights + own_steps * STEP, steps_ahead, ahead(next, STEP_LINES),
+                                            ahead(nullptr, 0), worker);
+    take_results<TILES>(gemm, 0, block, worker);
     block = next_block;
   }
+  write_all(worker.leaving);
 }
 
 // -- More rows: a part is a rectangle of y ----------------------------------------------------------------------------
@@ -203,8 +300,8 @@ void multiply_thin(const Gemm& gemm, Parts& parts) {
 // If x of all k fits into the L2 cache beside the rest, a part is one block wide and x stays there for the next part.
 // If not, a part is as wide as it is high, so that x and the weights are each read equally often from further away.
 
-constexpr int64_t MOST_PANEL_STEPS = 12;             // 24 KB of weights: half of an L1 cache of 48
-constexpr int64_t MOST_X_BYTES = int64_t(3) << 19;   // 1.5 MB of x in an L2 cache of 2
+constexpr int64_t MOST_PANEL_STEPS = 18;             // 36 KB of weights: three quarters of an L1 cache of 48
+constexpr int64_t MOST_X_BYTES = int64_t(1) << 20;   // 1 MB of x in an L2 cache of 2
 constexpr int64_t FEWEST_GROUPS = 16;                // with fewer rows a pass over the weights is bound by memory
 constexpr int64_t RECTANGLE = 384;                   // rows and columns of a part that is as wide as high
 
@@ -242,36 +339,49 @@ inline Part part_of(const Plan& plan, int64_t number) {
           at_most(block + plan.part_blocks, plan.num_blocks)};
 }
 
-// All groups of the part, times one block, for the steps [first_step, end_step). `sums` are those of the block.
-// `next` is where the weights of the next block begin, or null.
-void multiply_panel(const Gemm& gemm, const Plan& plan, const Part& part, int64_t block, int64_t first_step,
-                    int64_t end_step, const bf16* next, float* sums, int64_t& configured) {
-  const int64_t num_steps = end_step - first_step, num_groups = part.end_group - part.first_group;
-  const int64_t num_blocks = part.end_block - part.first_block;
-  const bool is_last = end_step == plan.num_steps;
+// A block, the steps [first_step, end_step), and where the weights of the next block begin, or null.
+struct Panel {
+  int64_t block, first_step, end_step;
+  const bf16* next;
+  bool is_last;  // of the block
+};
+
+// Not inlined: two copies of the loop in one function would have to share its registers.
+template <Tiles TILES>
+__attribute__((noinline)) void multiply_group(const Gemm& gemm, const Part& part, const Panel& panel, int64_t group,
+                                              float* sums, Worker& worker) {
+  const int64_t num_steps = panel.end_step - panel.first_step, num_blocks = part.end_block - part.first_block;
+  const Rows rows = rows_at(gemm, group, panel.first_step);
+  const bf16* next_x = num_blocks == 1 || panel.is_last ? nullptr : rows.x + num_steps * rows.num_rows * BLOCK;
+  if (panel.first_step == 0) {
+    zero_sums<TILES>();
+  } else {
+    load_sums<TILES>(sums);
+  }
+  multiply_steps<TILES, Passing::X>(
+      rows, rows, weights_at(gemm, panel.block, panel.first_step), num_steps,
+      share_of(panel.next, num_steps, STEP_LINES, group - part.first_group, part.end_group - part.first_group),
+      share_of(next_x, num_steps, rows.num_rows, panel.block - part.first_block, num_blocks), worker);
+  if (panel.is_last) {
+    take_results<TILES>(gemm, group, panel.block, worker);
+  } else {
+    store_sums<TILES>(sums);
+  }
+}
+
+// All groups of the part. `sums` are those of the block.
+void multiply_panel(const Gemm& gemm, const Part& part, const Panel& panel, float* sums, Worker& worker) {
   for (int64_t group = part.first_group; group < part.end_group; ++group, sums += SUMS) {
-    const int64_t num_rows = rows_of_group(gemm, group);
-    if (num_rows != configured) configure_for(configured = num_rows);
-    const bf16* x = group_of_x(gemm, group) + first_step * num_rows * BLOCK;
-    const bf16* next_x = num_blocks == 1 || is_last ? nullptr : x + num_steps * num_rows * BLOCK;
-    if (first_step == 0) {
-      zero_sums();
+    if (rows_of_group(gemm, group) == GROUP) {
+      multiply_group<Tiles::FIRST>(gemm, part, panel, group, sums, worker);
     } else {
-      load_sums(sums);
-    }
-    multiply_steps(x, num_rows, weights_at(gemm, block, first_step), num_steps,
-                   share_of(next, num_steps, STEP_LINES, group - part.first_group, num_groups),
-                   share_of(next_x, num_steps, num_rows, block - part.first_block, num_blocks));
-    if (is_last) {
-      store_result(gemm, group, block);
-    } else {
-      store_sums(sums);
+      multiply_group<Tiles::SECOND>(gemm, part, panel, group, sums, worker);
     }
   }
 }
 
 void multiply_part(const Gemm& gemm, const Plan& plan, const Part& part, const bf16* next_part, float* sums,
-                   int64_t& configured) {
+                   Worker& worker) {
   const int64_t sums_of_block = (part.end_group - part.first_group) * SUMS;
   for (int64_t step = 0; step < plan.num_steps; step += plan.panel_steps) {
     const int64_t end_step = at_most(step + plan.panel_steps, plan.num_steps);
@@ -279,28 +389,30 @@ void multiply_part(const Gemm& gemm, const Plan& plan, const Part& part, const b
       const bf16* next = block + 1 < part.end_block ? weights_at(gemm, block + 1, step)
                          : end_step < plan.num_steps ? weights_at(gemm, part.first_block, end_step)
                                                      : next_part;
-      multiply_panel(gemm, plan, part, block, step, end_step, next, sums + (block - part.first_block) * sums_of_block,
-                     configured);
+      const Panel panel = {block, step, end_step, next, end_step == plan.num_steps};
+      multiply_panel(gemm, part, panel, sums + (block - part.first_block) * sums_of_block, worker);
     }
   }
 }
 
 void multiply_wide(const Gemm& gemm, Parts& parts, float* sums) {
   const Plan plan = plan_of(gemm);
-  int64_t configured = 0;
+  Worker worker;
   int64_t number = parts.claim();
   if (number < 0) return;
   const bf16* weights = weights_at(gemm, part_of(plan, number).first_block, 0);
   prefetch_lines(reinterpret_cast<const char*>(weights), plan.panel_steps * STEP_LINES);
+  configure_tiles(GROUP, int(rows_of_group(gemm, plan.num_groups - 1)));
   while (number >= 0) {
     const int64_t next_number = parts.claim();
     const bf16* next = next_number < 0 ? nullptr : weights_at(gemm, part_of(plan, next_number).first_block, 0);
-    multiply_part(gemm, plan, part_of(plan, number), next, sums, configured);
+    multiply_part(gemm, plan, part_of(plan, number), next, sums, worker);
     number = next_number;
   }
+  write_all(worker.leaving);
 }
 
-bool is_thin(const Gemm& gemm) { return gemm.m <= GROUP; }
+bool is_thin(const Gemm& gemm) { return gemm.m <= 2 * GROUP; }
 
 int64_t num_parts(const Gemm& gemm) { return is_thin(gemm) ? blocks_of(gemm.n) : plan_of(gemm).num_parts(); }
 
@@ -311,8 +423,10 @@ size_t worker_bytes(const Gemm& gemm) {
 }
 
 void multiply(const Gemm& gemm, Parts& parts, void* worker_memory) {
-  if (is_thin(gemm)) {
-    multiply_thin(gemm, parts);
+  if (gemm.m <= GROUP) {
+    multiply_thin<Tiles::FIRST>(gemm, parts);
+  } else if (is_thin(gemm)) {
+    multiply_thin<Tiles::BOTH>(gemm, parts);
   } else {
     multiply_wide(gemm, parts, static_cast<float*>(worker_memory));
   }

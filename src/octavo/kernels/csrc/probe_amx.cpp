@@ -7,7 +7,7 @@ namespace octavo {
 // in some virtual machines it is the loads that become slow for seconds at a time, and this shows it.
 void multiply_tiles_in_cache(int32_t num_steps) {
   alignas(64) static thread_local char tiles[4][1024];
-  configure_tiles(16);
+  configure_tiles(16, 16);
   for (int32_t i = 0; i < num_steps; ++i) {
     for (int row = 0; row < 2; ++row) {
       _tile_loadd(0, tiles[row], 64);
