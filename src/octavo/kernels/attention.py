@@ -9,6 +9,7 @@ import torch
 
 from octavo.kernels.gemm import DTYPES
 from octavo.kernels.library import Engine, Kernel, KernelArguments, KernelLibrary, Memory, Pointer, Size
+from octavo.kernels.spread import new_rows
 
 
 class KVPagesStruct(ctypes.Structure):
@@ -193,7 +194,7 @@ def attend(
     if window is not None and window < 1:
         raise ValueError(f"a window of {window} keys")
     query = _checked("queries", query, pages, query.shape[1])
-    out = torch.empty(query.shape, dtype=query.dtype)
+    out = new_rows(query.shape, query.dtype)
     if len(query) == 0:
         return out
     arguments = AttentionArguments(

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from octavo.kernels.library import Engine, Kernel, KernelArguments, KernelLibrary, Memory, Pointer, Size
+from octavo.kernels.spread import new_rows
 
 DTYPES = {torch.bfloat16: 0, torch.float32: 1}
-LINE = 32  # bf16 in a cache line
 
 
 class GemmArguments(KernelArguments):
@@ -83,7 +83,7 @@ def read_rows(engine: Engine, weight: PackedMatrix, ids: torch.Tensor) -> torch.
     """[ids, k]: what an embedding looks up."""
     if ids.dtype != torch.int64 or ids.dim() != 1 or ids.device.type != "cpu" or not ids.is_contiguous():
         raise ValueError("ids must be a contiguous int64 vector on the CPU")
-    y = torch.empty(len(ids), weight.k, dtype=weight.dtype)
+    y = new_rows((len(ids), weight.k), weight.dtype)
     if len(ids) == 0:
         return y
     arguments = EmbeddingArguments(
@@ -93,23 +93,11 @@ def read_rows(engine: Engine, weight: PackedMatrix, ids: torch.Tensor) -> torch.
         weight.k,
         ids.data_ptr(),
         y.data_ptr(),
-        weight.k,
+        y.stride(0),
         len(ids),
     )
     engine.run(arguments, weight, ids, y)
     return y
-
-
-def row_stride(width: int, dtype: torch.dtype) -> int:
-    """Elements from one row of a bf16 result to the next: an odd number of cache lines.
-
-    A kernel writes the same few columns of many rows. Were they a power of two apart, or near it, they would
-    all be kept in the same few places of a cache, and push each other out.
-    """
-    if dtype != torch.bfloat16:
-        return width  # logits: few rows, and their reader wants them without gaps
-    num_lines = -(-width // LINE)
-    return (num_lines | 1) * LINE
 
 
 def multiply(
@@ -126,7 +114,7 @@ def multiply(
         x = x.contiguous()
     if bias is not None and (bias.dtype != torch.float32 or tuple(bias.shape) != (weight.n,)):
         raise ValueError(f"the bias must be float32 [{weight.n}]")
-    y = torch.empty(len(x), row_stride(weight.n, out_dtype), dtype=out_dtype)[:, : weight.n]
+    y = new_rows((len(x), weight.n), out_dtype)
     if len(x) == 0:
         return y
     arguments = GemmArguments(

@@ -12,6 +12,7 @@ import torch
 
 from octavo.kernels.gemm import DTYPES
 from octavo.kernels.library import Engine, Kernel, KernelArguments, Pointer, Size
+from octavo.kernels.spread import new_rows
 
 
 class Activation(enum.IntEnum):
@@ -134,7 +135,7 @@ def rms_norm(engine: Engine, x: torch.Tensor, gain: torch.Tensor, eps: float) ->
     """Over the last dimension of [T, width] or [T, heads, width]."""
     heads = _as_heads(x)
     _check_gain(gain, heads.shape[2])
-    y = torch.empty(x.shape, dtype=x.dtype)
+    y = new_rows(x.shape, x.dtype)
     if not y.numel():
         return y
     arguments = RmsNormArguments(
@@ -158,7 +159,7 @@ def add_rms_norm(
     _check_rows(stream)
     _check_alike(stream, update)
     _check_gain(gain, stream.shape[1])
-    total, y = torch.empty(stream.shape, dtype=stream.dtype), torch.empty(stream.shape, dtype=stream.dtype)
+    total, y = new_rows(stream.shape, stream.dtype), new_rows(stream.shape, stream.dtype)
     if not y.numel():
         return total, y
     arguments = AddRmsNormArguments(
@@ -192,7 +193,7 @@ def rope(
     if x.dim() != 3:
         raise ValueError(f"{tuple(x.shape)} is not [T, heads, head_dim]")
     _check_rows(x)
-    y = torch.empty(x.shape, dtype=x.dtype) if out is None else out
+    y = new_rows(x.shape, x.dtype) if out is None else out
     _check_alike(x, y)
     table = cosines.shape
     for angles in (cosines, sines):
@@ -226,7 +227,7 @@ def gated(engine: Engine, gate_up: torch.Tensor, activation: Activation) -> torc
     if gate_up.dim() != 2 or gate_up.shape[1] % 2:
         raise ValueError(f"{tuple(gate_up.shape)} is not [T, 2 * n]")
     num_rows, width = gate_up.shape[0], gate_up.shape[1] // 2
-    y = torch.empty(num_rows, width, dtype=gate_up.dtype)
+    y = new_rows((num_rows, width), gate_up.dtype)
     if not y.numel():
         return y
     arguments = GatedArguments(
@@ -235,7 +236,7 @@ def gated(engine: Engine, gate_up: torch.Tensor, activation: Activation) -> torc
         gate_up.data_ptr(),
         _row_stride(gate_up),
         y.data_ptr(),
-        width,
+        _row_stride(y),
         num_rows,
         width,
     )
@@ -247,7 +248,7 @@ def add(engine: Engine, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """[T, width]"""
     _check_rows(a)
     _check_alike(a, b)
-    y = torch.empty(a.shape, dtype=a.dtype)
+    y = new_rows(a.shape, a.dtype)
     if not y.numel():
         return y
     arguments = AddArguments(
@@ -267,7 +268,7 @@ def add(engine: Engine, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def scale(engine: Engine, x: torch.Tensor, factor: float) -> torch.Tensor:
     """x * factor, [T, width]; the caller has rounded the factor to the dtype where that is wanted."""
     _check_rows(x)
-    y = torch.empty(x.shape, dtype=x.dtype)
+    y = new_rows(x.shape, x.dtype)
     if not y.numel():
         return y
     arguments = ScaleArguments(

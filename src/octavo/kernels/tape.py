@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 from octavo.kernels.library import Engine, KernelArguments, Pointer, RecordedCall, Size
+from octavo.kernels.spread import new_rows
 
 
 class StepValue(enum.IntEnum):
@@ -172,7 +173,8 @@ class Tape:
         resolver = Resolver(len(output), inputs)
         patches = [resolver.resolve(number, call.arguments) for number, call in enumerate(calls)]
         registers = [r for r in resolver.registers if r.address != output.data_ptr()]
-        if len(registers) == len(resolver.registers) or not output.is_contiguous():
+        is_new = output.stride() == new_rows(output.shape, output.dtype).stride()
+        if len(registers) == len(resolver.registers) or not is_new:
             raise ValueError("the result of a recorded pass must be what a kernel wrote")
         places = share_places(registers)
         sources = {
@@ -192,7 +194,7 @@ class Tape:
 
     def run(self, num_rows: int, num_sequences: int, addresses: Sequence[int]) -> torch.Tensor:
         """The result of the pass, [num_rows, width]. `addresses` are those of the `STEP_VECTORS`."""
-        output = torch.empty(num_rows, self._output_width, dtype=self._output_dtype)
+        output = new_rows((num_rows, self._output_width), self._output_dtype)
         values = StepValues(num_rows, num_sequences, *addresses, output.data_ptr())
         library = self._engine.library
         library.check(library.functions.ov_tape_run(self._engine.handle, self._handle, values, len(values)))
@@ -252,7 +254,7 @@ def _value_at(arguments: KernelArguments, offset: int) -> int:
 
 
 def _row_bytes(arguments: Any, name: str) -> int:
-    """Of a result. It was just made: its stride is its width."""
+    """Of a result. It was just made: rows are as far apart as they will be in its place."""
     dtype = getattr(arguments, "out_dtype", None)
     if dtype is None:
         dtype = arguments.pages.dtype if hasattr(arguments, "pages") else arguments.dtype

@@ -97,15 +97,17 @@ def test_every_number_of_rows_gives_the_same_rows(
             assert torch.equal(multiply(engine, x[:m], matrix, None, out_dtype), alone[:m].to(out_dtype)), m
 
 
-def test_rows_of_a_result_do_not_share_the_same_places_of_a_cache(
-    library: KernelLibrary, open_engine: OpenEngine
-) -> None:
-    for width in (1, 32, 33, 64, 960, 3072):
-        x, w, _ = matrices(library, 2, width, 32, torch.bfloat16)
-        y = multiply(open_engine(library.best_isa), x, packed(library, w), None, torch.bfloat16)
-        num_lines, rest = divmod(y.stride(0) * y.element_size(), 64)
-        assert (num_lines % 2, rest) == (1, 0)
-        assert y.shape == (2, width)
+@pytest.mark.parametrize("m", [1, 16, 31, 100])
+def test_where_x_lies_does_not_show(library: KernelLibrary, open_engine: OpenEngine, m: int) -> None:
+    """Rows an odd or even number of cache lines apart, or between two lines: the AMX product copies some."""
+    x, w, bias = matrices(library, m, 64, 640, torch.bfloat16)
+    matrix, engine = packed(library, w), open_engine(library.best_isa, 2)
+    expected = multiply(engine, x, matrix, bias, torch.float32)
+    for stride, start in ((640, 0), (672, 0), (672, 1), (704, 0), (650, 0)):
+        memory = torch.full((m * stride + start,), torch.nan, dtype=torch.bfloat16)
+        there = memory.as_strided((m, 640), (stride, 1), start)
+        there.copy_(x)
+        assert torch.equal(multiply(engine, there, matrix, bias, torch.float32), expected), (stride, start)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

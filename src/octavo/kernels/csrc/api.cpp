@@ -130,7 +130,7 @@ ov_status ov_gemm(ov_engine* engine, const ov_gemm_args* args) {
   const GemmKernel kernel = gemm_kernel(engine->isa, args->dtype);
   Gemm gemm = {args->x,         args->x_stride, args->packed, args->bias, args->y, args->y_stride,
                args->out_dtype == OV_BF16, args->m, args->n, args->k};
-  const size_t prepared_bytes = kernel.prepared_bytes(gemm.m, gemm.k);
+  const size_t prepared_bytes = kernel.prepared_bytes(gemm);
   const size_t worker_bytes = kernel.worker_bytes(gemm);
   const int num_workers = engine->pool.num_threads();
   char* memory = nullptr;
@@ -141,13 +141,14 @@ ov_status ov_gemm(ov_engine* engine, const ov_gemm_args* args) {
   if (prepared_bytes > 0) {
     char* prepared = memory + worker_bytes * num_workers;
     const auto prepare = [&](int64_t piece) { kernel.prepare(gemm, piece, prepared); };
-    const int64_t num_pieces = kernel.num_pieces(gemm.m, gemm.k);
+    const int64_t num_pieces = kernel.num_pieces(gemm);
     if (prepared_bytes < TOO_SMALL_TO_SHARE) {
       for (int64_t piece = 0; piece < num_pieces; ++piece) prepare(piece);
     } else {
       engine->pool.run(num_pieces, prepare);
     }
     gemm.x = prepared;
+    gemm.x_is_prepared = true;
   }
   Parts parts(kernel.num_parts(gemm));
   engine->pool.run(num_workers, [&](int64_t worker) { kernel.multiply(gemm, parts, memory + worker_bytes * worker); });

@@ -37,16 +37,15 @@ inline Lanes masked(Lanes scores, int token, Span span) {
 // Not `exp`, which has a wider range: of prefill, half the time goes into this.
 inline Vector power_of_two(Vector x) {
   const Vector lowest = constant(-125.0f);
-  const Vector shift = constant(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
-  const Vector bounded = Vector::max(lowest, x);
-  const Vector shifted = bounded + shift, r = bounded - (shifted - shift);
+  const Vector bounded = Vector::SCALES_BY_ANY ? x : Vector::max(lowest, x);
+  const Vector shifted = bounded + constant(SHIFT), r = bounded - (shifted - constant(SHIFT));
   Vector p = constant(1.3264373e-3f);
   p = Vector::fma(p, r, constant(9.671516e-3f));
   p = Vector::fma(p, r, constant(5.550735e-2f));
   p = Vector::fma(p, r, constant(2.4022242e-1f));
   p = Vector::fma(p, r, constant(6.93147e-1f));
   p = Vector::fma(p, r, constant(1.0f));
-  return Vector::if_less(x, lowest, Vector::zero(), p * Vector::power_of_two(shifted));
+  return Vector::if_less(x, lowest, Vector::zero(), Vector::scaled(p, shifted));
 }
 
 inline float power_of_two(float x) {

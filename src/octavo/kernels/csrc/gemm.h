@@ -26,13 +26,14 @@ inline int64_t blocks_of(int64_t size) { return (size + BLOCK - 1) / BLOCK; }
 // One product, with x in the form its kernel wants.
 struct Gemm {
   const void* x;
-  int64_t x_stride;  // in elements; unused where x is in tiles
+  int64_t x_stride;  // in elements; of an x that is not prepared
   const void* packed;
   const float* bias;
   void* y;
   int64_t y_stride;
   bool y_is_bf16;
   int64_t m, n, k;
+  bool x_is_prepared = false;
 };
 
 // The parts of a product, 0 to count - 1. Each is claimed once, by whichever thread asks first. A thread may claim the
@@ -49,9 +50,9 @@ class Parts {
 
 struct GemmKernel {
   // Bytes of the prepared x, or 0 if x is taken as it is.
-  size_t (*prepared_bytes)(int64_t m, int64_t k);
+  size_t (*prepared_bytes)(const Gemm& gemm);
   // The pieces in which x is prepared, in any order.
-  int64_t (*num_pieces)(int64_t m, int64_t k);
+  int64_t (*num_pieces)(const Gemm& gemm);
   void (*prepare)(const Gemm& gemm, int64_t piece, void* prepared);
   // Bytes that each worker needs for itself.
   size_t (*worker_bytes)(const Gemm& gemm);

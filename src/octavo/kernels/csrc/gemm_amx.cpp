@@ -41,21 +41,33 @@ inline int64_t divided_up(int64_t value, int64_t divisor) { return (value + divi
 // The size of equal pieces, none above `most`, that `total` falls into.
 inline int64_t even_piece(int64_t total, int64_t most) { return divided_up(total, divided_up(total, most)); }
 
-// -- x in the order in which the tile unit reads it: [m / 16][k / 32][rows of the group, up to 16][32 k] -------------
-// In a row-major x the rows of a tile lie a power of two apart, and would all fall into the same few cache lines.
-
-size_t grouped_bytes(int64_t m, int64_t k) { return size_t(m * blocks_of(k) * LINE); }
+// -- x ----------------------------------------------------------------------------------------------------------------
+// A tile is read from 16 rows. Were they a power of two apart, or near it, they would all have their place in the same
+// few lines of the caches. So only an x with an odd number of lines from row to row is taken as it is. Any other is
+// copied, into the order in which it is read: [m / 16][k / 32][rows of the group, up to 16][32 k].
 
 inline int64_t rows_of_group(const Gemm& gemm, int64_t group) { return at_most(gemm.m - group * GROUP, GROUP); }
 
-inline const bf16* group_of_x(const Gemm& gemm, int64_t group) {
-  return static_cast<const bf16*>(gemm.x) + group * GROUP * blocks_of(gemm.k) * BLOCK;
+// A group of x at some step.
+struct Rows {
+  const bf16* x;
+  int64_t step;       // elements to the next step
+  int64_t row_bytes;  // to the next row
+};
+
+inline Rows rows_at(const Gemm& gemm, int64_t group, int64_t step) {
+  const bf16* x = static_cast<const bf16*>(gemm.x);
+  if (!gemm.x_is_prepared) {
+    return {x + group * GROUP * gemm.x_stride + step * BLOCK, BLOCK, gemm.x_stride * int64_t(sizeof(bf16))};
+  }
+  const int64_t step_size = rows_of_group(gemm, group) * BLOCK;
+  return {x + group * GROUP * blocks_of(gemm.k) * BLOCK + step * step_size, step_size, LINE};
 }
 
 constexpr int64_t PREPARE_STEPS = 32;  // of one call
 
-int64_t num_group_pieces(int64_t m, int64_t k) {
-  return divided_up(m, GROUP) * divided_up(blocks_of(k), PREPARE_STEPS);
+int64_t num_group_pieces(const Gemm& gemm) {
+  return divided_up(gemm.m, GROUP) * divided_up(blocks_of(gemm.k), PREPARE_STEPS);
 }
 
 void to_groups(const Gemm& gemm, int64_t piece, void* prepared) {
@@ -171,26 +183,15 @@ inline void take_results(const Gemm& gemm, int64_t group, int64_t block, Worker&
 
 // -- The inner loop ---------------------------------------------------------------------------------------------------
 
-// A group of x at the first of some steps.
-struct Rows {
-  const bf16* x;
-  int64_t num_rows;
-};
-
-inline Rows rows_at(const Gemm& gemm, int64_t group, int64_t step) {
-  const int64_t num_rows = rows_of_group(gemm, group);
-  return {group_of_x(gemm, group) + step * num_rows * BLOCK, num_rows};
-}
-
 enum class Passing { X, WEIGHTS };
 
-#define OCTAVO_LOAD(tile, from, is_passing) \
-  do {                                      \
-    if (is_passing) {                       \
-      _tile_stream_loadd(tile, from, LINE); \
-    } else {                                \
-      _tile_loadd(tile, from, LINE);        \
-    }                                       \
+#define OCTAVO_LOAD(tile, from, row_bytes, is_passing) \
+  do {                                                 \
+    if (is_passing) {                                  \
+      _tile_stream_loadd(tile, from, row_bytes);       \
+    } else {                                           \
+      _tile_loadd(tile, from, row_bytes);              \
+    }                                                  \
   } while (false)
 
 template <Tiles TILES, Passing PASSING>
@@ -199,16 +200,16 @@ inline void multiply_steps(Rows first, Rows second, const bf16* weights, int64_t
   constexpr bool X_PASSES = PASSING == Passing::X, WEIGHTS_PASS = !X_PASSES;
   Leaving leaving = worker.leaving;  // a copy stays in registers
   for (int64_t step = 0; step < num_steps; ++step, weights += STEP) {
-    if (has_first(TILES)) OCTAVO_LOAD(0, first.x, X_PASSES);
-    OCTAVO_LOAD(2, weights, WEIGHTS_PASS);
+    if (has_first(TILES)) OCTAVO_LOAD(0, first.x, first.row_bytes, X_PASSES);
+    OCTAVO_LOAD(2, weights, LINE, WEIGHTS_PASS);
     if (has_first(TILES)) _tile_dpbf16ps(4, 0, 2);
-    if (has_second(TILES)) OCTAVO_LOAD(1, second.x, X_PASSES);
+    if (has_second(TILES)) OCTAVO_LOAD(1, second.x, second.row_bytes, X_PASSES);
     if (has_second(TILES)) _tile_dpbf16ps(6, 1, 2);
-    OCTAVO_LOAD(2, weights + STEP / 2, WEIGHTS_PASS);
+    OCTAVO_LOAD(2, weights + STEP / 2, LINE, WEIGHTS_PASS);
     if (has_first(TILES)) _tile_dpbf16ps(5, 0, 2);
     if (has_second(TILES)) _tile_dpbf16ps(7, 1, 2);
-    first.x += first.num_rows * BLOCK;
-    second.x += second.num_rows * BLOCK;
+    first.x += first.step;
+    second.x += second.step;
     prefetch_lines(ahead.from, ahead.lines_per_step);
     prefetch_lines(also.from, also.lines_per_step);
     ahead.from += ahead.lines_per_step * LINE;
@@ -328,6 +329,14 @@ Plan plan_of(const Gemm& gemm) {
   return plan;
 }
 
+// Of a part that is several blocks wide, x is fetched ahead: that needs it in order.
+size_t grouped_bytes(const Gemm& gemm) {
+  const int64_t row_bytes = gemm.x_stride * int64_t(sizeof(bf16));
+  const bool is_spread = row_bytes % (2 * LINE) == LINE && reinterpret_cast<uintptr_t>(gemm.x) % LINE == 0;
+  if (is_spread && gemm.k % BLOCK == 0 && plan_of(gemm).part_blocks == 1) return 0;
+  return size_t(gemm.m * blocks_of(gemm.k) * LINE);
+}
+
 struct Part {
   int64_t first_group, end_group, first_block, end_block;
 };
@@ -352,7 +361,7 @@ __attribute__((noinline)) void multiply_group(const Gemm& gemm, const Part& part
                                               float* sums, Worker& worker) {
   const int64_t num_steps = panel.end_step - panel.first_step, num_blocks = part.end_block - part.first_block;
   const Rows rows = rows_at(gemm, group, panel.first_step);
-  const bf16* next_x = num_blocks == 1 || panel.is_last ? nullptr : rows.x + num_steps * rows.num_rows * BLOCK;
+  const bf16* next_x = num_blocks == 1 || panel.is_last ? nullptr : rows.x + num_steps * rows.step;
   if (panel.first_step == 0) {
     zero_sums<TILES>();
   } else {
@@ -361,7 +370,7 @@ __attribute__((noinline)) void multiply_group(const Gemm& gemm, const Part& part
   multiply_steps<TILES, Passing::X>(
       rows, rows, weights_at(gemm, panel.block, panel.first_step), num_steps,
       share_of(panel.next, num_steps, STEP_LINES, group - part.first_group, part.end_group - part.first_group),
-      share_of(next_x, num_steps, rows.num_rows, panel.block - part.first_block, num_blocks), worker);
+      share_of(next_x, num_steps, rows.step / BLOCK, panel.block - part.first_block, num_blocks), worker);
   if (panel.is_last) {
     take_results<TILES>(gemm, group, panel.block, worker);
   } else {

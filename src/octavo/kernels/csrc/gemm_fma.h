@@ -115,13 +115,14 @@ inline void panel_of(const Gemm& gemm, int64_t row, int64_t num_rows, int64_t bl
   }
 }
 
-size_t nothing(int64_t, int64_t) { return 0; }
-int64_t no_pieces(int64_t, int64_t) { return 0; }
+size_t no_bytes(const Gemm&) { return 0; }
+int64_t no_pieces(const Gemm&) { return 0; }
 void prepare_nothing(const Gemm&, int64_t, void*) {}
-size_t no_worker_bytes(const Gemm&) { return 0; }
 
-size_t widened_bytes(int64_t m, int64_t k) { return size_t(m) * size_t(blocks_of(k) * BLOCK) * sizeof(float); }
-int64_t each_row(int64_t m, int64_t) { return m; }
+size_t widened_bytes(const Gemm& gemm) {
+  return size_t(gemm.m) * size_t(blocks_of(gemm.k) * BLOCK) * sizeof(float);
+}
+int64_t each_row(const Gemm& gemm) { return gemm.m; }
 
 // A bf16 row to floats, padded with zeros to a multiple of 32.
 void widen(const Gemm& gemm, int64_t row, void* prepared) {
@@ -147,8 +148,8 @@ void multiply(const Gemm& gemm, Parts& parts, void*) {
   }
 }
 
-constexpr GemmKernel FMA_F32 = {nothing, no_pieces, prepare_nothing, no_worker_bytes, each_block, multiply<F32>};
-constexpr GemmKernel FMA_BF16 = {widened_bytes, each_row, widen, no_worker_bytes, each_block, multiply<Bf16>};
+constexpr GemmKernel FMA_F32 = {no_bytes, no_pieces, prepare_nothing, no_bytes, each_block, multiply<F32>};
+constexpr GemmKernel FMA_BF16 = {widened_bytes, each_row, widen, no_bytes, each_block, multiply<Bf16>};
 
 }  // namespace
 }  // namespace octavo

@@ -84,16 +84,15 @@ inline void weigh(const Blocks& row, const Scale& scale, const float floors[3], 
   }
 }
 
-// 2^x for -126 <= x <= 0 but for a part in 2^18: for |r| <= 1/2, the polynomial of degree 4 that errs least.
+// 2^x for -125 <= x <= 0 but for a part in 2^18: for |r| <= 1/2, the polynomial of degree 4 that errs least.
 inline Vector rough_power_of_two(Vector x) {
-  const Vector shift = constant(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
-  const Vector shifted = x + shift, r = x - (shifted - shift);
+  const Vector shifted = x + constant(SHIFT), r = x - (shifted - constant(SHIFT));
   Vector p = constant(9.570101e-3f);
   p = Vector::fma(p, r, constant(5.591786e-2f));
   p = Vector::fma(p, r, constant(2.4024744e-1f));
   p = Vector::fma(p, r, constant(6.931218e-1f));
   p = Vector::fma(p, r, constant(9.9999928e-1f));
-  return p * Vector::power_of_two(shifted);
+  return Vector::scaled(p, shifted);
 }
 
 // What makes up ESTIMATE_ERROR, for scores down to LIGHTEST:

@@ -15,6 +15,8 @@
 namespace octavo {
 namespace {
 
+constexpr float SHIFT = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, and leaves that in the lowest bits
+
 #if defined(__AVX512F__)
 
 struct Vector {
@@ -36,14 +38,21 @@ struct Vector {
     return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(pairs), _mm512_set1_epi32(int(0xffff0000))))};
   }
   void store(float* to) const { _mm512_storeu_ps(to, value); }
-  // To the nearest, ties to even, as to_bf16 does.
   void store(bf16* to) const {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded(), 16)));
+  }
+  // The other way round: WIDTH pairs.
+  static void store_pairs(Vector even, Vector odd, bf16* pairs) {
+    const __m512i high = _mm512_and_si512(odd.rounded(), _mm512_set1_epi32(int(0xffff0000)));
+    _mm512_storeu_si512(pairs, _mm512_or_si512(high, _mm512_srli_epi32(even.rounded(), 16)));
+  }
+  // A bf16 in the upper half of each word: the nearest, ties to even, as to_bf16 does.
+  __m512i rounded() const {
     const __m512i bits = _mm512_castps_si512(value);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
     const __mmask16 is_nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
-    const __m512i chosen = _mm512_mask_or_epi32(rounded, is_nan, bits, _mm512_set1_epi32(0x400000));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(_mm512_srli_epi32(chosen, 16)));
+    return _mm512_mask_or_epi32(rounded, is_nan, bits, _mm512_set1_epi32(0x400000));
   }
 
   static Vector fma(Vector a, Vector b, Vector c) { return {_mm512_fmadd_ps(a.value, b.value, c.value)}; }  // a * b + c
@@ -59,10 +68,10 @@ struct Vector {
   static Vector if_less(Vector a, Vector b, Vector x, Vector y) {
     return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(a.value, b.value, _CMP_LT_OQ), y.value, x.value)};
   }
-  // 2^n for -126 <= n <= 127, from n + 1.5 * 2^23.
-  static Vector power_of_two(Vector shifted) {
-    const __m512i bits = _mm512_slli_epi32(_mm512_castps_si512(shifted.value), 23);
-    return {_mm512_castsi512_ps(_mm512_add_epi32(bits, _mm512_set1_epi32(0x3f800000)))};
+  // a * 2^n, from n + SHIFT.
+  static constexpr bool SCALES_BY_ANY = true;  // n
+  static Vector scaled(Vector a, Vector shifted) {
+    return {_mm512_scalef_ps(a.value, _mm512_sub_ps(shifted.value, _mm512_set1_ps(SHIFT)))};
   }
   // x = mantissa * 2^exponent with a mantissa in [sqrt(1/2), sqrt(2)), for normal x > 0.
   static Vector split(Vector x, Vector& mantissa) {
@@ -118,9 +127,11 @@ struct Vector {
   static Vector if_less(Vector a, Vector b, Vector x, Vector y) {
     return {_mm256_blendv_ps(y.value, x.value, _mm256_cmp_ps(a.value, b.value, _CMP_LT_OQ))};
   }
-  static Vector power_of_two(Vector shifted) {
-    const __m256i bits = _mm256_slli_epi32(_mm256_castps_si256(shifted.value), 23);
-    return {_mm256_castsi256_ps(_mm256_add_epi32(bits, _mm256_set1_epi32(0x3f800000)))};
+  static constexpr bool SCALES_BY_ANY = false;  // but by -125 to 128
+  static Vector scaled(Vector a, Vector shifted) {
+    const __m256i exponent = _mm256_slli_epi32(_mm256_castps_si256((shifted - broadcast(1.0f)).value), 23);
+    const Vector power = {_mm256_castsi256_ps(_mm256_add_epi32(exponent, _mm256_set1_epi32(0x3f800000)))};
+    return (a + a) * power;  // 2^128 is not a float: twice 2^127
   }
   static Vector split(Vector x, Vector& mantissa) {
     const __m256i bits = _mm256_castps_si256(x.value);
@@ -155,7 +166,10 @@ struct Vector {
   static Vector min(Vector a, Vector b) { return {a.value < b.value ? a.value : b.value}; }
   static Vector abs(Vector a) { return {__builtin_fabsf(a.value)}; }
   static Vector if_less(Vector a, Vector b, Vector x, Vector y) { return a.value < b.value ? x : y; }
-  static Vector power_of_two(Vector shifted) { return of_bits((bits_of(shifted) << 23) + 0x3f800000u); }
+  static constexpr bool SCALES_BY_ANY = false;
+  static Vector scaled(Vector a, Vector shifted) {
+    return (a + a) * of_bits((bits_of(shifted - broadcast(1.0f)) << 23) + 0x3f800000u);
+  }
   static Vector split(Vector x, Vector& mantissa) {
     const uint32_t bits = bits_of(x);
     const int32_t exponent = int32_t(bits - 0x3f3504f3u) >> 23;
@@ -185,9 +199,8 @@ inline Vector constant(float value) { return Vector::broadcast(value); }
 //     x = n * ln 2 + r with |r| <= ln 2 / 2;  e^x = 2^n * e^r;  e^r by a polynomial
 inline Vector exp(Vector x) {
   const Vector lowest = constant(-86.6f);
-  const Vector shift = constant(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
-  const Vector bounded = Vector::min(constant(89.0f), Vector::max(lowest, x));
-  const Vector n = Vector::fma(bounded, constant(1.44269504f), shift) - shift;
+  const Vector bounded = Vector::min(constant(89.0f), Vector::SCALES_BY_ANY ? x : Vector::max(lowest, x));
+  const Vector shifted = Vector::fma(bounded, constant(1.44269504f), constant(SHIFT)), n = shifted - constant(SHIFT);
   Vector r = Vector::fma(n, constant(-0.693359375f), bounded);  // ln 2 in two pieces, the first short
   r = Vector::fma(n, constant(2.12194440e-4f), r);
   Vector p = constant(1.9875691500e-4f);
@@ -197,9 +210,7 @@ inline Vector exp(Vector x) {
   p = Vector::fma(p, r, constant(1.6666665459e-1f));
   p = Vector::fma(p, r, constant(5.0000001201e-1f));
   p = Vector::fma(p, r * r, r + constant(1.0f));
-  // 2^128 is not a float: twice 2^(n - 1).
-  const Vector result = (p + p) * Vector::power_of_two(n - constant(1.0f) + shift);
-  return Vector::if_less(x, lowest, Vector::zero(), result);
+  return Vector::if_less(x, lowest, Vector::zero(), Vector::scaled(p, shifted));
 }
 
 // ln x, within 2 units in the last place, for normal x > 0 and infinity. Minus infinity for 0 and subnormal x; NaN for
