@@ -55,6 +55,7 @@ struct Rows {
   int64_t row_bytes;  // to the next row
 };
 
+// A group that is not there has rows that nobody reads.
 inline Rows rows_at(const Gemm& gemm, int64_t group, int64_t step) {
   const bf16* x = static_cast<const bf16*>(gemm.x);
   if (!gemm.x_is_prepared) {
@@ -118,10 +119,10 @@ inline Ahead share_of(const bf16* from, int64_t num_steps, int64_t lines_of_step
 // Results that wait to be rounded and written. That is done between the multiplications that follow, two rows at
 // each step: lines of y are seldom in the cache, and many stores at once would hold up everything behind them.
 struct Leaving {
-  const float* sums;  // row-major
-  const float* bias;  // of the block, or null
-  bf16* y;
-  int64_t y_stride;
+  const float* sums = nullptr;  // row-major
+  const float* bias = nullptr;  // of the block, or null
+  bf16* y = nullptr;
+  int64_t y_stride = 0;
   int64_t num_rows = 0;
 };
 
@@ -185,6 +186,7 @@ inline void take_results(const Gemm& gemm, int64_t group, int64_t block, Worker&
 
 enum class Passing { X, WEIGHTS };
 
+// A macro, because the name of a tile must be a literal.
 #define OCTAVO_LOAD(tile, from, row_bytes, is_passing) \
   do {                                                 \
     if (is_passing) {                                  \
