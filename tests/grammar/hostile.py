@@ -106,6 +106,12 @@ LARK = {
     "rules": _lark(
         "start: " + " | ".join(f"r{n}" for n in range(4000)) + "".join(f'\nr{n}: "{n}"' for n in range(4000))
     ),
+    # Compiled in a few milliseconds, and too complex only when an answer has come that far.
+    "rules after a beginning": _lark(
+        'start: ("x" | "y") ("x" | "y") any\nany: '
+        + " | ".join(f"r{n}" for n in range(400))
+        + "".join(f'\nr{n}: "r{n}"' for n in range(400))
+    ),
     "terminals that must both hold": _lark("start: T\nT: /.*x.{20}/ & ~/.*y.{20}z/"),
     "no grammar": _lark("{{{{"),
 }

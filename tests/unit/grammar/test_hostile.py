@@ -65,4 +65,4 @@ def test_what_is_accepted_ends_alike_every_time() -> None:
         first, second = (random_answer(HOSTILE[name], vocabulary, random.Random(name)) for _ in range(2))
         assert first == second
         ends[name] = first
-    assert any(is_error for _, is_error in ends.values()), ends
+    assert ends["lark: rules after a beginning"] == (1, True)
