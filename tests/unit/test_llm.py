@@ -199,6 +199,7 @@ def test_the_name_of_a_closed_stream_is_free_again(tiny_llm: LLM) -> None:
     assert content(again) == content(tiny_llm.generate("another", SAMPLED)[0])
 
 
+@pytest.mark.usefixtures("untraced")  # an interrupt can leave coverage's own lock held
 def test_an_interrupt_reaches_the_one_who_waits_and_nobody_else(tiny_llm: LLM) -> None:
     """Ctrl-C at any moment: the engine stays whole, and a stream beside it loses nothing."""
     beside = msgspec.structs.replace(SAMPLED, max_tokens=300)
