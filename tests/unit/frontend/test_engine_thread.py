@@ -103,7 +103,7 @@ def test_it_ends_with_its_owner_and_holds_nothing_between_calls() -> None:
     heavy = Heavy()
     gone = weakref.ref(heavy)
     thread = EngineThread()
-    before = threading.active_count()
+    (own_thread,) = (each for each in threading.enumerate() if each.ident == thread.run(threading.get_ident))
     thread.run(heavy.method)
     del heavy
     thread.run(int)
@@ -111,7 +111,7 @@ def test_it_ends_with_its_owner_and_holds_nothing_between_calls() -> None:
     assert gone() is None
     del thread
     gc.collect()
-    assert threading.active_count() == before - 1
+    assert not own_thread.is_alive()
 
 
 def test_python_ends_without_waiting_for_a_stop() -> None:
