@@ -25,10 +25,12 @@ layers:
 sizes:
 	$(PYTHON) tools/size_ratchet.py
 
-# Tests that assert on a clock run alone, after the others and without coverage, so that nothing slows them.
+# Tests that assert on a clock run alone, after the others and without coverage, so that nothing slows them. Each may
+# try again twice: a neighbour on the machine makes a figure worse, never better, while what is slow is slow each time.
+# No other test may.
 test:
 	$(PYTHON) -m pytest -n 2 --dist loadgroup -m "not timing" --cov --cov-report=term
-	$(PYTHON) -m pytest -m timing -s
+	$(PYTHON) -m pytest -m timing -s --reruns 2
 
 sanitize:
 	PYTHON=$(PYTHON) tools/sanitize_kernels.sh
