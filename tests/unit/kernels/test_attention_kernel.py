@@ -213,6 +213,22 @@ def test_window_and_softcap(
     assert_close(run_whole(open_engine(isa), dtype, sequences, spec), oracle(sequences, spec), dtype)
 
 
+@pytest.mark.timing
+@every_kernel
+def test_light_tokens_take_no_longer(open_engine: OpenEngine, isa: Isa, dtype: torch.dtype) -> None:
+    """Of nearly all tokens the weight is 0, or would be subnormal, which takes a hundred times as long."""
+    shape, engine = Shape(kv_heads=1, group=1, head_dim=16), open_engine(isa)
+    sequences = make_sequences(shape, dtype, [300])
+
+    def seconds(factor: float) -> float:
+        scaled = replace(sequences, query=[rows * factor for rows in sequences.query])
+        before = engine.times()
+        run_whole(engine, dtype, scaled, spec_of(shape))
+        return (engine.times() - before).attention.seconds
+
+    assert min(seconds(40.0) for _ in range(10)) < 2.5 * min(seconds(0.1) for _ in range(10))
+
+
 # Longer than a split, so that every kind of border is crossed.
 LONG = (1, 37, 541)
 
