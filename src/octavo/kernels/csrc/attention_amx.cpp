@@ -45,17 +45,18 @@ inline __mmask16 seen(Span span, int token) {
   return __mmask16((1u << between(0, span.end - token, 16)) - (1u << between(0, span.begin - token, 16)));
 }
 
-// 2^x within 1 / 13,000 of itself: a weight is then rounded to bf16, within 1 / 256. Below -125 it stays as it is there,
+// 2^x within 1 / 350,000 of itself: a weight is then rounded to bf16, within 1 / 256. Below -125 it stays as it is there,
 // which is as good as nothing; what is subnormal would take a hundred times as long.
 //
 //     2^x = 2^floor(x) * 2^f with f in [0, 1];  2^f by a polynomial;  scalef takes the floor by itself
 inline __m512 rough_power_of_two(__m512 x) {
   x = _mm512_max_ps(_mm512_set1_ps(-125.0f), x);  // in this order: NaN stays
   const __m512 f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF);
-  __m512 p = _mm512_set1_ps(7.802452e-2f);
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.2606716e-1f));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.9583354e-1f));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(9.9992522e-1f));
+  __m512 p = _mm512_set1_ps(1.353417e-2f);
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(5.201146e-2f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.4144276e-1f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.9300383e-1f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0000026f));
   return _mm512_scalef_ps(p, x);
 }
 
