@@ -1,5 +1,6 @@
 """Who gets in, what one key shows to another, and what the server does on its own: nothing."""
 
+import contextlib
 import gc
 import itertools
 import json
@@ -204,8 +205,9 @@ def listening_ports(pids: set[int]) -> set[int]:
     sockets = set()
     for pid in pids:
         for entry in Path(f"/proc/{pid}/fd").iterdir():
-            if found := re.match(r"socket:\[(\d+)\]", os.readlink(entry)):
-                sockets.add(found[1])
+            with contextlib.suppress(FileNotFoundError):  # what was closed meanwhile does not listen
+                if found := re.match(r"socket:\[(\d+)\]", os.readlink(entry)):
+                    sockets.add(found[1])
     ports = set()
     for table in ("tcp", "tcp6", "udp", "udp6"):
         for line in Path(f"/proc/{min(pids)}/net/{table}").read_text().splitlines()[1:]:
