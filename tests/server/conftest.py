@@ -48,7 +48,7 @@ def server(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture(scope="session")
 def smollm2(assets: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server on a model that can talk. In float32: its first word is nearly a tie, which bfloat16 turns."""
+    """A server on a model that can talk. In float32: bfloat16 may turn its first word, nearly a tie."""
     flags = ("--kv-memory", "256MiB", "--max-model-len", "1024", "--dtype", "float32")
     model = assets("smollm2-135m-instruct-q4_1.gguf")
     running = Server(tmp_path_factory.mktemp("smollm2"), model, "--served-model-name", "smollm2", *flags)

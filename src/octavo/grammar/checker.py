@@ -15,7 +15,6 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
-from queue import SimpleQueue
 
 import msgspec
 
@@ -50,13 +49,8 @@ class GrammarChecker:
         self._process: subprocess.Popen[bytes] | None = None  # touched on that thread only
 
     def check(self, spec: GrammarSpec) -> None:
-        """Raises GrammarError if the grammar cannot be used. May take as long as a verdict does.
-
-        Waits in one call of C, which Ctrl-C leaves as it was: see `EngineThread`.
-        """
-        settled: SimpleQueue[Future[None]] = SimpleQueue()
-        self.submit(spec).add_done_callback(settled.put)
-        settled.get().result()
+        """Raises GrammarError if the grammar cannot be used. May take as long as a verdict does."""
+        self.submit(spec).result()
 
     def submit(self, spec: GrammarSpec) -> "Future[None]":
         """Done with the verdict; its exception is a GrammarError. For an event loop: `wrap_future`."""

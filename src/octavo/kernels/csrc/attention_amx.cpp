@@ -49,6 +49,8 @@ inline __mmask16 seen(Span span, int token) {
 // which is as good as nothing; what is subnormal would take a hundred times as long.
 //
 //     2^x = 2^floor(x) * 2^f with f in [0, 1];  2^f by a polynomial;  scalef takes the floor by itself
+//
+// (Sampling has one that is as rough, but the same on every ISA, and so without these instructions.)
 inline __m512 rough_power_of_two(__m512 x) {
   x = _mm512_max_ps(_mm512_set1_ps(-125.0f), x);  // in this order: NaN stays
   const __m512 f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF);
@@ -161,7 +163,7 @@ class AmxTiles {
     return unit < tile.end_unit ? static_cast<const bf16*>(units.values[unit]) : nullptr;
   }
 
-  // -- The softmax, as in `weigh` of attention_softmax.h, for the 16 rows and 32 tokens of a unit -----------------------
+  // -- The softmax for the 16 rows and 32 tokens of a unit: `weigh` of attention_softmax.h with rough powers ------------
 
   void find_greatest(const Tile& tile, int unit) {
     float* scores = scores_ + unit * SCORES;
