@@ -21,10 +21,11 @@ import pydantic
 from octavo.cli.flags import SAMPLING_FLAGS
 from octavo.cli.main import build_parser
 from octavo.config import EngineOptions, Group, Options, OptionSpec, ServerOptions, format_size, option_specs
-from octavo.frontend.intake import NUMBERS, Limits, whole_numbers
+from octavo.frontend.intake import Limits, whole_numbers
 from octavo.frontend.output import Choice, RequestOutput, StreamDelta
 from octavo.llm import LLM, StepUpdate
 from octavo.protocol import (
+    NUMBERS,
     EngineFacts,
     EngineStats,
     GrammarKind,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +14,18 @@ from typing import Any, Self
 from octavo.checkpoint import open_checkpoint
 from octavo.config import EngineOptions
 from octavo.errors import ConfigError, RequestError
+from octavo.frontend.batches import (
+    Message,
+    PromptInput,
+    Tool,
+    conversations_of,
+    one_conversation,
+    one_params,
+    one_prompt,
+    params_for,
+    prompts_of,
+    tools_of,
+)
 from octavo.frontend.client import EngineClient, InProcessClient
 from octavo.frontend.defaults import default_params
 from octavo.frontend.engine_thread import EngineThread
@@ -26,7 +38,6 @@ from octavo.protocol import Abort, EngineFacts, EngineStats, KernelTimes, Sampli
 from octavo.text.chat_template import ChatTemplate
 from octavo.text.tokenizer import Tokenizer
 
-Message = Mapping[str, Any]
 Update = StreamDelta | RequestOutput
 Mailbox = deque[Update]
 
@@ -95,30 +106,31 @@ class LLM:
 
     def generate(
         self,
-        prompts: Prompt | Sequence[Prompt],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        prompts: PromptInput | Iterable[PromptInput],
+        params: SamplingParams | Iterable[SamplingParams] | None = None,
         *,
         schema: Schema | None = None,
         progress: bool | None = None,
         **request: Any,
     ) -> list[RequestOutput]:
-        """Complete one prompt or many (strings, or lists of token ids), in the order given.
+        """Complete one prompt or many, in the order given. A prompt is a string, an iterable of token ids,
+        `{"prompt": ...}` or `{"prompt_token_ids": ...}`; many are any iterable of them.
 
         `params` is one for all, or one for each. With `schema` (a JSON schema or a pydantic model) answers
         conform to it, and `parsed` is what they stand for. `request`: priority, timeout (seconds),
         cache_salt.
         """
-        batch = as_prompts(prompts)
-        each = [held_to(schema, one) for one in self._params_for(batch, params)]
+        batch = prompts_of(prompts)
+        each = [held_to(schema, one) for one in params_for(batch, params, self.default_params)]
         prepared = [self._prepare(p, s, **request) for p, s in zip(batch, each, strict=True)]
         return [with_objects(schema, output) for output in self._run(prepared, progress)]
 
     def chat(
         self,
-        messages: Sequence[Message] | Sequence[Sequence[Message]],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        messages: Iterable[Message] | Iterable[Iterable[Message]],
+        params: SamplingParams | Iterable[SamplingParams] | None = None,
         *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Iterable[Tool] | None = None,
         schema: Schema | None = None,
         progress: bool | None = None,
         template: Mapping[str, Any] | None = None,
@@ -129,11 +141,12 @@ class LLM:
         `template` holds further values for the chat template, such as `enable_thinking`; `schema` is as in
         `generate`.
         """
+        given_tools = tools_of(tools)
         prompts = [
-            self.chat_template.render(conversation, tools=tools, **(template or {}))
-            for conversation in as_conversations(messages)
+            self.chat_template.render(conversation, tools=given_tools, **(template or {}))
+            for conversation in conversations_of(messages)
         ]
-        each = [held_to(schema, one) for one in self._params_for(prompts, params)]
+        each = [held_to(schema, one) for one in params_for(prompts, params, self.default_params)]
         prepared = [
             self._prepare(p, s, add_special_tokens=False, **request)
             for p, s in zip(prompts, each, strict=True)
@@ -141,17 +154,17 @@ class LLM:
         return [with_objects(schema, output) for output in self._run(prepared, progress)]
 
     async def agenerate(
-        self, prompt: Prompt, params: SamplingParams | None = None, **request: Any
+        self, prompt: PromptInput, params: SamplingParams | None = None, **request: Any
     ) -> RequestOutput:
         """Complete one prompt; many calls at once share the batch."""
-        return await self._finish(self._prepare(prompt, params or self.default_params, **request))
+        return await self._finish(self._prepare_one(prompt, params, **request))
 
     async def achat(
         self,
-        messages: Sequence[Message],
+        messages: Iterable[Message],
         params: SamplingParams | None = None,
         *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Iterable[Tool] | None = None,
         template: Mapping[str, Any] | None = None,
         **request: Any,
     ) -> RequestOutput:
@@ -161,33 +174,33 @@ class LLM:
     # -- streams ------------------------------------------------------------------------------------
 
     def stream(
-        self, prompt: Prompt, params: SamplingParams | None = None, **request: Any
+        self, prompt: PromptInput, params: SamplingParams | None = None, **request: Any
     ) -> Iterator[StreamDelta]:
         """The answer piece by piece. To stop early, close the iterator: the request is then aborted."""
-        return self._stream(self._prepare(prompt, params or self.default_params, **request))
+        return self._stream(self._prepare_one(prompt, params, **request))
 
     def stream_chat(
         self,
-        messages: Sequence[Message],
+        messages: Iterable[Message],
         params: SamplingParams | None = None,
         *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Iterable[Tool] | None = None,
         template: Mapping[str, Any] | None = None,
         **request: Any,
     ) -> Iterator[StreamDelta]:
         return self._stream(self._prepare_chat(messages, params, tools, template, request))
 
     def astream(
-        self, prompt: Prompt, params: SamplingParams | None = None, **request: Any
+        self, prompt: PromptInput, params: SamplingParams | None = None, **request: Any
     ) -> AsyncIterator[StreamDelta]:
-        return self._astream(self._prepare(prompt, params or self.default_params, **request))
+        return self._astream(self._prepare_one(prompt, params, **request))
 
     def astream_chat(
         self,
-        messages: Sequence[Message],
+        messages: Iterable[Message],
         params: SamplingParams | None = None,
         *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Iterable[Tool] | None = None,
         template: Mapping[str, Any] | None = None,
         **request: Any,
     ) -> AsyncIterator[StreamDelta]:
@@ -197,14 +210,14 @@ class LLM:
 
     def add_request(
         self,
-        prompt: Prompt,
+        prompt: PromptInput,
         params: SamplingParams | None = None,
         *,
         request_id: str | None = None,
         **request: Any,
     ) -> str:
         """Queue a request and return its id; `step` brings what becomes of it."""
-        prepared = self._prepare(prompt, params or self.default_params, request_id=request_id, **request)
+        prepared = self._prepare_one(prompt, params, request_id=request_id, **request)
         self._engine_thread.run(self._submit, prepared, self._unclaimed)
         return prepared.name
 
@@ -256,15 +269,6 @@ class LLM:
 
     # -- parts ----------------------------------------------------------------------------------------
 
-    def _params_for(
-        self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
-    ) -> Sequence[SamplingParams]:
-        if params is None or isinstance(params, SamplingParams):
-            return [params or self.default_params] * len(prompts)
-        if len(params) != len(prompts):
-            raise RequestError(f"{len(prompts)} prompts but {len(params)} params: give one, or one for each")
-        return params
-
     def _prepare(
         self, prompt: Prompt, params: SamplingParams, *, request_id: str | None = None, **request: Any
     ) -> PreparedRequest:
@@ -274,16 +278,23 @@ class LLM:
             f"request-{next(self._numbers)}", prompt, params, now=time.monotonic(), name=request_id, **request
         )
 
+    def _prepare_one(
+        self, prompt: PromptInput, params: SamplingParams | None, **request: Any
+    ) -> PreparedRequest:
+        return self._prepare(one_prompt(prompt), one_params(params, self.default_params), **request)
+
     def _prepare_chat(
         self,
-        messages: Sequence[Message],
+        messages: Iterable[Message],
         params: SamplingParams | None,
-        tools: Sequence[Mapping[str, Any]] | None,
+        tools: Iterable[Tool] | None,
         template: Mapping[str, Any] | None,
         request: Mapping[str, Any],
     ) -> PreparedRequest:
-        prompt = self.chat_template.render(messages, tools=tools, **(template or {}))
-        return self._prepare(prompt, params or self.default_params, add_special_tokens=False, **request)
+        prompt = self.chat_template.render(
+            one_conversation(messages), tools=tools_of(tools), **(template or {})
+        )
+        return self._prepare_one(prompt, params, add_special_tokens=False, **request)
 
     # -- on the engine thread -------------------------------------------------------------------------
 
@@ -397,20 +408,3 @@ class LLM:
             if isinstance(update, RequestOutput):
                 return update
         raise AssertionError("a request ends with its result")
-
-
-def as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """One prompt or many: a string, a list of ids, or a list of either."""
-    if isinstance(prompts, str):
-        return [prompts]
-    if prompts and all(isinstance(item, int) for item in prompts):
-        return [prompts]  # type: ignore[list-item]
-    return list(prompts)  # type: ignore[arg-type]
-
-
-def as_conversations(
-    messages: Sequence[Message] | Sequence[Sequence[Message]],
-) -> list[Sequence[Message]]:
-    if messages and isinstance(messages[0], Mapping):
-        return [messages]  # type: ignore[list-item]
-    return list(messages)  # type: ignore[arg-type]

@@ -7,6 +7,31 @@ from enum import StrEnum
 
 import msgspec
 
+from octavo.checks import NO_BOUND, check_flag, check_ids, check_integer, check_number
+from octavo.errors import GrammarError, RequestError
+
+# Of the fields of `SamplingParams`, from the smallest value that is allowed to the largest.
+NUMBERS = {
+    "temperature": (0.0, 100.0),
+    "top_p": (0.0, 1.0),  # but not 0
+    "min_p": (0.0, 1.0),
+    "presence_penalty": (-2.0, 2.0),
+    "frequency_penalty": (-2.0, 2.0),
+    "repetition_penalty": (0.01, 100.0),
+}
+WHOLE_NUMBERS = {
+    "top_k": (0, NO_BOUND),
+    "n": (1, NO_BOUND),
+    "min_tokens": (0, NO_BOUND),
+    "max_tokens": (1, NO_BOUND),
+    "seed": (-(1 << 63), (1 << 64) - 1),
+    "logprobs": (0, NO_BOUND),
+    "prompt_logprobs": (0, NO_BOUND),
+}
+MAY_BE_NONE = ("max_tokens", "seed", "logprobs", "prompt_logprobs")
+FLAGS = ("include_stop", "ignore_eos", "skip_special_tokens")
+LOGIT_BIAS = (-100.0, 100.0)
+
 
 class FinishReason(StrEnum):
     STOP = "stop"  # a stop token, or (decided by the front end) a stop string
@@ -36,7 +61,12 @@ class GrammarSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything a request may ask of sampling. Checked by `frontend.intake`, which also fixes the seed."""
+    """Everything a request may ask of sampling.
+
+    It checks itself when it is made: a value that no model and no server would take raises a `RequestError`.
+    What depends on the model and on the server's limits is checked by `frontend.intake`, which also sets the
+    seed.
+    """
 
     temperature: float = 1.0  # 0 is greedy
     top_p: float = 1.0
@@ -58,6 +88,36 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
     grammar: GrammarSpec | None = None  # None: any text
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in NUMBERS.items():
+            check_number(name, getattr(self, name), low, high)
+        if self.top_p == 0.0:
+            raise RequestError(
+                "top_p must be above 0; for the best token only, set temperature to 0", "top_p"
+            )
+        for name, (smallest, largest) in WHOLE_NUMBERS.items():
+            check_integer(name, getattr(self, name), smallest, largest, optional=name in MAY_BE_NONE)
+        for name in FLAGS:
+            check_flag(name, getattr(self, name))
+        for name in ("stop", "stop_token_ids"):
+            if not isinstance(getattr(self, name), tuple | list):
+                raise RequestError(f"{name} must be a tuple: write (x,) for a single one", name)
+        if not all(isinstance(stop, str) and stop for stop in self.stop):
+            raise RequestError("a stop string is a string that is not empty", "stop")
+        check_ids("stop_token_ids", self.stop_token_ids)
+        if not isinstance(self.logit_bias, dict):
+            raise RequestError("logit_bias must be a dict of token id to number", "logit_bias")
+        check_ids("logit_bias", self.logit_bias)
+        for value in self.logit_bias.values():
+            check_number("logit_bias", value, *LOGIT_BIAS)
+        if self.grammar is not None:  # the grammar itself is checked by `grammar.checker`
+            if not isinstance(self.grammar, GrammarSpec):
+                raise GrammarError("grammar must be a GrammarSpec: a kind and a text")
+            if self.min_tokens > 0 or self.ignore_eos:
+                raise GrammarError(
+                    "a grammar says where an answer may end: leave out min_tokens and ignore_eos"
+                )
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):

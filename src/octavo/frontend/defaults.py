@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from octavo.errors import CheckpointError, RequestError
 from octavo.protocol import SamplingParams
 
 RECOMMENDED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -15,4 +16,10 @@ def default_params(generation_config: Mapping[str, Any]) -> SamplingParams:
     }
     if generation_config.get("do_sample") is False:
         values["temperature"] = 0.0
-    return SamplingParams(**values)
+    try:
+        return SamplingParams(**values)
+    except RequestError as error:
+        raise CheckpointError(
+            f"generation_config.json of the checkpoint has a bad value: {error}. Correct {error.param} there,"
+            " or remove it."
+        ) from error

@@ -7,7 +7,8 @@ from typing import Any
 import pydantic
 from fastapi import FastAPI
 
-from octavo.frontend.intake import LOGIT_BIAS, NUMBERS, PRIORITY, TIMEOUT, Limits, whole_numbers
+from octavo.frontend.intake import PRIORITY, TIMEOUT, Limits, whole_numbers
+from octavo.protocol import LOGIT_BIAS, NUMBERS
 from octavo.server.state import ServerState
 
 Schema = dict[str, Any]

@@ -114,7 +114,7 @@ def test_set_changes_the_parameters(run_octavo: Any, scripted: Any) -> None:
         ("/set top_p much", "top_p: 'much' is not allowed; give a number"),
         ("/set temperature nan", "temperature must be a number from 0 to 100"),
         ("/set top_p 2", "top_p must be a number from 0 to 1"),
-        ("/set max_tokens 0", "max_tokens must be a whole number from 1"),
+        ("/set max_tokens 0", "max_tokens must be a whole number of at least 1"),
         ("/set min_tokens 1001", "min_tokens must be a whole number from 0 to 1000"),
         ("/set stop_token_ids 50", "stop_token_ids: token ids are whole numbers from 0 to 49"),
         ("/set logit_bias 1=inf", "logit_bias must be a number from -100 to 100"),

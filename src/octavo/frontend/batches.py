@@ -1,0 +1,120 @@
+"""What callers of `LLM` pass: one prompt or many, one conversation or many, in any kind of iterable.
+
+Every iterable is read once, so a generator loses nothing; an array (numpy, torch, `array`) counts as the list
+it holds. What has no order (a set) or no clear meaning (bytes, other mappings) is refused.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from octavo.errors import RequestError
+from octavo.frontend.intake import Prompt
+from octavo.protocol import SamplingParams
+
+PromptInput = str | Iterable[int] | Mapping[str, str | Iterable[int]]
+Message = Mapping[str, Any]
+Tool = Mapping[str, Any]
+
+
+def one_prompt(value: PromptInput) -> Prompt:
+    """Text; token ids; `{"prompt": ...}` or `{"prompt_token_ids": ...}`."""
+    if isinstance(value, Mapping):
+        value = _of_mapping(value)
+    if isinstance(value, str):
+        return value
+    ids = _items(value, "prompt")
+    if not all(isinstance(item, int) for item in ids):
+        raise RequestError(
+            "a prompt is a string or a list of token ids; only `generate` takes a list of prompts", "prompt"
+        )
+    return ids
+
+
+def prompts_of(value: PromptInput | Iterable[PromptInput]) -> list[Prompt]:
+    """One prompt or many. Whole numbers are the token ids of a single prompt."""
+    if isinstance(value, str | Mapping):
+        return [one_prompt(value)]
+    items = _items(value, "prompt")
+    if any(isinstance(item, int) for item in items):
+        return [one_prompt(items)]
+    return [one_prompt(item) for item in items]
+
+
+def one_conversation(value: Iterable[Message]) -> list[Message]:
+    messages = _items(value, "messages")
+    if not all(isinstance(message, Mapping) for message in messages):
+        raise RequestError(
+            "a conversation is a list of messages, each a mapping with `role` and `content`", "messages"
+        )
+    return messages
+
+
+def conversations_of(value: Iterable[Message] | Iterable[Iterable[Message]]) -> list[list[Message]]:
+    """One conversation or many. Mappings are the messages of a single conversation."""
+    items = _items(value, "messages")
+    if any(isinstance(item, Mapping) for item in items):
+        return [one_conversation(items)]
+    return [one_conversation(item) for item in items]
+
+
+def tools_of(value: Iterable[Tool] | None) -> list[Tool] | None:
+    return None if value is None else _items(value, "tools")
+
+
+def one_params(params: SamplingParams | None, default: SamplingParams) -> SamplingParams:
+    if params is not None and not isinstance(params, SamplingParams):
+        raise RequestError(
+            f"params must be SamplingParams, as in SamplingParams(temperature=0), not {_kind(params)}",
+            "params",
+        )
+    return default if params is None else params
+
+
+def params_for(
+    prompts: Sequence[object],
+    params: SamplingParams | Iterable[SamplingParams] | None,
+    default: SamplingParams,
+) -> list[SamplingParams]:
+    """One for all prompts, or one for each."""
+    if params is None or isinstance(params, SamplingParams):
+        return [one_params(params, default)] * len(prompts)
+    each = _items(params, "params")
+    if len(each) != len(prompts):
+        raise RequestError(
+            f"{len(prompts)} prompts but {len(each)} params: give one, or one for each", "params"
+        )
+    return [one_params(one, default) for one in each]
+
+
+def _of_mapping(value: Mapping[str, Any]) -> str | Iterable[int]:
+    keys = list(value)
+    if keys not in (["prompt"], ["prompt_token_ids"]):
+        raise RequestError(
+            f'a prompt as a mapping is {{"prompt": ...}} or {{"prompt_token_ids": ...}}; this one has {keys}',
+            "prompt",
+        )
+    inner: str | Iterable[int] = value[keys[0]]
+    if isinstance(inner, Mapping) or (isinstance(inner, str) and keys == ["prompt_token_ids"]):
+        raise RequestError(f"{keys[0]} must not be {_kind(inner)}", "prompt")
+    return inner
+
+
+def _items(value: Any, param: str) -> list[Any]:
+    """The elements of any iterable that has an order; numbers of arrays as Python's own."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        raise RequestError(f"{param} must not be {_kind(value)}: decode it to a string", param)
+    if isinstance(value, set | frozenset):
+        raise RequestError(f"{param} must not be {_kind(value)}, which has no order: give a list", param)
+    plain = _without_array(value)
+    if isinstance(plain, str | Mapping) or not isinstance(plain, Iterable):
+        raise RequestError(f"{param} must not be {_kind(value)}: give a list", param)
+    return [_without_array(item) for item in plain]
+
+
+def _without_array(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") and not isinstance(value, memoryview) else value
+
+
+def _kind(value: object) -> str:
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
