@@ -41,6 +41,12 @@ def untraced() -> Iterator[None]:
     sys.settrace(tracer)
 
 
+@pytest.fixture
+def figure(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """`figure("...")` shows a measured ratio at the end of the run, captured output or not."""
+    return lambda line: record_property("figure", line)
+
+
 @pytest.fixture(scope="session")
 def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random Llama of 0.1 M parameters whose tokens are bytes: a whole checkpoint folder."""
@@ -71,6 +77,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         ("purity", "purity: answers equal to the plain ones, bit for bit"),
         ("perplexity", "perplexity of SmolLM2"),
         ("load", "load and chaos over HTTP"),
+        ("figure", "ratios of times: red when worse than twice the bar"),
         ("validity", "answers held to a schema"),
     ):
         lines = list(_recorded(terminalreporter, key))

@@ -26,6 +26,7 @@ from octavo.link.folder import EngineSettings
 from octavo.link.status_page import Phase
 from octavo.protocol import GrammarKind, GrammarSpec, SamplingParams
 from octavo.text.tokenizer import Tokenizer
+from patience import HANG_SECONDS
 
 NUM_TOKENS = 300
 POISON = [255, 255]  # as in engines.py
@@ -307,7 +308,7 @@ async def main():
         await asyncio.sleep(0.3)
     assert "torch" not in sys.modules
     print(service.engine_pid, flush=True)
-    await asyncio.sleep(60)
+    await asyncio.sleep(600)
 
 asyncio.run(main())
 """
@@ -322,7 +323,7 @@ asyncio.run(main())
         finally:
             parent.kill()
             parent.wait()
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + HANG_SECONDS
         while is_running(engine):
             assert time.monotonic() < deadline, f"an engine outlived its parent ({moment})"
             time.sleep(0.02)

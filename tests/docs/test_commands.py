@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from docs.pages import marked
+from patience import HANG_SECONDS
 
 # CI points this at a fresh environment that has torch and a plain `pip install .`, as a new user's has.
 PYTHON = os.environ.get("OCTAVO_TEST_PYTHON", sys.executable)
@@ -35,7 +36,9 @@ def environment(assets: Callable[[str], Path]) -> dict[str, str]:
 
 
 def run(command: list[str], environment: dict[str, str]) -> str:
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
+    )
     assert done.returncode == 0, f"{command[-1]}\n{done.stderr}"
     return done.stdout
 

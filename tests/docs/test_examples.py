@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from patience import HANG_SECONDS
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -17,7 +19,7 @@ def run(assets: Callable[[str], Path]) -> Callable[..., str]:
 
     def run(name: str, *arguments: str) -> str:
         command = [sys.executable, str(EXAMPLES / name), str(model), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -15,6 +15,7 @@ from urllib.request import urlopen
 import pytest
 
 from docs.pages import marked
+from patience import HANG_SECONDS
 
 DEFAULT_ADDRESS = "127.0.0.1:8000"
 
@@ -41,7 +42,7 @@ def address(assets: Callable[[str], Path]) -> Iterator[str]:
 
 
 def wait_until_ready(process: subprocess.Popen[bytes], address: str) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + HANG_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
         try:
             urlopen(f"http://{address}/readyz").close()

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from patience import HANG_SECONDS
 from server.conftest import Server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,6 +109,8 @@ def test_lm_eval_itself(assets: Callable[[str], Path]) -> None:
         pytest.skip("OCTAVO_EVAL_PYTHON is not set: it names a Python with lm-eval")
     tool = [sys.executable, ROOT / "tools" / "lm_eval_parity.py", assets(CHECKPOINT), "--python", python]
     options = ["--reference", HERE / "reference.json", "--dtypes", "float32", "--limit", "8"]
-    done = subprocess.run([*tool, *options], capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        [*tool, *options], capture_output=True, text=True, timeout=HANG_SECONDS, check=False
+    )
     print(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from load.figure import Row, Start, allow_files, few_files, percentile, run
 from load.requests import completion
 from load.wire import COMPLETIONS, Connection, Gauges, ask
+from patience import HANG_SECONDS
 from server.process import Server
 
 OPENED_AT_ONCE = 100
@@ -29,7 +30,7 @@ def measure(start: Start, *, idle: int, active: int, requests: int, rounds: int)
             f"p99 {1e3 * percentile(beside, 99):.0f} ms, {ratio:.2f}x of without (median {middle:.2f}x)",
             "p99 at most 1.5x",
             ratio <= 1.5,
-            is_clocked=True,
+            is_tolerable=middle <= 2 * 1.5,  # a p99 of few requests is one moment of the machine
         ),
     ]
 
@@ -107,7 +108,7 @@ def measure_slow_readers(
 ) -> list[Row]:
     """Clients that ask for much and read nothing, beside others."""
     server = start("--kv-memory", "64MiB", "--stalled-timeout", str(stalled_seconds), "--max-running", "64")
-    num_equal, num_cut, seconds, grown = run(_stall(server, slow, neighbours, tokens, stalled_seconds))
+    num_equal, num_cut, seconds, grown = run(_stall(server, slow, neighbours, tokens))
     size = f"{slow} slow, {neighbours} others"
     return [
         Row("slow readers: others", size, f"{num_equal} equal to alone", "all", num_equal == neighbours),
@@ -131,9 +132,7 @@ def measure_slow_readers(
 SLOW_PROMPTS, SLOW_N = 3, 8
 
 
-async def _stall(
-    server: Server, slow: int, neighbours: int, tokens: int, stalled_seconds: float
-) -> tuple[int, int, float, float]:
+async def _stall(server: Server, slow: int, neighbours: int, tokens: int) -> tuple[int, int, float, float]:
     loop = asyncio.get_running_loop()
     gauges = await Gauges.open(server.port)
     bodies = [completion(n, tokens, stream=True) for n in range(neighbours)]
@@ -151,7 +150,7 @@ async def _stall(
     answers = await asyncio.gather(*(ask(server.port, COMPLETIONS, body) for body in bodies))
     num_equal = sum(answer.told == told for answer, told in zip(answers, alone, strict=True))
     grown = num_left = 0.0
-    while loop.time() - started < 2 * stalled_seconds + 30:
+    while loop.time() - started < HANG_SECONDS:
         now = await gauges.look()
         grown = max(grown, now("process_resident_memory_bytes") - memory)
         num_left = now("process_open_fds") - files

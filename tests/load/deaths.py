@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from load.figure import Row, Start, run
 from load.requests import completion
-from load.wire import COMPLETIONS, HANG_SECONDS, Connection, Told, ask
+from load.wire import COMPLETIONS, Connection, Told, ask
+from patience import HANG_SECONDS
 from server.process import Server, is_alive
 
 FLAGS = ("--kv-memory", "16MiB")
@@ -48,8 +49,9 @@ async def _replaced(server: Server, connections: Sequence[Connection], number: i
     assert old is not None
     os.kill(old, number)
     sent = time.perf_counter()
-    while server.engine_pid in (None, old):
-        await asyncio.sleep(0.002)
+    async with asyncio.timeout(HANG_SECONDS):
+        while server.engine_pid in (None, old):
+            await asyncio.sleep(0.002)
     await _until_told(connections, _num_events(connections) + 1)
     assert not is_alive(old)
     return time.perf_counter() - sent
@@ -69,7 +71,7 @@ def measure_stop(start: Start, *, streams: int, tokens: int) -> list[Row]:
             f"/livez 503 after {not_live:.1f} s",
             "5 s",
             not_live <= 5,
-            is_clocked=True,
+            is_tolerable=True,  # it was seen before the engine was replaced, or `_stop` would have raised
         ),
         Row(
             "SIGSTOP of the engine: replaced",
@@ -77,7 +79,7 @@ def measure_stop(start: Start, *, streams: int, tokens: int) -> list[Row]:
             f"after {replaced:.1f} s",
             "15 s",
             replaced <= 15,
-            is_clocked=True,
+            is_tolerable=True,
         ),
         equal,
     ]
@@ -91,11 +93,13 @@ async def _stop(server: Server, streams: int, tokens: int) -> tuple[int, float, 
     assert old is not None
     os.kill(old, signal.SIGSTOP)
     sent = time.perf_counter()
-    while (await ask(server.port, "/livez")).status == 200:
-        await asyncio.sleep(0.02)
-    not_live = time.perf_counter() - sent
-    while server.engine_pid == old or (await ask(server.port, "/readyz")).status != 200:
-        await asyncio.sleep(0.02)
+    async with asyncio.timeout(HANG_SECONDS):
+        while (await ask(server.port, "/livez")).status == 200:
+            assert server.engine_pid == old, "it was replaced before /livez said that it hangs"
+            await asyncio.sleep(0.02)
+        not_live = time.perf_counter() - sent
+        while server.engine_pid == old or (await ask(server.port, "/readyz")).status != 200:
+            await asyncio.sleep(0.02)
     replaced = time.perf_counter() - sent
     num_equal = await _num_equal(connections, plain)
     assert not is_alive(old)

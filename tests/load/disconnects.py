@@ -41,7 +41,9 @@ def measure(start: Start, *, rounds: int, clients: int) -> list[Row]:
         figure = f"median {1e3 * percentile(took, 50):.0f} ms, at most {1e3 * max(took):.0f} ms"
         target = f"one step + {1e3 * ALLOWED:.0f} ms: {1e3 * limit:.0f} ms"
         size = f"{len(took) * clients} disconnects"
-        rows.append(Row(f"clients leave: {name}", size, figure, target, max(took) <= limit, is_clocked=True))
+        # That it is free again at all was seen: `_leave` waits for it.
+        is_met = max(took) <= limit
+        rows.append(Row(f"clients leave: {name}", size, figure, target, is_met, is_tolerable=True))
     return rows
 
 

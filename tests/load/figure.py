@@ -47,7 +47,13 @@ class Row:
     figure: str
     target: str
     is_met: bool
-    is_clocked: bool = False  # other work on the machine makes it worse
+    # Of a figure that other work on the machine makes worse: whether it is within twice its target, or what
+    # it is about was seen otherwise. Tests look at this alone, so that no slow machine turns them red.
+    is_tolerable: bool | None = None
+
+    @property
+    def is_red(self) -> bool:
+        return not (self.is_met if self.is_tolerable is None else self.is_tolerable)
 
 
 def run(work: Coroutine[None, None, Result]) -> Result:

@@ -15,7 +15,6 @@ class Figure:
     name: str
     short: Measure
     full: Measure
-    is_timed: bool = False  # it asserts on a clock, and must run alone
 
 
 FIGURES = (
@@ -31,21 +30,18 @@ FIGURES = (
     ),
     Figure(
         "idle",
-        partial(connections.measure, idle=2000, active=32, requests=320, rounds=2),
+        partial(connections.measure, idle=2000, active=32, requests=160, rounds=2),
         partial(connections.measure, idle=2000, active=32, requests=640, rounds=6),
-        is_timed=True,
     ),
     Figure(
         "overload",
         partial(overload.measure, seconds=6, rounds=1, factor=10, tokens=100),
         partial(overload.measure, seconds=60, rounds=4, factor=10, tokens=100),
-        is_timed=True,
     ),
     Figure(
         "disconnects",
         partial(disconnects.measure, rounds=1, clients=5),
         partial(disconnects.measure, rounds=5, clients=5),
-        is_timed=True,
     ),
     Figure(
         "slow-readers",
@@ -61,7 +57,6 @@ FIGURES = (
         "stop",
         partial(deaths.measure_stop, streams=4, tokens=300),
         partial(deaths.measure_stop, streams=16, tokens=400),
-        is_timed=True,
     ),
     Figure(
         "sigterm",

@@ -34,10 +34,13 @@ def measure(start: Start, *, seconds: float, rounds: int, factor: float, tokens:
     seen = run(_measure(server, seconds / rounds, rounds, factor, tokens))
     size = f"{factor:g}x for {seconds:g} s, {len(seen.taken)} taken, {len(seen.refused)} refused"
     slowest = percentile([answer.seconds for answer in seen.refused], 99)
+    usual = percentile([answer.seconds for answer in seen.refused], 50)
+    served = percentile([answer.seconds for answer in seen.taken], 50)
     goodput = sum(seen.overloaded) / len(seen.overloaded) / (sum(seen.peak) / len(seen.peak))
     whole = sum(_is_whole(answer, tokens) for answer in seen.taken)
     lost = len(seen.taken) - whole + seen.lost
     says = sorted(int(answer.headers["retry-after-ms"]) / 1e3 for answer in seen.refused)
+    usually = percentile(says, 50)
     # Half of the queue has begun after so long: what Retry-After promises.
     truth = QUEUE / 2 / (sum(seen.overloaded) / len(seen.overloaded) / tokens)
     return [
@@ -51,10 +54,10 @@ def measure(start: Start, *, seconds: float, rounds: int, factor: float, tokens:
         Row(
             "overload: refusals",
             size,
-            f"p99 {1e3 * slowest:.1f} ms",
+            f"p99 {1e3 * slowest:.1f} ms; median {1e3 * usual:.1f} ms, of those taken {served:.1f} s",
             "p99 at most 50 ms",
             slowest <= 0.05,
-            is_clocked=True,
+            is_tolerable=usual <= served / 5,  # nobody waits in the queue to be refused
         ),
         Row(
             "overload: goodput",
@@ -62,7 +65,7 @@ def measure(start: Start, *, seconds: float, rounds: int, factor: float, tokens:
             f"{100 * goodput:.0f} % of peak",
             "at least 90 %",
             goodput >= 0.9,
-            is_clocked=True,
+            is_tolerable=goodput >= 0.9 / 2,
         ),
         Row("overload: taken", size, f"{lost} lost", "none", lost == 0),
         Row(
@@ -71,7 +74,7 @@ def measure(start: Start, *, seconds: float, rounds: int, factor: float, tokens:
             f"{says[0]:.1f} to {says[-1]:.1f} s; half of the queue takes {truth:.1f} s",
             "on every refusal, within 3x of that",
             truth / 3 <= says[0] and says[-1] <= max(1.0, truth * 3),
-            is_clocked=True,
+            is_tolerable=truth / 6 <= usually <= max(1.0, truth * 6),
         ),
     ]
 

@@ -6,10 +6,10 @@ from collections import Counter
 from load.figure import Row, Start, run
 from load.requests import completion
 from load.wire import COMPLETIONS, Connection, Lost, Told, ask
+from patience import HANG_SECONDS
 from server.process import Server, is_alive
 
 DISTINCT = 8
-EXIT_SECONDS = 20
 
 
 def measure(start: Start, *, times: int, streams: int, tokens: int) -> list[Row]:
@@ -21,7 +21,7 @@ def measure(start: Start, *, times: int, streams: int, tokens: int) -> list[Row]
         whole, answers = run(_end(server, streams, tokens))
         num_whole += whole
         others += answers
-        exits.append(server.process.wait(EXIT_SECONDS))
+        exits.append(server.process.wait(HANG_SECONDS))
         left += is_alive(engine) + len(list(server.temporary.iterdir()))
     size = f"{times} times under {streams} streams of {tokens} tokens"
     told = ", ".join(f"{count} {answer}" for answer, count in sorted(others.items()))
@@ -65,12 +65,14 @@ async def _told(connection: Connection) -> Told | None:
 
 
 async def _ask_until_the_end(server: Server) -> Counter[str]:
-    """Once the last stream is done the port is closed: from then on, connections are refused."""
+    """From the first refusal on, nobody is taken. Once the last stream is done the port is closed: from then
+    on, connections are refused."""
     answers = Counter[str]()
-    await asyncio.sleep(0.05)  # the signal is on its way
     while server.process.poll() is None:
         try:
             answer = await ask(server.port, COMPLETIONS, completion(0, 1))
+            if answer.status == 200 and not answers:
+                continue  # the signal is on its way
             answers[str(answer.status) if "retry-after" in answer.headers else "without Retry-After"] += 1
         except OSError:
             answers["refused"] += 1

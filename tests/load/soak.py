@@ -13,6 +13,7 @@ from server.process import Server
 CLIENTS = 16
 TOKENS = 4
 KIB = 1024
+LOOKS = 300  # a tenth of a second apart
 
 
 @dataclass(frozen=True)
@@ -53,12 +54,24 @@ def measure(start: Start, *, warm_up: int, requests: int, parts: int, texts: int
 async def _soak(server: Server, warm_up: int, in_part: int, parts: int, texts: int) -> list[Held]:
     """What is held before, between and after the parts."""
     await _send(server, range(warm_up), texts)
+    await asyncio.sleep(0.2)  # the last ones are leaving
     held = [await _held(server)]
     for part in range(parts):
         first = warm_up + part * in_part
         await _send(server, range(first, first + in_part), texts)
-        held.append(await _held(server))
+        held.append(await _settled(server, held[0]))
     return held
+
+
+async def _settled(server: Server, before: Held) -> Held:
+    """With as much as before, which may take a moment; a leak has more for as long as we look."""
+    now = await _held(server)
+    for _ in range(LOOKS):
+        if now.files <= before.files and now.threads <= before.threads and now.tasks <= before.tasks:
+            break
+        await asyncio.sleep(0.1)
+        now = await _held(server)
+    return now
 
 
 async def _send(server: Server, numbers: range, texts: int) -> None:
@@ -96,7 +109,6 @@ async def _one(server: Server, number: int, texts: int) -> None:
 async def _held(server: Server) -> Held:
     gauges = await Gauges.open(server.port)
     await gauges.until(lambda v: v("num_requests_running") + v("num_requests_waiting") == 0)
-    await asyncio.sleep(0.2)  # the last ones are leaving
     now = await gauges.look()
     gauges.close()
     engine = server.engine_pid

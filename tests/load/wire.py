@@ -14,8 +14,9 @@ from typing import Any
 
 import httptools
 
+from patience import HANG_SECONDS
+
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
-HANG_SECONDS = 120.0  # nothing here takes that long
 
 
 class Lost(ConnectionError):

@@ -11,9 +11,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from patience import HANG_SECONDS
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
-HANG_GUARD = 40_000  # milliseconds; what is waited for comes within one second
 SERIOUS = ("serious", "critical")
 
 # Told by the browser itself: what the policy has stopped.
@@ -76,7 +77,7 @@ def opened(browser: Any, url: str, *, key: str | None, **context: Any) -> Iterat
     """A page in a fresh browser context, checked in the end. A test may set `page.expected_status`."""
     options = {"viewport": {"width": 1280, "height": 800}, "reduced_motion": "reduce"} | context
     made = browser.new_context(permissions=["clipboard-read", "clipboard-write"], **options)
-    made.set_default_timeout(HANG_GUARD)
+    made.set_default_timeout(1000 * HANG_SECONDS)
     try:
         made.add_init_script(REPORT_VIOLATIONS)
         if key is not None:

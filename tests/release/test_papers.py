@@ -14,6 +14,7 @@ import yaml
 from click.testing import CliRunner
 
 import octavo
+from patience import HANG_SECONDS
 
 ROOT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -102,7 +103,7 @@ def test_the_bill_of_materials(tmp_path: Path) -> None:
     python = Path(os.environ["OCTAVO_TEST_PYTHON"])
     file = tmp_path / "octavo.cdx.json"
     command = [sys.executable, str(ROOT / "tools/sbom.py"), str(python.parent.parent), str(file)]
-    subprocess.run(command, check=True, timeout=240)
+    subprocess.run(command, check=True, timeout=HANG_SECONDS)
     bill = json.loads(file.read_text())
     component = bill["metadata"]["component"]
     assert (component["name"], component["version"]) == ("octavo", octavo.__version__)

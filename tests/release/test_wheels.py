@@ -11,6 +11,7 @@ import check_wheels
 import pytest
 
 from octavo import LLM, SamplingParams
+from patience import HANG_SECONDS
 
 ROOT = Path(__file__).parents[2]
 WITHOUT_LIBRARY = {name: value for name, value in os.environ.items() if name != "OCTAVO_KERNEL_LIBRARY"}
@@ -36,7 +37,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
         str(folder),
         ".",
     ]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=300, stdout=subprocess.DEVNULL)
+    subprocess.run(command, cwd=ROOT, check=True, timeout=HANG_SECONDS, stdout=subprocess.DEVNULL)
     return folder
 
 

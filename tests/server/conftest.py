@@ -10,11 +10,9 @@ import pytest
 
 from octavo.checkpoint import open_checkpoint
 from octavo.server.state import ServedModel
+from patience import HANG_SECONDS
 from server.null_bench import on_null_engine
 from server.process import Server
-
-INSTALL_SECONDS = 60
-
 
 StartServer = Callable[..., Server]
 
@@ -80,7 +78,7 @@ def node_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     packages = ["openai", "ai", "@ai-sdk/openai-compatible"]
     command = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(folder), *packages]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         pytest.skip("npm did not install the packages in time")
     if done.returncode != 0:

@@ -4,6 +4,8 @@ import asyncio
 import json
 from typing import Any
 
+from patience import HANG_SECONDS
+
 
 class Exchange:
     """One request to the application, by hand: the client can go away whenever it likes."""
@@ -50,7 +52,7 @@ class Exchange:
         self._gone.set()
 
     async def done(self) -> "Exchange":
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(HANG_SECONDS):
             await self.task
         return self
 

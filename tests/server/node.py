@@ -7,6 +7,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from patience import HANG_SECONDS
+
 
 def run_node(program: str, folder: Path, url: str, told: Any = None) -> Any:
     """What a program of this folder prints, as JSON. `folder` is where it finds its packages."""
@@ -16,7 +18,7 @@ def run_node(program: str, folder: Path, url: str, told: Any = None) -> Any:
         input=json.dumps(told),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG_SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -13,6 +13,7 @@ from octavo.link.folder import EngineSettings
 from octavo.server.app import build_app
 from octavo.server.auth import Keys
 from octavo.server.state import ServedModel, ServerState
+from patience import HANG_SECONDS
 from server.exchange import Exchange
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -60,7 +61,7 @@ class Bench:
         return Scrape((await self.ask("/metrics", None).done()).content.decode())
 
     async def until(self, condition: Callable[[], Any]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG_SECONDS):
             while not condition():
                 await asyncio.sleep(0.002)
 

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import openai
 
-START_SECONDS = 60
+from patience import HANG_SECONDS
 
 
 class Server:
@@ -52,7 +52,7 @@ class Server:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def wait_for_log(self, pattern: str, seconds: float = START_SECONDS) -> re.Match[str]:
+    def wait_for_log(self, pattern: str, seconds: float = HANG_SECONDS) -> re.Match[str]:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if found := re.search(pattern, self.log):
@@ -67,10 +67,10 @@ class Server:
         return self
 
     def post(self, path: str, body: Any, **keywords: Any) -> httpx.Response:
-        return httpx.post(self.url + path, json=body, timeout=60, **keywords)
+        return httpx.post(self.url + path, json=body, timeout=HANG_SECONDS, **keywords)
 
     def get(self, path: str, **keywords: Any) -> httpx.Response:
-        return httpx.get(self.url + path, timeout=60, **keywords)
+        return httpx.get(self.url + path, timeout=HANG_SECONDS, **keywords)
 
     def client(self, **keywords: Any) -> openai.OpenAI:
         return openai.OpenAI(base_url=f"{self.url}/v1", **{"api_key": "none", "max_retries": 0} | keywords)
@@ -89,7 +89,7 @@ class Server:
             time.sleep(0.05)
             self.process.send_signal(signal.SIGTERM)  # twice: at once
         try:
-            self.process.wait(20)
+            self.process.wait(HANG_SECONDS)
             shutil.rmtree(self.temporary)
         except subprocess.TimeoutExpired:
             self.process.kill()

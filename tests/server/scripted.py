@@ -22,6 +22,7 @@ from octavo.server.state import ServedModel, ServerState
 from octavo.text.chat_template import ChatTemplate
 from octavo.text.huggingface import text_assets_from_directory
 from octavo.text.tokenizer import Tokenizer
+from patience import HANG_SECONDS
 
 FACTS = engine_facts(vocab_size=1 << 20, system_fingerprint="scripted")
 
@@ -122,5 +123,5 @@ def scripted_server(path: Path) -> Iterator[ScriptedServer]:
         yield ScriptedServer(service, server.servers[0].sockets[0].getsockname()[1])
     finally:
         server.should_exit = True
-        thread.join(10)
+        thread.join(HANG_SECONDS)
         state.close()

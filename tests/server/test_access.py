@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
+from patience import HANG_SECONDS
 from server.hostile import CHAT, COMPLETIONS, GOOD, check_answer
 from server.null_bench import Bench
 from server.process import Server
@@ -62,7 +63,7 @@ def test_no_endpoint_but_the_probes_answers_without_a_key(keyed: Any) -> None:
     found = routes(keyed)
     assert len(found) > 12
     origin = {"origin": "https://page.example", "content-type": "application/json"}
-    plain = HTTPConnection("127.0.0.1", keyed.port, timeout=30)  # which sends what it is told
+    plain = HTTPConnection("127.0.0.1", keyed.port, timeout=HANG_SECONDS)  # which sends what it is told
     for (method, path), key in itertools.product(found, WRONG_KEYS):
         plain.request(method, path, headers=origin if key is None else {**origin, "authorization": key})
         refused = plain.getresponse()
@@ -73,7 +74,7 @@ def test_no_endpoint_but_the_probes_answers_without_a_key(keyed: Any) -> None:
             assert json.loads(content)["error"]["code"] == "invalid_api_key"
             assert refused.getheader("www-authenticate") == "Bearer"
         assert not [name for name, _ in refused.getheaders() if name.startswith("access-control")]
-    with httpx.Client(base_url=keyed.url, timeout=30) as client:
+    with httpx.Client(base_url=keyed.url, timeout=HANG_SECONDS) as client:
         for method, path in found:
             good = client.request(method, path, headers=origin | as_user("a"), json=GOOD.get(path))
             assert good.status_code == 200, (method, path)
@@ -85,7 +86,7 @@ def test_no_endpoint_but_the_probes_answers_without_a_key(keyed: Any) -> None:
 
 
 def test_a_key_of_a_megabyte_is_too_large_a_header(keyed: Any) -> None:
-    with socket.create_connection(("127.0.0.1", keyed.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", keyed.port), timeout=HANG_SECONDS) as connection:
         received = b""
         try:
             connection.sendall(b"GET /v1/models HTTP/1.1\r\nAuthorization: Bearer " + b"x" * (1 << 20))
@@ -122,7 +123,7 @@ def test_the_time_to_an_answer_does_not_tell_what_another_key_has_asked(keyed: A
     That the same measurement sees what bob himself has asked shows that it could have seen alice's.
     """
 
-    client = httpx.Client(base_url=keyed.url, timeout=60)  # one connection: less noise
+    client = httpx.Client(base_url=keyed.url, timeout=HANG_SECONDS)  # one connection: less noise
 
     def seconds(prompt: str, user: str) -> float:
         body = {"prompt": prompt, "max_tokens": 1, "temperature": 0}
@@ -197,7 +198,7 @@ def test_the_server_connects_to_nobody_and_listens_on_one_port(start: Any, tmp_p
 
 
 def server_asked(server: Any, method: str, path: str) -> httpx.Response:
-    return httpx.request(method, server.url + path, json=GOOD.get(path), timeout=60)
+    return httpx.request(method, server.url + path, json=GOOD.get(path), timeout=HANG_SECONDS)
 
 
 def listening_ports(pids: set[int]) -> set[int]:
@@ -275,7 +276,7 @@ def test_what_is_never_the_same_leaves_no_memory_behind(start: Any) -> None:
     server = start("--served-model-name", "tiny").wait_until_ready()
 
     def ask(numbers: range) -> int:
-        with httpx.Client(base_url=server.url, timeout=60) as client:
+        with httpx.Client(base_url=server.url, timeout=HANG_SECONDS) as client:
             for number in numbers:
                 for path, body in never_the_same(number):
                     headers = dict.fromkeys(("traceparent", "x-request-id", "user-agent"), f"{number}")

@@ -20,6 +20,7 @@ from octavo.server import sse
 from octavo.server.app import build_app
 from octavo.server.auth import Keys
 from octavo.server.state import ServedModel, ServerState
+from patience import HANG_SECONDS
 from server.bench_reader import BenchReader
 from server.exchange import Exchange
 
@@ -93,7 +94,7 @@ class Bench:
         return Exchange(self.app, path, body, headers)
 
     async def until(self, condition: Callable[[], Any]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(HANG_SECONDS):
             while not condition():
                 await asyncio.sleep(0.001)
 

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from patience import HANG_SECONDS
 from server.bench_reader import BenchReader
 
 pytestmark = pytest.mark.xdist_group("server")
@@ -75,7 +76,9 @@ def test_as_vllm_bench_asks(server: Any) -> None:
     ):
         reader = BenchReader()
         headers = {"x-request-id": "bench-0"}
-        with httpx.stream("POST", server.url + path, json=asked | body, headers=headers) as response:
+        with httpx.stream(
+            "POST", server.url + path, json=asked | body, headers=headers, timeout=HANG_SECONDS
+        ) as response:
             assert response.status_code == 200
             for piece in response.iter_raw():
                 reader.read(piece)

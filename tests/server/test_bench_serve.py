@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from octavo.bench.serve import WORKLOADS, Closed, Fixed, LoadReport, PromptStyle, find_target, run_load
+from patience import HANG_SECONDS
 
 pytestmark = pytest.mark.xdist_group("server")
 
 
 def octavo(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "octavo.cli.main", "bench", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
 
 
 def test_a_load_from_the_command_line(server: Any, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import openai
 import pytest
 
 from grammar.hostile import HOSTILE
+from patience import HANG_SECONDS
 
 pytestmark = pytest.mark.xdist_group("server")
 
@@ -162,7 +163,7 @@ def test_what_only_completions_can_get_wrong(server: Any, fields: dict[str, Any]
 )
 def test_bodies_that_are_no_request(server: Any, path: str, body: bytes) -> None:
     headers = {"content-type": "application/json"}
-    check(httpx.post(server.url + path, content=body, headers=headers), 400)
+    check(httpx.post(server.url + path, content=body, headers=headers, timeout=HANG_SECONDS), 400)
 
 
 def test_context_overflow_is_told_as_clients_look_for_it(server: Any) -> None:
@@ -177,9 +178,14 @@ def test_other_answers(server: Any) -> None:
     check(server.get("/v1/models/gpt-9"), 404, "model", "model_not_found")
     check(server.get("/v1/nothing"), 404)
     check(server.get(CHAT), 405)
-    check(httpx.post(server.url + CHAT, content=b"{}", headers={"content-type": "text/plain"}), 415)
+    check(
+        httpx.post(
+            server.url + CHAT, content=b"{}", headers={"content-type": "text/plain"}, timeout=HANG_SECONDS
+        ),
+        415,
+    )
     compressed = {"content-type": "application/json", "content-encoding": "gzip"}
-    check(httpx.post(server.url + CHAT, content=b"\x1f\x8b", headers=compressed), 415)
+    check(httpx.post(server.url + CHAT, content=b"\x1f\x8b", headers=compressed, timeout=HANG_SECONDS), 415)
     check(server.post("/tokenize", {"prompt": "a", "messages": HELLO}), 400, "prompt")
     check(server.post("/detokenize", {"tokens": [260]}), 400, "tokens")
 
@@ -193,12 +199,15 @@ def test_a_large_body_is_refused_before_it_is_read(server: Any) -> None:
 
     headers = {"content-type": "application/json"}
     with contextlib.suppress(httpx.TransportError):  # cut while it was still sending, which is as good
-        check(httpx.post(server.url + COMPLETIONS, content=endless(), headers=headers), 413)
+        check(
+            httpx.post(server.url + COMPLETIONS, content=endless(), headers=headers, timeout=HANG_SECONDS),
+            413,
+        )
     assert server.get("/livez").status_code == 200
 
 
 def test_giant_headers_are_cut_early(server: Any) -> None:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=HANG_SECONDS) as connection:
         sent = 0
         received = b""
         try:
@@ -209,7 +218,7 @@ def test_giant_headers_are_cut_early(server: Any) -> None:
         except OSError:
             pass
     assert sent < 10 << 20 or b"431" in received
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=HANG_SECONDS) as connection:
         connection.sendall(b"GET /v1/models HTTP/1.1\r\nX-Large: " + b"x" * (70 << 10))
         received = b"".join(iter(lambda: connection.recv(65536), b""))
     assert received.startswith(b"HTTP/1.1 431")
@@ -219,7 +228,7 @@ def test_giant_headers_are_cut_early(server: Any) -> None:
 
 def test_what_is_no_http_gets_an_answer_all_the_same(server: Any) -> None:
     for sent in (b"\x16\x03\x01\x02\x00\x01\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n"):
-        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=HANG_SECONDS) as connection:
             connection.sendall(sent)
             received = b"".join(iter(lambda c=connection: c.recv(65536), b""))
         assert received.startswith(b"HTTP/1.1 400"), sent

@@ -26,6 +26,7 @@ from hypothesis.strategies import SearchStrategy
 from schemathesis import Case, GenerationMode
 
 from octavo.server.openapi import describe
+from patience import HANG_SECONDS
 from server.hostile import (
     CHAT,
     COMPLETIONS,
@@ -293,7 +294,7 @@ def test_large_bodies_full_of_faults_cost_little(server: Any) -> None:
     slowest = 0.0
     for path, body in LARGE:
         started = time.monotonic()
-        answer = httpx.post(server.url + path, content=body, headers=headers, timeout=60)
+        answer = httpx.post(server.url + path, content=body, headers=headers, timeout=HANG_SECONDS)
         slowest = max(slowest, time.monotonic() - started)
         assert answer.status_code == 400, (answer.text[:200], body[:60])
         check_answer(answer.status_code, answer.content, body[:60])
@@ -303,13 +304,12 @@ def test_large_bodies_full_of_faults_cost_little(server: Any) -> None:
     )
     # It was 500 times a body, and those of earlier requests beside, until somebody collected garbage.
     assert grown < 64 * LARGEST / MEBIBYTE
-    assert slowest < 10, "a hang guard"
 
 
 def test_bad_bodies_over_a_socket(server: Any) -> None:
     """The same as above, through everything there is."""
     pid, mutator = server.engine_pid, Mutator(seed=1)
-    with httpx.Client(base_url=server.url, timeout=60) as client:
+    with httpx.Client(base_url=server.url, timeout=HANG_SECONDS) as client:
         for _ in range(NUM_OVER_SOCKETS):
             path, body = mutator.next()
             answer = client.post(path, content=body, headers={"content-type": "application/json"})

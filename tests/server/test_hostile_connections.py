@@ -18,6 +18,7 @@ from octavo.config import ServerOptions
 from octavo.server import http_protocol
 from octavo.server.errors import ApiError
 from octavo.server.hosts import Hosts
+from patience import HANG_SECONDS
 from server.hostile import CHAT, COMPLETIONS, LEAKS
 
 pytestmark = pytest.mark.xdist_group("server")
@@ -31,7 +32,7 @@ HEAD = re.compile(rb"HTTP/1\.1 (\d{3}) [^\n]*\r\n(.*?)\r\n\r\n", re.DOTALL)
 def statuses(port: int, sent: bytes, *, and_leave: bool = False) -> list[int]:
     """Of all answers to what is sent, until the server closes or has nothing more to say."""
     received = b""
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=HANG_SECONDS) as connection:
         with contextlib.suppress(OSError):  # it may have cut us off, with an answer before
             connection.sendall(sent)
             if and_leave:
@@ -154,7 +155,7 @@ def test_who_leaves_with_requests_in_line_is_not_waited_for(server: Any) -> None
 
 def test_nonsense_behind_a_request_does_not_get_into_its_answer(server: Any) -> None:
     body = json.dumps({"prompt": "x", "max_tokens": 400, "ignore_eos": True, "stream": True}).encode()
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=HANG_SECONDS) as connection:
         connection.sendall(POST + length(body) + b"\r\n" + body)
         received = connection.recv(65536)
         connection.sendall(b"\x00nonsense\r\n\r\n")
@@ -173,14 +174,17 @@ def test_a_gigabyte_in_chunks_is_cut_early(server: Any, path: str, status: int) 
     chunk = b"10000\r\n" + b" " * 65536 + b"\r\n"
     sent = 0
     address = ("127.0.0.1", server.port)
-    with socket.create_connection(address, timeout=10) as connection, contextlib.suppress(OSError):
+    with socket.create_connection(address, timeout=HANG_SECONDS) as connection, contextlib.suppress(OSError):
         connection.sendall(head + CHUNKED + b"\r\n")
         while sent < 1 << 30:
             sent += connection.send(chunk[sent % len(chunk) :])
     assert sent < 64 << 20, "what the kernel holds, and a bit"
     assert server.get("/readyz").status_code == 200
     short = httpx.post(
-        server.url + path, content=iter([b"x" * 1000]), headers={"content-type": "application/json"}
+        server.url + path,
+        content=iter([b"x" * 1000]),
+        headers={"content-type": "application/json"},
+        timeout=HANG_SECONDS,
     )
     assert short.status_code == (400 if status == 413 else status)
 
@@ -222,17 +226,17 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 )
 def test_who_dawdles_is_cut_off(hasty: int, first: bytes, drip: bytes) -> None:
     """Nothing at all, a head byte by byte, a body that nobody waits for: `timeout_keep_alive` at the most."""
-    with socket.create_connection(("127.0.0.1", hasty), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", hasty), timeout=HANG_SECONDS) as connection:
         connection.sendall(first)
         started = time.monotonic()
         connection.settimeout(0.05)
         with contextlib.suppress(ConnectionError):
-            while time.monotonic() - started < 8:
+            while time.monotonic() - started < HANG_SECONDS:
                 connection.sendall(drip)
                 with contextlib.suppress(TimeoutError):
                     if not connection.recv(65536):
                         break
-    assert time.monotonic() - started < 8
+    assert time.monotonic() - started < HANG_SECONDS
 
 
 HERE = ("localhost", "LOCALHOST:8000", "127.0.0.1:1", "127.9.9.9", "[::1]:8000", "[::1]", "x.localhost.")

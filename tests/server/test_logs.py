@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from octavo.server.record import RequestRecord
+from patience import HANG_SECONDS
 from server.exchange import Exchange
 from server.null_bench import CHAT, COMPLETIONS, Bench
 
@@ -187,7 +188,7 @@ def test_a_server_with_every_line_for_machines_a_collector_that_is_away_and_a_pr
     assert answer.status_code == 200
     assert "octavo:generation_tokens_total" in server.get("/metrics").text
     server.terminate()
-    assert server.process.wait(20) == 0
+    assert server.process.wait(HANG_SECONDS) == 0
     lines = [json.loads(line) for line in server.log.splitlines()]
     (told,) = [line for line in lines if line.get("route") == COMPLETIONS]
     assert told["request_id"] == answer.headers["x-request-id"]

@@ -18,11 +18,11 @@ from octavo.server.app import build_app
 from octavo.server.auth import Keys
 from octavo.server.page import FOLDER, INDEX, POLICY, read_page
 from octavo.server.state import ServedModel, ServerState
+from patience import HANG_SECONDS
 from server.exchange import Exchange
 from server.scripted import ScriptedService
 
 WEB = Path(__file__).parents[2] / "web"
-NPM_SECONDS = 120
 MOST_BYTES = 400_000  # of all files together; a third of it on the wire, where somebody compresses
 
 STRANGE = (
@@ -96,7 +96,7 @@ def test_no_page_is_no_page(tiny_model: ServedModel) -> None:
 
 @pytest.mark.xdist_group("server")
 def test_only_its_files_are_files(server: Any) -> None:
-    connection = HTTPConnection("127.0.0.1", server.port, timeout=30)  # which sends a path as it is
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=HANG_SECONDS)  # which sends a path as it is
     for path in STRANGE:
         connection.request("GET", path)
         answer = connection.getresponse()
@@ -137,7 +137,7 @@ def test_the_page_is_what_its_sources_say(tmp_path: Path) -> None:
 
 def npm(*arguments: str) -> None:
     done = subprocess.run(
-        ["npm", *arguments], cwd=WEB, capture_output=True, text=True, timeout=NPM_SECONDS, check=False
+        ["npm", *arguments], cwd=WEB, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
     )
     if done.returncode != 0 and arguments == ("ci",):
         pytest.skip(f"npm cannot install the packages of web/: {done.stderr.strip()[-200:]}")

@@ -10,6 +10,8 @@ from typing import Any
 import openai
 import pytest
 
+from patience import HANG_SECONDS
+
 pytestmark = pytest.mark.xdist_group("server")
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
@@ -132,7 +134,7 @@ def test_a_client_that_gives_up_is_not_worked_for(server: Any) -> None:
     client = server.client(timeout=0.05)
     with pytest.raises(openai.APITimeoutError):
         client.completions.create(**LONG)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + HANG_SECONDS
     while time.monotonic() < deadline:
         if re.search(r"^octavo:num_requests_running\S* 0", server.get("/metrics").text, re.M):
             return
@@ -161,7 +163,7 @@ def test_a_client_that_retries_gets_through_a_full_queue(start: Any) -> None:
 
     def ask() -> None:
         impatient = server.client()
-        all_there.wait(60)
+        all_there.wait(HANG_SECONDS)
         try:
             impatient.completions.create(**asked)
         except openai.RateLimitError as error:
@@ -172,7 +174,7 @@ def test_a_client_that_retries_gets_through_a_full_queue(start: Any) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=120)
+        thread.join(timeout=HANG_SECONDS)
     assert finishes == ["length"] * 6
     assert refusals
     for error in refusals:

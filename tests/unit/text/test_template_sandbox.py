@@ -101,13 +101,12 @@ def test_there_is_no_way_out(source: str) -> None:
         render(source)
 
 
-@pytest.mark.timing
 @pytest.mark.parametrize("name", BLOWUPS)
 def test_a_blow_up_is_stopped_in_time(name: str) -> None:
-    start = time.monotonic()
+    start = time.process_time()  # which does not grow while others have the processor
     with pytest.raises(TemplateError):
         render(BLOWUPS[name])
-    assert time.monotonic() - start < 10 * MAX_SECONDS  # unstopped, they take minutes
+    assert time.process_time() - start < 20 * MAX_SECONDS  # unstopped, they take minutes
 
 
 @pytest.mark.parametrize("name", [name for name in BLOWUPS if "loop" not in name and "macro" not in name])

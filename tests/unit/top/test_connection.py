@@ -12,6 +12,7 @@ from octavo.errors import ConfigError
 from octavo.top import connection
 from octavo.top.connection import Address, Away, Connection, Refused
 from octavo.view import FactsEvent
+from patience import HANG_SECONDS
 from unit.top.seen import FACTS
 
 EVENT = b"data: " + msgspec.json.encode(FACTS) + b"\n\n"
@@ -63,7 +64,7 @@ def connected(url: str, key: str | None = None) -> Connection:
 def test_the_key_is_sent_and_events_come(scripted: Any) -> None:
     url, heard = scripted((200, "text/event-stream; charset=utf-8", b": ping\n\n" + EVENT + EVENT))
     opened = connected(url + "/v1", "k")
-    news = [opened.news.get(timeout=10) for _ in range(3)]
+    news = [opened.news.get(timeout=HANG_SECONDS) for _ in range(3)]
     opened.stop()
     assert news[:2] == [FACTS, FACTS]
     assert isinstance(news[2], Away)
@@ -74,7 +75,7 @@ def test_after_a_restart_it_is_there_again(scripted: Any) -> None:
     stream = (200, "text/event-stream", EVENT)
     url, _ = scripted(stream, (503, "application/json", b"{}"), (429, "application/json", b"{}"), stream)
     opened = connected(url)
-    news = [opened.news.get(timeout=10) for _ in range(5)]
+    news = [opened.news.get(timeout=HANG_SECONDS) for _ in range(5)]
     opened.stop()
     assert [type(one) for one in news] == [FactsEvent, Away, Away, Away, FactsEvent]
     assert "starting" in str(news[2])
@@ -94,7 +95,7 @@ def test_what_will_not_change_is_the_end(
     scripted: Any, status: int, content_type: str, key: str | None, words: str
 ) -> None:
     url, heard = scripted((status, content_type, b"<html>"))
-    refusal = connected(url, key).news.get(timeout=10)
+    refusal = connected(url, key).news.get(timeout=HANG_SECONDS)
     assert isinstance(refusal, Refused)
     assert words in str(refusal)
     assert len(heard) == 1
@@ -102,13 +103,13 @@ def test_what_will_not_change_is_the_end(
 
 def test_nobody_there_and_nonsense_are_tried_again(scripted: Any) -> None:
     opened = connected("127.0.0.1:1")
-    reason = opened.news.get(timeout=10)
+    reason = opened.news.get(timeout=HANG_SECONDS)
     opened.stop()
     assert isinstance(reason, Away)
     assert "octavo serve" in reason.reason
     url, heard = scripted((200, "text/event-stream", b'data: {"kind":"other"}\n\n'))
     opened = connected(url)
-    assert all("does not understand" in str(opened.news.get(timeout=10)) for _ in range(2))
+    assert all("does not understand" in str(opened.news.get(timeout=HANG_SECONDS)) for _ in range(2))
     opened.stop()
     assert len(heard) >= 2
 
