@@ -1,7 +1,9 @@
 # `make check` is every check there is; `.ci/run` installs what it needs and runs the same.
 PYTHON ?= python
+# More than cores: many tests wait for a process to start or for a server to notice something.
+TEST_WORKERS ?= 3
 
-.PHONY: check static format lint types layers sizes test sanitize test-fast docs reference wheels lock
+.PHONY: check static format lint types layers sizes test sanitize figures test-fast docs reference wheels lock
 
 check: static test sanitize
 
@@ -25,12 +27,9 @@ layers:
 sizes:
 	$(PYTHON) tools/size_ratchet.py
 
-# Tests that assert on a clock run alone, after the others and without coverage, so that nothing slows them. Each may
-# try again twice: a neighbour on the machine makes a figure worse, never better, while what is slow is slow each time.
-# No other test may.
+# No test asserts on a clock, so they may share the cores with each other and with anything else.
 test:
-	$(PYTHON) -m pytest -n 2 --dist loadgroup -m "not timing" --cov --cov-report=term
-	$(PYTHON) -m pytest -m timing -s --reruns 2
+	$(PYTHON) -m pytest -n $(TEST_WORKERS) --dist loadgroup --cov --cov-report=term
 
 sanitize:
 	PYTHON=$(PYTHON) tools/sanitize_kernels.sh
@@ -44,8 +43,16 @@ reference:
 	$(PYTHON) tools/reference.py
 	$(PYTHON) tools/diagrams.py
 
+# Everything in its full size, of which CI runs the short form: load and chaos over HTTP (docs/reliability.md), hostile
+# bodies, answers under 216 schemas, the whole product of the purity suite. Hours, on a machine that does nothing else.
+figures:
+	$(PYTHON) benchmarks/server_load.py
+	$(PYTHON) benchmarks/scheduler.py
+	OCTAVO_TEST_FULL=1 $(PYTHON) -m pytest tests/server/test_access.py tests/server/test_hostile_bodies.py \
+		tests/grammar/test_validity.py tests/parity/test_text_parity.py tests/purity/test_purity.py
+
 test-fast:
-	$(PYTHON) -m pytest -n 2 -q -m "not timing and not assets"
+	$(PYTHON) -m pytest -n $(TEST_WORKERS) -q -m "not assets"
 
 # Both wheels and the source archive, in dist/: docs/releasing.md.
 wheels:

@@ -2,17 +2,17 @@
 
 Here in short form. The whole, 2,000 answers of each real model:
 
-    OCTAVO_TEST_VALIDITY=full python -m pytest tests/grammar/test_validity.py -k real
+    OCTAVO_TEST_FULL=1 python -m pytest tests/grammar/test_validity.py -k real
 """
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import jsonschema
 import pytest
 
+from full_size import FULL
 from grammar.schemas import SCHEMAS, Case
 from octavo import LLM, GrammarKind, GrammarSpec, SamplingParams
 from octavo.errors import GrammarError
@@ -22,7 +22,6 @@ from octavo.grammar.matcher import GrammarMatcher
 from octavo.grammar.vocabulary import byte_vocabulary
 
 BYTES = byte_vocabulary()
-FULL = os.environ.get("OCTAVO_TEST_VALIDITY") == "full"
 
 
 def params(case: Case, seed: int, max_tokens: int) -> SamplingParams:

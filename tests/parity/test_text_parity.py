@@ -12,6 +12,7 @@ import pytest
 import tokenizers
 from tokenizers import pre_tokenizers
 
+from full_size import FULL
 from octavo.checkpoint.gguf_file import read_gguf
 from octavo.errors import TemplateError
 from octavo.text.chat_template import ChatTemplate
@@ -123,6 +124,7 @@ def test_gguf_gives_the_ids_of_the_original_tokenizer(
     assert_same_ids(ours, [original[i] if i in disputed else ids for i, ids in enumerate(from_gguf)])
 
 
+@pytest.mark.skipif(not FULL, reason="reads a file of 1.1 GB: make figures")
 def test_a_larger_qwen_gguf_gives_the_ids_of_the_original_tokenizer(assets: Assets) -> None:
     """Not compared with transformers' reading of the file, which takes long: the vocabulary is the same."""
     ours = gguf_tokenizer(assets(LARGER_QWEN_CODER)).encode_batch(corpus(), add_special_tokens=False)

@@ -4,16 +4,16 @@ The plain run: alone, in one piece, nothing cached, on one thread, every kernel 
 must equal it to the last bit. A mismatch names the first layer and position whose numbers differ.
 
 `ways.py` has what is done to the requests. Here every element of the law meets every model at least once, and
-most pairs of elements too. With OCTAVO_TEST_PURITY=full it is the whole product of ways, for every model,
+most pairs of elements too. With OCTAVO_TEST_FULL=1 it is the whole product of ways, for every model,
 dtype and instruction set; that takes hours.
 """
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from full_size import FULL
 from octavo.checkpoint import open_checkpoint
 from octavo.kernels.library import Isa, KernelLibrary, find_library
 from octavo.text.tokenizer import Tokenizer
@@ -37,7 +37,6 @@ from purity.workloads import TEXT, few_requests, real_requests, tiny_requests, t
 # What runs here, other tests cover.
 pytestmark = pytest.mark.usefixtures("untraced")
 
-FULL = os.environ.get("OCTAVO_TEST_PURITY") == "full"
 SHORT = 64  # tokens: what a step for every token is affordable for
 
 Record = Callable[[str, object], None]

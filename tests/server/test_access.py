@@ -18,12 +18,12 @@ from typing import Any
 import httpx
 import pytest
 
+from full_size import FULL
 from patience import HANG_SECONDS
 from server.hostile import CHAT, COMPLETIONS, GOOD, check_answer
 from server.null_bench import Bench
 from server.process import Server
 
-FULL = os.environ.get("OCTAVO_TEST_HOSTILE") == "full"
 NUM_TIMED = 400 if FULL else 0
 
 PROBES = {"/livez", "/readyz", "/healthz", "/health"}
@@ -115,8 +115,7 @@ def test_one_key_finds_nothing_that_another_has_cached(keyed: Any) -> None:
     assert cached(keyed, prompt, "b", cache_salt="\0") == 0
 
 
-@pytest.mark.timing
-@pytest.mark.skipif(not FULL, reason="takes minutes: OCTAVO_TEST_HOSTILE=full")
+@pytest.mark.skipif(not FULL, reason="takes minutes: make figures")
 def test_the_time_to_an_answer_does_not_tell_what_another_key_has_asked(keyed: Any) -> None:
     """AUC of telling prompts that alice has asked from others, by how long bob waits: 0.5 is blind.
 
@@ -270,7 +269,7 @@ def test_what_is_never_the_same_leaves_nothing_behind(run_null: Any) -> None:
     run_null(test, step_seconds=0)
 
 
-@pytest.mark.skipif(not FULL, reason="takes half an hour: OCTAVO_TEST_HOSTILE=full")
+@pytest.mark.skipif(not FULL, reason="takes half an hour: make figures")
 def test_what_is_never_the_same_leaves_no_memory_behind(start: Any) -> None:
     """The same over sockets, with headers too, and the engine's memory with the front end's."""
     server = start("--served-model-name", "tiny").wait_until_ready()

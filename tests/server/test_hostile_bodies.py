@@ -3,14 +3,13 @@
 Most go straight to the application, on the real service, scheduler and engine process, with a model that
 computes nothing; some hundreds go over a socket to `octavo serve` on the tiny model. schemathesis makes its
 requests from our own description of the API, at 10 to 300 ms for each, so that most are made by
-`hostile.Mutator`, which needs a tenth of one. `OCTAVO_TEST_HOSTILE=full pytest -k hostile tests/server` is
+`hostile.Mutator`, which needs a tenth of one. `OCTAVO_TEST_FULL=1 pytest -k hostile tests/server` is
 10,000 of schemathesis' and 220,000 of the others.
 """
 
 import asyncio
 import itertools
 import json
-import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -25,6 +24,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 from schemathesis import Case, GenerationMode
 
+from full_size import FULL
 from octavo.server.openapi import describe
 from patience import HANG_SECONDS
 from server.hostile import (
@@ -42,7 +42,6 @@ from server.hostile import (
 )
 from server.null_bench import Bench
 
-FULL = os.environ.get("OCTAVO_TEST_HOSTILE") == "full"
 NUM_MUTATED = 200_000 if FULL else 9_000
 NUM_OVER_SOCKETS = 20_000 if FULL else 300
 SCHEMATHESIS = {CHAT: 1_000 if FULL else 10, COMPLETIONS: 2_000 if FULL else 40}

@@ -1,6 +1,5 @@
 """Grammars made to harm: a verdict comes soon, and what is accepted cannot do much harm either."""
 
-import os
 import random
 
 import torch
@@ -12,6 +11,7 @@ from octavo.grammar.compiler import compile_grammar
 from octavo.grammar.matcher import GrammarMatcher
 from octavo.grammar.vocabulary import Vocabulary, byte_vocabulary
 from octavo.protocol import GrammarSpec
+from server.process import processor_seconds
 
 LONGEST = 2.0  # seconds of a processor to a verdict
 ANSWER = 200  # tokens
@@ -35,13 +35,6 @@ def test_every_verdict_takes_at_most_two_seconds_of_a_processor() -> None:
         checker.close()
     assert not late
     assert num_refused > len(HOSTILE) // 2
-
-
-def processor_seconds(pid: int) -> float:
-    """Of a process and of its children that have ended."""
-    with open(f"/proc/{pid}/stat") as file:
-        fields = file.read().rpartition(")")[2].split()
-    return sum(int(ticks) for ticks in fields[11:15]) / os.sysconf("SC_CLK_TCK")
 
 
 def random_answer(spec: GrammarSpec, vocabulary: Vocabulary, dice: random.Random) -> tuple[int, bool]:

@@ -1,0 +1,5 @@
+"""Whether tests run in their full size, which takes hours: `make figures` sets OCTAVO_TEST_FULL."""
+
+import os
+
+FULL = bool(os.environ.get("OCTAVO_TEST_FULL"))
