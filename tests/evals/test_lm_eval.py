@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from patience import HANG_SECONDS
-from server.conftest import Server
+from server.process import Server
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
@@ -107,8 +107,9 @@ def test_lm_eval_itself(assets: Callable[[str], Path]) -> None:
     python = os.environ.get("OCTAVO_EVAL_PYTHON")
     if not python:
         pytest.skip("OCTAVO_EVAL_PYTHON is not set: it names a Python with lm-eval")
-    tool = [sys.executable, ROOT / "tools" / "lm_eval_parity.py", assets(CHECKPOINT), "--python", python]
-    options = ["--reference", HERE / "reference.json", "--dtypes", "float32", "--limit", "8"]
+    script = str(ROOT / "tools" / "lm_eval_parity.py")
+    tool = [sys.executable, script, str(assets(CHECKPOINT)), "--python", python]
+    options = ["--reference", str(HERE / "reference.json"), "--dtypes", "float32", "--limit", "8"]
     done = subprocess.run(
         [*tool, *options], capture_output=True, text=True, timeout=HANG_SECONDS, check=False
     )

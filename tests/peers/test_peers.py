@@ -62,7 +62,10 @@ def test_figures_are_medians_and_ratios_are_taken_within_rounds() -> None:
     # Round 2 met a slow machine: both halved. The ratio of medians would say 200/150.
     results = results_of(case, {OURS: [200.0, 100.0, 220.0], THEIRS: [100.0, 50.0, 150.0], "slow": [1.0]})
     assert results.median(OURS, case, case.figure) == pytest.approx(200.0)
-    assert results.best_peer(case) == (THEIRS, pytest.approx(100.0))
+    best = results.best_peer(case)
+    assert best is not None
+    assert best[0] == THEIRS
+    assert best[1] == pytest.approx(100.0)
     assert results.advantage(case) == pytest.approx(2.0)
 
 

@@ -23,8 +23,10 @@ from octavo.plan import StepPlan
 from octavo.runner.batch_input import build_batch
 from octavo.runner.slots import Slots
 
-RECORDED = ("embedding", "linear", "logits", "add", "rms_norm", "add_rms_norm", "rope", "attention")
-RECORDED += ("swiglu", "geglu")
+RECORDED = (
+    *("embedding", "linear", "logits", "add", "rms_norm", "add_rms_norm", "rope", "attention"),
+    *("swiglu", "geglu"),
+)
 PARTS = {"rope": ("rope of the queries", "rope of the keys"), "add_rms_norm": ("stream", "norm")}
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
@@ -88,7 +90,8 @@ class AnnouncedLayer:
     def forward(self, *arguments: Any) -> torch.Tensor:
         self.ops.place = f"layer {self.index}"
         try:
-            return self.layer.forward(*arguments)
+            hidden: torch.Tensor = self.layer.forward(*arguments)
+            return hidden
         finally:
             self.ops.place = ""
 
@@ -103,7 +106,7 @@ class Replay:
             select_ops("cpu", DTYPES[steps.dtype], kernels=steps.kernels, threads=steps.threads)
         )
         self.model: Any
-        self.model, targets = build_model(config, self.ops)  # type: ignore[arg-type]
+        self.model, targets = build_model(config, self.ops)
         load_weights(checkpoint, targets, progress=False)
         self.ops.names = {
             _storage(target): name.removesuffix(".weight").split(".", 3)[-1]

@@ -243,8 +243,8 @@ def test_a_comment_costs_no_reader_the_event_behind_it(run: Any, monkeypatch: py
         bench.service.say("third", "stop")
         await asked.done()
         reader = BenchReader()
-        for piece in asked.writes:
-            reader.read(piece)
+        for written in asked.writes:
+            reader.read(written)
         assert reader.text == "first second third"
 
     run(test)
@@ -372,7 +372,7 @@ def test_each_identity_has_its_own_cache(run: Any, tmp_path: Path) -> None:
             header = (b"authorization", b"bearer " + key)
             asked = bench.ask({"prompt": "x", "cache_salt": salt}, COMPLETIONS, header)
             number = len(bench.service.submitted)
-            await bench.until(lambda number=number: len(bench.service.submitted) > number)
+            await bench.until(lambda number=number: len(bench.service.submitted) > number)  # type: ignore[misc]
             salts.append(bench.service.submitted[-1][0].messages[0].cache_salt)
             asked.disconnect()
             await asked.done()

@@ -7,6 +7,7 @@ from typing import Any
 
 import openai
 import pytest
+from openai.types.chat import ChatCompletionUserMessageParam
 
 from octavo.grammar.compiler import compile_grammar
 from octavo.grammar.specs import of_schema
@@ -30,7 +31,7 @@ PERSON = {
     "additionalProperties": False,
 }
 ADA, NOBODY = '{"name": "Ada", "age": 36}', '{"name": "Ada", "age": "old"}'
-QUESTION: dict[str, Any] = {"role": "user", "content": "Well?"}
+QUESTION: ChatCompletionUserMessageParam = {"role": "user", "content": "Well?"}
 
 
 def tool(name: str, **more: Any) -> dict[str, Any]:

@@ -14,9 +14,11 @@ from typing import Any
 import openai
 import pytest
 
+from data.json_types import JsonObject
 from octavo.server.schema import ChatRequest, CompletionRequest
 from server.fields import BASE, CASES, CHAT, COMPLETIONS, Answer, Case, Fields, streamed, whole
 from server.node import run_node
+from server.process import Server
 
 pytestmark = pytest.mark.xdist_group("server")
 
@@ -33,7 +35,7 @@ class Clients:
 
 
 @pytest.fixture(scope="module")
-def clients(server: Any) -> Iterator[Clients]:
+def clients(server: Server) -> Iterator[Clients]:
     with asyncio.Runner() as runner:
         made = Clients(server.client(), server.async_client(), runner)
         yield made
@@ -112,9 +114,10 @@ def test_no_field_is_forgotten(endpoint: str, schema: Any) -> None:
     assert all(f"def {name}(" in there for name in ELSEWHERE.values())
 
 
-def test_the_node_client_hears_the_same(clients: Clients, server: Any, node_folder: Path) -> None:
+def test_the_node_client_hears_the_same(clients: Clients, server: Server, node_folder: Path) -> None:
     """All cases in one program, each as one answer and as a stream."""
-    asked, expected = [], []
+    asked: list[JsonObject] = []
+    expected: list[Answer] = []
     for endpoint, cases in CASES.items():
         for case in cases:
             fields = change_of(case, ask(clients, endpoint, case.beside, stream=False, waits=True))

@@ -46,9 +46,13 @@ class Bench:
 
 
 @asynccontextmanager
-async def serving(silent_seconds: float = 60, **bounds: float) -> AsyncIterator[Bench]:
+async def serving(
+    silent_seconds: float = 60, *, most_connections: int = 10, stalled_seconds: float = 60
+) -> AsyncIterator[Bench]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        make = partial(BoundedHttpProtocol, **{"most_connections": 10, "stalled_seconds": 60} | bounds)
+        make = partial(
+            BoundedHttpProtocol, most_connections=most_connections, stalled_seconds=stalled_seconds
+        )
         config = uvicorn.Config(app, http=make, log_config=None, timeout_graceful_shutdown=0)  # type: ignore[arg-type]
         config.timeout_keep_alive = silent_seconds  # type: ignore[assignment]
         server = HttpServer(config)

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from server.process import Server
+
 HumanMessage = pytest.importorskip("langchain_core.messages").HumanMessage
 langchain_openai = pytest.importorskip("langchain_openai", reason="langchain-openai is not installed")
 
@@ -13,7 +15,7 @@ pytestmark = pytest.mark.xdist_group("server")
 
 
 @pytest.fixture
-def model(server: Any) -> Any:
+def model(server: Server) -> Any:
     def make(**keywords: Any) -> Any:
         return langchain_openai.ChatOpenAI(
             base_url=f"{server.url}/v1",

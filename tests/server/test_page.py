@@ -20,6 +20,7 @@ from octavo.server.page import FOLDER, INDEX, POLICY, read_page
 from octavo.server.state import ServedModel, ServerState
 from patience import HANG_SECONDS
 from server.exchange import Exchange
+from server.process import Server
 from server.scripted import ScriptedService
 
 WEB = Path(__file__).parents[2] / "web"
@@ -95,7 +96,7 @@ def test_no_page_is_no_page(tiny_model: ServedModel) -> None:
 
 
 @pytest.mark.xdist_group("server")
-def test_only_its_files_are_files(server: Any) -> None:
+def test_only_its_files_are_files(server: Server) -> None:
     connection = HTTPConnection("127.0.0.1", server.port, timeout=HANG_SECONDS)  # which sends a path as it is
     for path in STRANGE:
         connection.request("GET", path)

@@ -7,7 +7,9 @@ from typing import Any
 
 import openai
 import pytest
+from openai.types.chat import ChatCompletionChunk, ChatCompletionUserMessageParam
 
+from data.json_types import JsonObject
 from server.node import run_node
 from server.scripted import ScriptedServer, scripted_server
 
@@ -49,7 +51,7 @@ TWO_CALLS = {
     ),
     "tokenizer-gemma3": "```tool_code\nadd(1, 2)\nmultiply(a=3, b=4)\n```",
 }
-QUESTION: dict[str, Any] = {"role": "user", "content": "What is 2 + 3.5?"}
+QUESTION: ChatCompletionUserMessageParam = {"role": "user", "content": "What is 2 + 3.5?"}
 
 
 @pytest.fixture(scope="module")
@@ -134,16 +136,18 @@ def test_the_deltas_of_a_call(servers: Any) -> None:
     """First the name with an id, then arguments; the index ties them together."""
     server = servers("tokenizer-qwen2.5")
     server.says(TWO_CALLS["tokenizer-qwen2.5"])
-    stream = client_of(server).chat.completions.create(
+    stream: openai.Stream[ChatCompletionChunk] = client_of(server).chat.completions.create(
         model="scripted", messages=[QUESTION], tools=TOOLS, stream=True
     )
     deltas = [call for chunk in stream for call in chunk.choices[0].delta.tool_calls or []]
     assert [delta.index for delta in deltas] == sorted(delta.index for delta in deltas)
     for index, name in enumerate(("add", "multiply")):
         first, *rest = [delta for delta in deltas if delta.index == index]
+        assert first.function is not None
         assert (first.function.name, first.function.arguments, first.type) == (name, "", "function")
         assert first.id
-        assert all((delta.id, delta.type, delta.function.name) == (None, None, None) for delta in rest)
+        assert all((delta.id, delta.type) == (None, None) for delta in rest)
+        assert all(delta.function is not None and delta.function.name is None for delta in rest)
         assert len(rest) > 1, "arguments are not streamed"
 
 
@@ -173,25 +177,30 @@ def test_reasoning_is_apart(stream: bool, servers: Any) -> None:
     server = servers("tokenizer-qwen3")
     thought = "I could stop. </b> So: add."
     server.says(f"<think>\n{thought}\n</think>\n\n{ONE_CALL['tokenizer-qwen3']}")
-    fields = {"model": "scripted", "messages": [QUESTION], "tools": TOOLS, "stop": ["stop"]}
+    fields: JsonObject = {"model": "scripted", "messages": [QUESTION], "tools": TOOLS, "stop": ["stop"]}
     client = client_of(server)
     if stream:
         chunks = list(
             client.chat.completions.create(**fields, stream=True, stream_options={"include_usage": True})
         )
         deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
-        reasoning = "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas)
-        content = "".join(delta.content or "" for delta in deltas)
+        reasoning: str | None = "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas)
+        content: str | None = "".join(delta.content or "" for delta in deltas)
         usage = chunks[-1].usage
         finish = [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1]
     else:
         answer = client.chat.completions.create(**fields)
         message = answer.choices[0].message
-        assert message.reasoning == message.reasoning_content
-        reasoning, content = message.reasoning_content, message.content
+        more = message.model_extra
+        assert more is not None
+        assert more["reasoning"] == more["reasoning_content"]
+        reasoning, content = more["reasoning_content"], message.content
         usage, finish = answer.usage, answer.choices[0].finish_reason
     assert (reasoning, content, finish) == (thought, "Let me see.", "tool_calls")
+    assert usage is not None
+    assert usage.completion_tokens_details is not None
     num_reasoning = usage.completion_tokens_details.reasoning_tokens
+    assert num_reasoning is not None
     assert 8 < num_reasoning < usage.completion_tokens - 20
 
 

@@ -18,6 +18,7 @@ import pytest
 
 from octavo.cli.main import main
 from patience import HANG_SECONDS
+from server.process import Server, StartServer
 
 pytestmark = pytest.mark.xdist_group("server")
 
@@ -97,7 +98,7 @@ def terminal() -> Iterator[Any]:
         one.close()
 
 
-def test_it_shows_the_engine_resizes_and_leaves_the_terminal_as_it_was(server: Any, terminal: Any) -> None:
+def test_it_shows_the_engine_resizes_and_leaves_the_terminal_as_it_was(server: Server, terminal: Any) -> None:
     top = terminal(server.url)
     top.until(ENTER, b"tiny", b"KV pages", b"q quit", b"\033[32m")
     server.post("/v1/completions", {"prompt": "abc", "max_tokens": 30, "seed": 1, "ignore_eos": True})
@@ -114,7 +115,9 @@ def test_it_shows_the_engine_resizes_and_leaves_the_terminal_as_it_was(server: A
 
 
 @pytest.mark.parametrize(("end", "code"), [("keys", 130), (signal.SIGTERM, 130), (signal.SIGHUP, 130)])
-def test_however_it_ends_the_terminal_is_as_it_was(server: Any, terminal: Any, end: Any, code: int) -> None:
+def test_however_it_ends_the_terminal_is_as_it_was(
+    server: Server, terminal: Any, end: Any, code: int
+) -> None:
     top = terminal(server.url, NO_COLOR="1")
     top.until(ENTER, b"KV pages")
     os.killpg(top.process.pid, signal.SIGINT if end == "keys" else end)
@@ -123,7 +126,7 @@ def test_however_it_ends_the_terminal_is_as_it_was(server: Any, terminal: Any, e
     assert b"\033[32m" not in top.written, "no colours were wanted"
 
 
-def test_a_server_that_comes_later(start: Any, terminal: Any) -> None:
+def test_a_server_that_comes_later(start: StartServer, terminal: Any) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -138,7 +141,7 @@ def test_a_server_that_comes_later(start: Any, terminal: Any) -> None:
     assert top.is_as_before
 
 
-def test_once_is_for_scripts(server: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_once_is_for_scripts(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", server.url, "--once", "--interval", "0.1"]) == 0
     shown = capsys.readouterr().out
     for word in ("tiny", "serving", "tokens/s", "KV pages", "Steps", "Running", "Finished", "Prefix tree"):

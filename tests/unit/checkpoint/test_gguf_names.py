@@ -178,7 +178,7 @@ def test_a_llama_with_a_window_is_a_mistral(tmp_path: Path, write_tiny_gguf: Wri
 
 
 def test_gemma_layers_windows_and_ropes(tmp_path: Path, write_tiny_gguf: WriteGguf) -> None:
-    given = {"gemma3.attention.sliding_window": 8, "gemma3.attention.key_length": 16}
+    given: dict[str, object] = {"gemma3.attention.sliding_window": 8, "gemma3.attention.key_length": 16}
     config = config_of(tmp_path, write_tiny_gguf, "gemma3", layers=7, metadata=given)
     sliding = "sliding_attention"
     assert config["layer_types"] == [sliding] * 5 + ["full_attention", sliding]

@@ -159,7 +159,7 @@ def answers(outputs: dict[str, list[TokenOutput]]) -> dict[str, Any]:
 
 
 def open_core(checkpoint: Path) -> EngineCore:
-    options = EngineOptions(model=str(checkpoint), kv_memory="4MiB", page_size=32, max_step_tokens=64)
+    options = EngineOptions(model=str(checkpoint), kv_memory=4 << 20, page_size=32, max_step_tokens=64)
     return build_engine(open_checkpoint(str(checkpoint)), options, progress=False)[0]
 
 

@@ -51,7 +51,8 @@ def test_what_must_not_change_an_answer_does_not_change_it(
 ) -> None:
     with LLM(str(tiny_checkpoint), kv_memory="4MiB", threads=2) as llm:
         usual = llm.facts.system_fingerprint
-    with LLM(str(tiny_checkpoint), **({"kv_memory": "4MiB", "threads": 2} | options)) as llm:
+    changed: dict[str, Any] = {"kv_memory": "4MiB", "threads": 2} | options
+    with LLM(str(tiny_checkpoint), **changed) as llm:
         assert llm.facts.system_fingerprint == usual
 
 

@@ -14,7 +14,7 @@ from octavo.protocol import GrammarKind, GrammarSpec, SamplingParams
 class Letters:
     """A tokenizer of lower-case letters."""
 
-    eos_ids = (26, 27)
+    eos_ids: tuple[int, ...] = (26, 27)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return [ord(char) - ord("a") for char in text]

@@ -1,6 +1,7 @@
 """The collection of schemas: what we keep accepts its example, what we do not keep is refused by name."""
 
 import json
+from typing import Any
 
 import jsonschema
 import pytest
@@ -40,7 +41,7 @@ def test_the_collection_is_large_and_its_examples_conform() -> None:
 
 
 def test_every_schema_accepts_its_example(vocabulary: Vocabulary) -> None:
-    layouts = [{}, {"indent": 2}, {"separators": (",", ":")}]
+    layouts: list[dict[str, Any]] = [{}, {"indent": 2}, {"separators": (",", ":")}]
     refused = [
         case.name
         for case in SCHEMAS

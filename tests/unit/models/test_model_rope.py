@@ -45,8 +45,12 @@ def test_gemma_has_two() -> None:
     config = Gemma3TextConfig(num_hidden_layers=6, rope_parameters=parameters)
     sliding, full = (_read(config, "Gemma3ForCausalLM").layers[index].rope for index in (0, 5))
     theirs = Gemma3RotaryEmbedding(config)
-    assert torch.equal(inverse_frequencies(sliding, config.head_dim), theirs.sliding_attention_inv_freq)
-    assert torch.equal(inverse_frequencies(full, config.head_dim), theirs.full_attention_inv_freq)
+    assert torch.equal(
+        inverse_frequencies(sliding, config.head_dim), theirs.get_buffer("sliding_attention_inv_freq")
+    )
+    assert torch.equal(
+        inverse_frequencies(full, config.head_dim), theirs.get_buffer("full_attention_inv_freq")
+    )
 
 
 def test_factors_divide_each_frequency() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tokenizers import pre_tokenizers
 
+from data.json_types import JsonObject
 from octavo.text.assets import TextAssets
 from octavo.text.gguf_vocab import text_assets_from_gguf
 from octavo.text.tokenizer import Tokenizer
@@ -66,7 +67,13 @@ PIECES = {piece: -float(rank) for rank, piece in enumerate(["▁t", "he", "▁th
 
 
 def library_tokenizer(model: dict[str, Any], decoder: dict[str, Any] | None, **parts: Any) -> TextAssets:
-    empty = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None}
+    empty: JsonObject = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": None,
+    }
     whole = {
         **empty,
         "pre_tokenizer": None,
@@ -91,7 +98,12 @@ def wordpiece_assets() -> TextAssets:
 
 
 def metaspace_assets() -> TextAssets:
-    model = {"type": "BPE", "unk_token": None, "vocab": {t: i for i, t in enumerate(PIECES)}, "merges": []}
+    model: JsonObject = {
+        "type": "BPE",
+        "unk_token": None,
+        "vocab": {t: i for i, t in enumerate(PIECES)},
+        "merges": [],
+    }
     return library_tokenizer(
         model, {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
     )

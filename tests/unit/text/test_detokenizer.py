@@ -92,7 +92,7 @@ def test_a_token_costs_the_same_wherever_it_stands(byte_level_metadata: dict[str
     tokenizer = Tokenizer(text_assets_from_gguf(byte_level_metadata))
     looked_at: list[int] = []
     original = tokenizer.token_bytes
-    tokenizer.token_bytes = lambda i, first=False: looked_at.append(i) or original(i, first=first)  # type: ignore[method-assign,misc,assignment,func-returns-value]
+    tokenizer.token_bytes = lambda i, first=False: looked_at.append(i) or original(i, first=first)  # type: ignore[method-assign,misc,func-returns-value]
     detokenizer = IncrementalDetokenizer(tokenizer, prompt_ids=tokenizer.encode("hello " * 500))
     assert len(looked_at) <= 3
     looked_at.clear()

@@ -89,7 +89,7 @@ def test_flags_add_to_a_prompt_what_they_do_in_transformers(
 ) -> None:
     """Nothing, whatever they say: the post-processor decides."""
     flags = {"add_bos_token": add_bos, "add_eos_token": add_eos}
-    config = {
+    config: dict[str, bool | str | None] = {
         "bos_token": "<|start|>",
         "eos_token": "<|im_end|>",
         "tokenizer_class": "PreTrainedTokenizerFast",
