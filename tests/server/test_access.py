@@ -13,11 +13,11 @@ import time
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
+from data.json_types import Json
 from patience import HANG_SECONDS
 from server.hostile import CHAT, COMPLETIONS, GOOD, check_answer
 from server.null_bench import Bench, RunNull
@@ -34,7 +34,7 @@ WRONG_KEYS: tuple[bytes | None, ...] = (
 
 
 @pytest.fixture(scope="module")
-def keyed(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def keyed(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("keyed")
     (folder / "keys").write_text("alice key-a\nbob key-b\n")
     flags = ("--kv-memory", "4MiB", "--served-model-name", "tiny", "--api-key-file", str(folder / "keys"))
@@ -96,7 +96,7 @@ def test_a_key_of_a_megabyte_is_too_large_a_header(keyed: Server) -> None:
     assert not received or received.startswith(b"HTTP/1.1 431")
 
 
-def cached(server: Server, prompt: str, user: str, **fields: Any) -> int:
+def cached(server: Server, prompt: str, user: str, **fields: Json) -> int:
     body = {"prompt": prompt, "max_tokens": 1, "temperature": 0} | fields
     answer = server.post(COMPLETIONS, body, headers=as_user(user)).json()
     return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
@@ -224,7 +224,7 @@ def listening_ports(pids: set[int]) -> set[int]:
 STRANGE_USERS = 20_000 if FULL else 500
 
 
-def never_the_same(number: int) -> list[tuple[str, Any]]:
+def never_the_same(number: int) -> list[tuple[str, Json]]:
     word = f"{number}-" + "x" * 100
     return [
         (f"/{word}", None),

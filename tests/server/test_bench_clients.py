@@ -6,11 +6,11 @@ docs/evaluate.md has the commands.
 """
 
 import json
-from typing import Any
 
 import httpx
 import pytest
 
+from data.json_types import Json
 from patience import HANG_SECONDS
 from server.bench_reader import BenchReader
 from server.process import Server
@@ -21,7 +21,7 @@ USAGE = {"include_usage": True, "continuous_usage_stats": True}
 PROMPT = "a prompt of some length that somebody made up"
 
 
-def guidellm_stream(server: Server, path: str, body: Any) -> tuple[list[str], Any]:
+def guidellm_stream(server: Server, path: str, body: Json) -> tuple[list[str], Json]:
     """Line by line; an iteration is a line whose first choice has text. Ends at [DONE]."""
     texts, usage = [], None
     with httpx.stream("POST", server.url + path, json=body, timeout=60) as response:

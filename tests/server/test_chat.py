@@ -8,20 +8,26 @@ from typing import Any
 import msgspec
 import openai
 import pytest
+from openai.types.chat import ChatCompletionMessageParam
 
+from data.json_types import Json, JsonObject
 from octavo import LLM
 from server.process import Server, StartServer
 
 pytestmark = pytest.mark.xdist_group("server")
 
-HELLO: Any = [{"role": "user", "content": "hello"}]
-LOVES: Any = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Name a colour."}]
+HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hello"}]
+LOVES: list[ChatCompletionMessageParam] = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Name a colour."},
+]
 
 
-def chat(server: Server, **fields: Any) -> Any:
+def chat(server: Server, **fields: Json) -> Any:
+    """An answer, or a stream of chunks: with fields of ours, which the client's types do not know."""
     extra = fields.pop("extra", None)
-    fields = {"model": "tiny", "messages": HELLO, "seed": 7, "max_completion_tokens": 12} | fields
-    return server.client().chat.completions.create(**fields, extra_body=extra)
+    asked: JsonObject = {"model": "tiny", "messages": HELLO, "seed": 7, "max_completion_tokens": 12} | fields
+    return server.client().chat.completions.create(**asked, extra_body=extra)
 
 
 def text(answer: Any) -> str:
@@ -194,7 +200,7 @@ def test_messages_of_all_kinds(server: Server) -> None:
 def test_the_template_can_be_steered(server: Server) -> None:
     shown = {"octavo": {"prompt": True}}
 
-    def prompt(**extra: Any) -> str:
+    def prompt(**extra: Json) -> str:
         answer = chat(server, messages=[*HELLO, {"role": "assistant", "content": "So"}], extra=shown | extra)
         return str(answer.octavo["requests"][0]["prompt"])
 
@@ -230,7 +236,7 @@ def test_the_octavo_block_tells_every_chunk_of_the_prompt(start: StartServer) ->
     prompt = "a prompt of several chunks, each of which is told " * 6
     extra = {"octavo": True}
 
-    def explained(stream: bool, text: str) -> Any:
+    def explained(stream: bool, text: str) -> Json:
         answer = chat(server, messages=[{"role": "user", "content": text}], stream=stream, extra=extra)
         return (list(answer)[-1] if stream else answer).octavo["requests"][0]
 
@@ -282,13 +288,15 @@ def test_accepted_and_ignored(server: Server) -> None:
 
 
 @pytest.mark.assets
-def test_a_model_that_can_talk(smollm2: Any) -> None:
+def test_a_model_that_can_talk(smollm2: Server) -> None:
     client = smollm2.client()
-    messages: Any = [{"role": "user", "content": "What is the capital of France?"}]
+    messages: list[ChatCompletionMessageParam] = [
+        {"role": "user", "content": "What is the capital of France?"}
+    ]
     answer = client.chat.completions.create(
         model="smollm2", messages=messages, temperature=0, max_completion_tokens=24
     )
-    assert "Paris" in answer.choices[0].message.content
+    assert "Paris" in (answer.choices[0].message.content or "")
     assert answer.choices[0].finish_reason in ("stop", "length")
     with client.chat.completions.stream(
         model="smollm2", messages=messages, temperature=0, max_completion_tokens=24
@@ -300,7 +308,7 @@ def test_a_model_that_can_talk(smollm2: Any) -> None:
 
 
 @pytest.mark.assets
-def test_arguments_of_tool_calls_reach_the_template_as_objects(smollm2: Any) -> None:
+def test_arguments_of_tool_calls_reach_the_template_as_objects(smollm2: Server) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
     history = [
         {"role": "user", "content": "Call f."},

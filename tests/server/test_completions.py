@@ -1,16 +1,16 @@
 """Completions, asked with OpenAI's own client and as evaluation harnesses ask."""
 
 import math
-from typing import Any
 
 import pytest
 
+from data.json_types import Json
 from server.process import Server
 
 pytestmark = pytest.mark.xdist_group("server")
 
 
-def complete(server: Server, prompt: Any = "abc", **fields: Any) -> Any:
+def complete(server: Server, prompt: Json = "abc", **fields: Json) -> Json:
     extra = fields.pop("extra", None)
     fields = {"model": "tiny", "prompt": prompt, "seed": 7, "max_tokens": 8, "temperature": 0} | fields
     return server.client().completions.create(**fields, extra_body=extra)
@@ -116,7 +116,7 @@ def test_a_stream_is_the_answer_in_pieces(server: Server, logprobs: int | None) 
     fields = {"n": 2, "temperature": 1.0, "echo": True, "logprobs": logprobs}
     whole = complete(server, ["abc", "xyz"], **fields)
     texts: dict[int, str] = dict.fromkeys(range(4), "")
-    scores: dict[int, list[Any]] = {index: [] for index in range(4)}
+    scores: dict[int, list[Json]] = {index: [] for index in range(4)}
     finishes = []
     for chunk in complete(server, ["abc", "xyz"], stream=True, **fields):
         for choice in chunk.choices:

@@ -4,14 +4,15 @@ import contextlib
 import json
 import re
 import socket
+from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import httpx
 import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
+from data.json_types import JsonObject
 from grammar.hostile import HOSTILE
 from patience import HANG_SECONDS
 from server.process import Server
@@ -76,7 +77,7 @@ def check(answer: httpx.Response, status: int, param: str | None = None, code: s
         ({"stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
     ],
 )
-def test_a_wrong_value_is_named(server: Server, fields: dict[str, Any], param: str) -> None:
+def test_a_wrong_value_is_named(server: Server, fields: JsonObject, param: str) -> None:
     check(server.post(CHAT, {"messages": HELLO} | fields), 400, param)
     check(server.post(COMPLETIONS, {"prompt": "abc"} | fields), 400, param)
 
@@ -117,7 +118,7 @@ def test_a_wrong_value_is_named(server: Server, fields: dict[str, Any], param: s
         ),
     ],
 )
-def test_what_only_chat_can_get_wrong(server: Server, fields: dict[str, Any], param: str) -> None:
+def test_what_only_chat_can_get_wrong(server: Server, fields: JsonObject, param: str) -> None:
     check(server.post(CHAT, {"messages": HELLO} | fields), 400, param)
 
 
@@ -139,9 +140,7 @@ def test_what_only_chat_can_get_wrong(server: Server, fields: dict[str, Any], pa
         ({"prompt": ["a"] * 513}, None),
     ],
 )
-def test_what_only_completions_can_get_wrong(
-    server: Server, fields: dict[str, Any], param: str | None
-) -> None:
+def test_what_only_completions_can_get_wrong(server: Server, fields: JsonObject, param: str | None) -> None:
     check(server.post(COMPLETIONS, {"prompt": "abc"} | fields), 400, param)
 
 
@@ -198,7 +197,7 @@ def test_other_answers(server: Server) -> None:
 def test_a_large_body_is_refused_before_it_is_read(server: Server) -> None:
     check(server.post(COMPLETIONS, {"prompt": "x" * (5 << 20)}), 413, code="request_too_large")
 
-    def endless() -> Any:
+    def endless() -> Iterator[bytes]:
         for _ in range(1 << 10):
             yield b" " * (1 << 20)
 

@@ -25,6 +25,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 from schemathesis import Case, GenerationMode
 
+from data.json_types import Json, JsonObject
 from octavo.server.openapi import describe
 from patience import HANG_SECONDS
 from server.hostile import (
@@ -99,7 +100,7 @@ def test_bodies_with_anything_wrong_in_them(run_null: RunNull) -> None:
     run_null(test, **SMALL)
 
 
-def cases_of(description: dict[str, Any], mode: GenerationMode) -> Iterator[Generated]:
+def cases_of(description: JsonObject, mode: GenerationMode) -> Iterator[Generated]:
     """schemathesis' requests, good or bad in the eyes of the description."""
     for result in schemathesis.openapi.from_dict(description).get_all_operations():
         operation = result.ok()  # type: ignore[union-attr]
@@ -136,7 +137,7 @@ def request_of(case: Generated) -> Asked:
     return path, json.dumps(whole(case.body)).encode() if isinstance(case.body, dict | list | str) else b""
 
 
-def whole(value: Any) -> Any:
+def whole(value: Json) -> Json:
     """JSON Schema takes 1.0 for a whole number. We do not, and there is no client that writes it so."""
     if isinstance(value, dict):
         return {key: whole(item) for key, item in value.items()}
@@ -212,7 +213,7 @@ def test_requests_bring_variables_and_no_templates(server: Server) -> None:
         answer = server.post(CHAT, body | fields)
         assert answer.status_code == 200, answer.text
         assert answer.json()["octavo"]["requests"][0]["prompt"] == f"<|user|>{code}<|end|><|assistant|>"
-    deep: Any = code
+    deep: Json = code
     for _ in range(900):
         deep = [deep]
     refused = server.post(CHAT, body | {"chat_template_kwargs": {"a": deep}})
@@ -220,7 +221,7 @@ def test_requests_bring_variables_and_no_templates(server: Server) -> None:
     check_answer(refused.status_code, refused.content, "deep variables")
 
 
-CAPS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+CAPS: list[tuple[str, JsonObject, JsonObject]] = [
     (CHAT, {"n": 8}, {"n": 9}),
     (CHAT, {"stop": ["a"] * 16}, {"stop": ["a"] * 17}),
     (CHAT, {"stop": "é" * 128}, {"stop": "é" * 128 + "a"}),
@@ -237,7 +238,7 @@ CAPS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("path", "most", "more"), CAPS, ids=lambda value: str(value)[:30])
 def test_caps_are_where_they_are_said_to_be(
-    server: Server, path: str, most: dict[str, Any], more: dict[str, Any]
+    server: Server, path: str, most: JsonObject, more: JsonObject
 ) -> None:
     assert server.post(path, GOOD[path] | most).status_code == 200
     refused = server.post(path, GOOD[path] | more)

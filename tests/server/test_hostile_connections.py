@@ -8,11 +8,11 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import httpx
 import pytest
 import uvicorn
+from starlette.types import Receive, Scope, Send
 
 from octavo.config import ServerOptions
 from octavo.server import http_protocol
@@ -196,7 +196,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 0.2)
     monkeypatch.setattr(http_protocol, "LEFT_SECONDS", 0.2)
 
-    async def app(scope: Any, receive: Any, send: Any) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
         await send({"type": "http.response.body", "body": b"ok"})
 

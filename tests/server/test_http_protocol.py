@@ -5,10 +5,10 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
 
 import uvicorn
 import uvloop
+from starlette.types import Receive, Scope, Send
 
 from octavo.server.http_protocol import BoundedHttpProtocol
 from octavo.server.running import HttpServer
@@ -17,7 +17,7 @@ from patience import HANG_SECONDS
 LARGE = 8 << 20  # bytes: more than the kernel keeps for a client with a small buffer
 
 
-async def app(scope: Any, receive: Any, send: Any) -> None:
+async def app(scope: Scope, receive: Receive, send: Send) -> None:
     headers = [(b"content-length", str(LARGE).encode()), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": b"x" * LARGE})

@@ -3,7 +3,6 @@
 import json
 import logging
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +17,7 @@ SECRET = "the secret words"
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
-def lines_of(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+def lines_of(caplog: pytest.LogCaptureFixture) -> list[JsonObject]:
     return [
         record.fields  # type: ignore[attr-defined]
         for record in caplog.records
@@ -92,7 +91,7 @@ def test_an_error_has_its_ids(
     caplog.set_level(logging.INFO, "octavo")
 
     async def test(bench: Bench) -> None:
-        async def fail(*_: Any) -> None:
+        async def fail(*_: object) -> None:
             raise RuntimeError("inside")
 
         monkeypatch.setattr(bench.service, "submit", fail)
@@ -171,7 +170,7 @@ def test_a_span_goes_on_with_the_clients_trace(run_null: RunNull) -> None:
 
 def test_a_traced_request_that_ends_with_nobody_there_is_an_error() -> None:
     class Told:
-        def tell(self, name: str, **keywords: Any) -> None:
+        def tell(self, name: str, **keywords: object) -> None:
             self.name, self.keywords = name, keywords
 
         def close(self) -> None: ...

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -44,11 +43,11 @@ STRANGE = (
 )
 
 
-def page_answer(model: ServedModel, path: str, **options: Any) -> Exchange:
+def page_answer(model: ServedModel, path: str, **options: bool | str) -> Exchange:
     """Of an application with these options, to somebody without a key."""
 
     async def ask() -> Exchange:
-        server_options = ServerOptions(**options)
+        server_options = ServerOptions.model_validate(options)
         state = ServerState(server_options, model, ScriptedService(model.tokenizer))  # type: ignore[arg-type]
         try:
             app = build_app(state, Keys.from_options(server_options))

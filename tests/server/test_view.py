@@ -7,13 +7,14 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import httpx
 import msgspec
 import pytest
+from starlette.types import Message
 
+from data.json_types import Json
 from octavo.frontend.service import EngineService
 from octavo.observe.recent import RecentLatencies
 from octavo.server.feed import EARLY, MOST_WATCHERS, Told
@@ -28,7 +29,7 @@ from server.process import StartServer
 VIEW = "/octavo/view"
 
 
-def events(content: bytes) -> list[Any]:
+def events(content: bytes) -> list[Json]:
     whole = content.decode().split("\n\n")[:-1]
     told = [event.removeprefix("data: ") for event in whole if event.startswith("data: ")]
     for event in told:  # the structs describe all that is told, and nothing else
@@ -36,7 +37,7 @@ def events(content: bytes) -> list[Any]:
     return [json.loads(event) for event in told]
 
 
-def views(content: bytes) -> list[Any]:
+def views(content: bytes) -> list[Json]:
     return [event for event in events(content) if event["kind"] == "view"]
 
 
@@ -254,13 +255,14 @@ def test_a_watcher_that_does_not_read_waits_alone(run_null: RunNull) -> None:
         reads = asyncio.Event()
         bodies: list[bytes] = []
 
-        async def send(message: Any) -> None:
+        async def send(message: Message) -> None:
             if message.get("body"):
                 bodies.append(message["body"])
                 await reads.wait()
 
-        async def receive() -> Any:
+        async def receive() -> Message:
             await asyncio.Event().wait()
+            raise AssertionError("nobody sets it")
 
         stream = ViewStream(bench.state, bench.state.feed.open(0.1), 3)
         stuck = asyncio.create_task(stream({"type": "http"}, receive, send))
@@ -280,7 +282,7 @@ def test_a_watcher_that_does_not_read_waits_alone(run_null: RunNull) -> None:
     run_null(test)
 
 
-def stream(url: str, seen: list[Any], ended: threading.Event) -> None:
+def stream(url: str, seen: list[Json], ended: threading.Event) -> None:
     with httpx.stream("GET", f"{url}{VIEW}?interval=0.1", timeout=60) as answer:
         seen.extend(
             json.loads(line.removeprefix("data: "))
@@ -290,12 +292,15 @@ def stream(url: str, seen: list[Any], ended: threading.Event) -> None:
     ended.set()
 
 
+Watch = Callable[[str], tuple[list[Json], threading.Event]]
+
+
 @pytest.fixture
-def watching() -> Iterator[Any]:
+def watching() -> Iterator[Watch]:
     threads: list[threading.Thread] = []
 
-    def start(url: str) -> tuple[list[Any], threading.Event]:
-        seen: list[Any] = []
+    def start(url: str) -> tuple[list[Json], threading.Event]:
+        seen: list[Json] = []
         ended = threading.Event()
         threads.append(threading.Thread(target=stream, args=(url, seen, ended)))
         threads[-1].start()
@@ -308,7 +313,7 @@ def watching() -> Iterator[Any]:
 
 
 @pytest.mark.xdist_group("server")
-def test_answers_are_the_same_while_somebody_watches(start: StartServer, watching: Any) -> None:
+def test_answers_are_the_same_while_somebody_watches(start: StartServer, watching: Watch) -> None:
     """Tokens and logprobs, on a real engine; and a watcher does not keep a server from ending."""
     server = start("--grace", "0").wait_until_ready()
     bodies = [
@@ -323,7 +328,7 @@ def test_answers_are_the_same_while_somebody_watches(start: StartServer, watchin
         for number in range(1, 7)
     ]
 
-    def answers() -> list[Any]:
+    def answers() -> list[Json]:
         return [
             [
                 (choice["text"], choice["logprobs"])
