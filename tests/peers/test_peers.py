@@ -5,7 +5,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import psutil
 import pytest
@@ -191,7 +190,7 @@ class StepByStep:
         self.handles: list[SimpleNamespace] = []
         self.most_at_once = 0
 
-    def add_request(self, number: int, prompt: Any, config: Any) -> SimpleNamespace:
+    def add_request(self, number: int, prompt: object, config: SimpleNamespace) -> SimpleNamespace:
         handle = SimpleNamespace(unread=0, left=config.max_new_tokens)
         handle.can_read = lambda: handle.unread > 0
         handle.read = lambda: self._take(handle)
@@ -205,7 +204,7 @@ class StepByStep:
             handle.left -= 1
             handle.unread += 1
 
-    def _take(self, handle: SimpleNamespace) -> dict[int, Any]:
+    def _take(self, handle: SimpleNamespace) -> dict[int, SimpleNamespace]:
         taken, handle.unread = [0] * handle.unread, 0
         return {0: SimpleNamespace(generated_ids=taken)}
 
