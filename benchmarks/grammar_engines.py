@@ -29,10 +29,9 @@ import jsonschema
 import msgspec
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests/grammar"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from schemas import REFUSED, SCHEMAS, Case
-
+from grammar.schemas import REFUSED, SCHEMAS, Case
 from octavo.grammar.compiler import CompiledGrammar, compile_grammar
 from octavo.grammar.matcher import GrammarMatcher
 from octavo.grammar.vocabulary import vocabulary_of

@@ -4,10 +4,14 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from data.tiny_llama import write_tiny_llama
+
+if TYPE_CHECKING:  # it imports torch
+    from octavo import LLM
 
 # Before torch is imported: test processes beside each other, with a thread per core each, would crawl.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -56,7 +60,7 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def tiny_llm(tiny_checkpoint: Path) -> Iterator["LLM"]:  # noqa: F821
+def tiny_llm(tiny_checkpoint: Path) -> Iterator["LLM"]:
     from octavo import LLM
 
     with LLM(str(tiny_checkpoint), kv_memory="4MiB", page_size=8) as llm:

@@ -44,9 +44,15 @@ def run_against_solo(
         vocab = min(solo.facts.vocab_size, 256)
         prompts, params = mixed_requests(vocab, most_tokens)
         expected = [solo.generate([p], s)[0] for p, s in zip(prompts, params, strict=True)]
-    options = {"dtype": "float32", "kv_memory": pool, "page_size": PAGE, "max_step_tokens": 48}
-    options["prefix_caching"] = prefix_caching
-    with LLM(str(path), max_running=16, **options) as crowded:
+    with LLM(
+        str(path),
+        dtype="float32",
+        kv_memory=pool,
+        page_size=PAGE,
+        max_step_tokens=48,
+        max_running=16,
+        prefix_caching=prefix_caching,
+    ) as crowded:
         outputs = crowded.generate(prompts, params)
         crowded.check()
         stats = crowded.stats()

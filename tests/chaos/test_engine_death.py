@@ -24,7 +24,7 @@ from octavo.frontend.output import RequestOutput
 from octavo.frontend.service import EngineService, ServiceState
 from octavo.link.folder import EngineSettings
 from octavo.link.status_page import Phase
-from octavo.protocol import GrammarKind, GrammarSpec, SamplingParams
+from octavo.protocol import GrammarKind, GrammarSpec, SamplingParams, TokenLogprob
 from octavo.text.tokenizer import Tokenizer
 from patience import HANG_SECONDS
 
@@ -32,6 +32,12 @@ NUM_TOKENS = 300
 POISON = [255, 255]  # as in engines.py
 FAULT = 254
 WORDS = GrammarSpec(GrammarKind.REGEX, "(and (that|this) [a-z]{1,9}[,;] )*")  # some of its tokens are forced
+
+
+ChoiceOutcome = tuple[
+    str, tuple[int, ...], tuple[TokenLogprob, ...] | None, str, str | int | None, str | None
+]
+Outcome = tuple[tuple[TokenLogprob, ...] | None, list[ChoiceOutcome]]
 
 
 class Harness:
@@ -62,7 +68,7 @@ class Harness:
             self.num_deltas += 1
         raise AssertionError("a stream without an end")
 
-    async def ask_all(self, requests: list[tuple[str, SamplingParams]]) -> list[object]:
+    async def ask_all(self, requests: list[tuple[str, SamplingParams]]) -> list[Outcome]:
         results = await asyncio.gather(*(self.ask(prompt, params) for prompt, params in requests))
         return [outcome(result) for result in results]
 
@@ -98,7 +104,7 @@ def requests(count: int) -> list[tuple[str, SamplingParams]]:
     return [(f"Number {number} is a story", kinds[number % len(kinds)]) for number in range(count)]
 
 
-def outcome(result: RequestOutput) -> object:
+def outcome(result: RequestOutput) -> Outcome:
     """All that the law speaks of."""
     return result.prompt_logprobs, [
         (c.text, c.token_ids, c.logprobs, c.finish_reason, c.stop_reason, c.error) for c in result.choices
@@ -278,7 +284,7 @@ def test_close_leaves_nothing_and_ends_what_is_under_way(
             stream = asyncio.create_task(harness.ask_all(requests(1)))
             await harness.until(lambda: harness.num_deltas > 3)
             pid = harness.service.engine_pid
-        ((_, ((*_, finish, _, error),)),) = await stream  # type: ignore[misc, has-type]
+        ((_, ((*_, finish, _, error),)),) = await stream
         assert (finish, error) == ("error", "the server is shutting down")
         assert not is_running(pid)
         refused = await harness.ask("after the end", SamplingParams(max_tokens=3))

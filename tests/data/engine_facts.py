@@ -1,7 +1,5 @@
 """What an engine says of itself, for tests that have none."""
 
-from typing import Any
-
 import msgspec
 
 from octavo.protocol import EngineFacts
@@ -19,5 +17,5 @@ FACTS = EngineFacts(
 )
 
 
-def engine_facts(**changes: Any) -> EngineFacts:
+def engine_facts(**changes: object) -> EngineFacts:
     return msgspec.structs.replace(FACTS, **changes)

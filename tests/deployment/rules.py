@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
-Manifest = dict[str, Any]
+from data.json_types import JsonObject
+
+Manifest = JsonObject
 
 MARGIN = 5  # seconds that an orderly end takes beside --grace
 HOST_NAME = re.compile(r"\b[\w-]+(\.[\w-]+)*\.(com|org|io|dev|net)\b")

@@ -6,12 +6,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from deployment.rules import (
+    Manifest,
     budget_problems,
     compose_problems,
     deployment_problems,
@@ -29,7 +29,8 @@ def text(name: str) -> str:
     return (DEPLOY / name).read_text()
 
 
-def manifest(name: str) -> Any:
+def manifest(name: str) -> Manifest:
+    found: Manifest
     (found,) = yaml.safe_load_all(text(name))
     return found
 

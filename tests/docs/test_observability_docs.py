@@ -4,8 +4,8 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+from data.json_types import Json
 from octavo.observe.catalog import METRICS, Kind, Metric
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +26,7 @@ def samples() -> set[str]:
     return plain | {f"{name}_{part}" for name in histograms for part in ("bucket", "sum", "count")}
 
 
-def texts(content: Any) -> Iterator[str]:
+def texts(content: Json) -> Iterator[str]:
     if isinstance(content, str):
         yield content
     elif isinstance(content, dict | list):

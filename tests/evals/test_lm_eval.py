@@ -11,13 +11,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
+from data.json_types import Json
 from patience import HANG_SECONDS
-from server.conftest import Server
+from server.process import Server
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
@@ -41,7 +41,7 @@ class Harness:
         asked = {"prompt": text, "add_special_tokens": False}
         return list(self._http.post("/tokenize", json=asked).raise_for_status().json()["tokens"])
 
-    def complete(self, **fields: Any) -> list[Any]:
+    def complete(self, **fields: Json) -> list[Json]:
         answer = self._http.post("/v1/completions", json={"model": "smollm2", "seed": 1234} | fields)
         return sorted(answer.raise_for_status().json()["choices"], key=lambda choice: choice["index"])
 
@@ -61,7 +61,7 @@ class Harness:
         return self.encode(f"{context} {ending}"), len(self.encode(context))
 
 
-def rows(name: str) -> list[Any]:
+def rows(name: str) -> list[Json]:
     return [json.loads(line) for line in (HERE / "tasks" / f"{name}.jsonl").read_text().splitlines()]
 
 
@@ -76,7 +76,7 @@ def harness(assets: Callable[[str], Path], tmp_path_factory: pytest.TempPathFact
         running.stop()
 
 
-def check(found: list[tuple[float, bool]], expected: list[Any]) -> None:
+def check(found: list[tuple[float, bool]], expected: list[Json]) -> None:
     assert [score for score, _ in found] == pytest.approx([score for score, _ in expected], abs=NEAR)
     assert [greedy for _, greedy in found] == [greedy for _, greedy in expected]
 
@@ -107,8 +107,9 @@ def test_lm_eval_itself(assets: Callable[[str], Path]) -> None:
     python = os.environ.get("OCTAVO_EVAL_PYTHON")
     if not python:
         pytest.skip("OCTAVO_EVAL_PYTHON is not set: it names a Python with lm-eval")
-    tool = [sys.executable, ROOT / "tools" / "lm_eval_parity.py", assets(CHECKPOINT), "--python", python]
-    options = ["--reference", HERE / "reference.json", "--dtypes", "float32", "--limit", "8"]
+    script = str(ROOT / "tools" / "lm_eval_parity.py")
+    tool = [sys.executable, script, str(assets(CHECKPOINT)), "--python", python]
+    options = ["--reference", str(HERE / "reference.json"), "--dtypes", "float32", "--limit", "8"]
     done = subprocess.run(
         [*tool, *options], capture_output=True, text=True, timeout=HANG_SECONDS, check=False
     )

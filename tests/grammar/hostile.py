@@ -1,12 +1,12 @@
 """Grammars that are made to take long, to take all memory, or to end the process."""
 
 import json
-from typing import Any
 
+from data.json_types import Json, JsonObject
 from octavo.protocol import GrammarKind, GrammarSpec
 
 
-def _schema(value: Any) -> GrammarSpec:
+def _schema(value: Json) -> GrammarSpec:
     return GrammarSpec(GrammarKind.JSON_SCHEMA, json.dumps(value))
 
 
@@ -19,7 +19,7 @@ def _lark(text: str) -> GrammarSpec:
 
 
 def _nested(depth: int, around: str) -> GrammarSpec:
-    schema: dict[str, Any] = {"type": "integer"}
+    schema: JsonObject = {"type": "integer"}
     for _ in range(depth):
         schema = {"type": "array", "items": schema} if around == "array" else {"properties": {"a": schema}}
     return _schema(schema)

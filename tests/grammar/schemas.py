@@ -6,15 +6,16 @@ in company, API records, tool arguments, configuration files. `SCHEMAS` are thos
 """
 
 from pathlib import Path
-from typing import Any
 
 import msgspec
+
+from data.json_types import Json, JsonObject
 
 
 class Case(msgspec.Struct, frozen=True):
     name: str
-    schema: dict[str, Any]
-    example: Any  # conforms
+    schema: JsonObject
+    example: Json  # conforms
     refused_for: str = ""
 
     @property

@@ -1,8 +1,8 @@
 """Requests of many kinds. The same number is the same request, and so has the same answer."""
 
-from typing import Any
+from data.json_types import Json, JsonObject
 
-Body = dict[str, Any]
+Body = JsonObject
 
 KINDS: tuple[Body, ...] = (
     {"temperature": 0},
@@ -14,7 +14,7 @@ KINDS: tuple[Body, ...] = (
 )
 
 
-def completion(number: int, tokens: int, **more: Any) -> Body:
+def completion(number: int, tokens: int, **more: Json) -> Body:
     """Of exactly so many tokens."""
     prompt = f"Number {number} is a story" + " of many words" * (number % 5)
     fixed = {
@@ -27,7 +27,7 @@ def completion(number: int, tokens: int, **more: Any) -> Body:
     return fixed | KINDS[number % len(KINDS)] | more
 
 
-def chat(number: int, tokens: int, **more: Any) -> Body:
+def chat(number: int, tokens: int, **more: Json) -> Body:
     body = completion(number, tokens, **more)
     body["messages"] = [{"role": "user", "content": body.pop("prompt")}]
     if "logprobs" in body:

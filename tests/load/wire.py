@@ -10,10 +10,10 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import httptools
 
+from data.json_types import Json
 from patience import HANG_SECONDS
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -49,7 +49,7 @@ class Answer:
         return self.body.count(b"data: ")
 
     @property
-    def json(self) -> Any:
+    def json(self) -> Json:
         return json.loads(self.body)
 
     @property
@@ -63,7 +63,7 @@ class Told:
 
     text: str
     token_ids: tuple[int, ...]
-    logprobs: dict[str, list[Any]]
+    logprobs: dict[str, list[Json]]
     finish_reasons: tuple[str, ...]
     num_ends: int = 1  # of [DONE], in a stream
 
@@ -77,7 +77,7 @@ class Told:
     def of_stream(cls, answer: Answer) -> "Told":
         """In the order of arrival: a piece that is lost, doubled or misplaced makes another whole."""
         text, ids, finishes, ends = "", [], [], 0
-        logprobs: dict[str, list[Any]] = {}
+        logprobs: dict[str, list[Json]] = {}
         for event in bytes(answer.body).split(b"\n\n"):
             if event == b"data: [DONE]":
                 ends += 1
@@ -117,7 +117,7 @@ class Connection(asyncio.Protocol):
             raise
         return connection
 
-    def send(self, path: str, body: Any = None, *, sent_at: float | None = None) -> Answer:
+    def send(self, path: str, body: Json = None, *, sent_at: float | None = None) -> Answer:
         """A GET without a body. The answer comes by and by: see `done`."""
         content = b"" if body is None else json.dumps(body).encode()
         self.send_head(path, len(content) if body is not None else None, sent_at)
@@ -192,7 +192,7 @@ class Connection(asyncio.Protocol):
         self.answer.done_at = time.perf_counter()
 
 
-async def ask(port: int, path: str, body: Any = None) -> Answer:
+async def ask(port: int, path: str, body: Json = None) -> Answer:
     """On a connection of its own; connecting counts in the answer's times."""
     sent_at = time.perf_counter()
     connection = await Connection.open(port)

@@ -3,13 +3,16 @@
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Literal, Protocol
 from urllib.parse import urlsplit
 
 import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 from patience import HANG_SECONDS
 
@@ -27,7 +30,7 @@ document.addEventListener("securitypolicyviolation", (event) => {
 
 
 @contextmanager
-def launched() -> Iterator[Any]:
+def launched() -> Iterator["Browser"]:
     """Chromium as the system has it; nothing is downloaded."""
     sync_api = pytest.importorskip(
         "playwright.sync_api", reason="playwright is not installed: pip install playwright"
@@ -43,6 +46,20 @@ def launched() -> Iterator[Any]:
             browser.close()
 
 
+Scheme = Literal["light", "dark"]
+
+
+class Open(Protocol):
+    def __call__(
+        self,
+        *,
+        expected_status: int | None = None,
+        size: tuple[int, int] = ...,
+        color_scheme: Scheme | None = None,
+        has_touch: bool | None = None,
+    ) -> AbstractContextManager["Page"]: ...
+
+
 @dataclass
 class Seen:
     """What happened while a page was open."""
@@ -51,7 +68,7 @@ class Seen:
     requests: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
-    def watch(self, page: Any) -> None:
+    def watch(self, page: "Page") -> None:
         page.on("request", lambda request: self.requests.append(request.url))
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on(
@@ -61,7 +78,7 @@ class Seen:
             ),
         )
 
-    def check(self, page: Any, expected_status: int | None) -> None:
+    def check(self, page: "Page", expected_status: int | None) -> None:
         """Nothing went elsewhere, nothing went wrong but what was meant to."""
         elsewhere = [
             url for url in self.requests if "{0.scheme}://{0.netloc}".format(urlsplit(url)) != self.origin
@@ -73,10 +90,24 @@ class Seen:
 
 
 @contextmanager
-def opened(browser: Any, url: str, *, key: str | None, **context: Any) -> Iterator[Any]:
-    """A page in a fresh browser context, checked in the end. A test may set `page.expected_status`."""
-    options = {"viewport": {"width": 1280, "height": 800}, "reduced_motion": "reduce"} | context
-    made = browser.new_context(permissions=["clipboard-read", "clipboard-write"], **options)
+def opened(
+    browser: "Browser",
+    url: str,
+    *,
+    key: str | None,
+    expected_status: int | None = None,
+    size: tuple[int, int] = (1280, 800),
+    color_scheme: Scheme | None = None,
+    has_touch: bool | None = None,
+) -> Iterator["Page"]:
+    """A page in a fresh browser context, checked in the end."""
+    made = browser.new_context(
+        permissions=["clipboard-read", "clipboard-write"],
+        viewport={"width": size[0], "height": size[1]},
+        reduced_motion="reduce",
+        color_scheme=color_scheme,
+        has_touch=has_touch,
+    )
     made.set_default_timeout(1000 * HANG_SECONDS)
     try:
         made.add_init_script(REPORT_VIOLATIONS)
@@ -85,17 +116,16 @@ def opened(browser: Any, url: str, *, key: str | None, **context: Any) -> Iterat
                 f"sessionStorage.getItem('octavo-key') ?? sessionStorage.setItem('octavo-key', '{key}')"
             )
         page = made.new_page()
-        page.expected_status = None
         seen = Seen(url)
         seen.watch(page)
         page.goto(f"{url}/")
         yield page
-        seen.check(page, page.expected_status)
+        seen.check(page, expected_status)
     finally:
         made.close()
 
 
-def serious_violations(page: Any) -> list[str]:
+def serious_violations(page: "Page") -> list[str]:
     """What axe-core finds. The policy does not hold for what a debugger runs, so it can be put in."""
     if not AXE.exists():
         pytest.skip("axe-core is not installed: run `npm install --no-save` in web/")

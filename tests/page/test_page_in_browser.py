@@ -15,15 +15,18 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 from crowd import crowd
 
-from page.browser import launched, opened, serious_violations
+from page.browser import Open, Scheme, launched, opened, serious_violations
 from server.process import Server
 from server.scripted import scripted_server
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Locator, Page, Request
 
 pytestmark = pytest.mark.xdist_group("page")
 
@@ -39,8 +42,6 @@ RECORD_LENGTHS = """() => {
   new MutationObserver(look).observe(document.querySelector(".conversation"), everything);
 }"""
 
-Open = Callable[..., AbstractContextManager[Any]]
-
 
 @pytest.fixture(scope="module")
 def served(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
@@ -54,24 +55,24 @@ def served(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
+def browser() -> Iterator["Browser"]:
     with launched() as found:
         yield found
 
 
 @pytest.fixture
-def open_page(browser: Any, served: Server) -> Open:
+def open_page(browser: "Browser", served: Server) -> Open:
     return partial(opened, browser, served.url, key=KEY)
 
 
-def fill(page: Any, **settings: str) -> None:
+def fill(page: "Page", **settings: str) -> None:
     if not page.get_by_label("Presence penalty").is_visible():
         page.locator("summary", has_text="More").click()
     for name, value in settings.items():
         page.locator(f"[name={name}]").fill(value)
 
 
-def ask(page: Any, question: str, box: str = "Message") -> Any:
+def ask(page: "Page", question: str, box: str = "Message") -> "Locator":
     """The last answer, when it is complete."""
     before = page.locator(".afterword").count()
     page.get_by_label(box, exact=True).fill(question)
@@ -80,7 +81,7 @@ def ask(page: Any, question: str, box: str = "Message") -> Any:
     return page.locator(".answer").last
 
 
-def plain_text(page: Any) -> str:
+def plain_text(page: "Page") -> str:
     """Of the last answer, as text."""
     page.get_by_label("Show tokens").uncheck()
     text: str = page.locator(".answer").last.locator(".text").first.evaluate("element => element.textContent")
@@ -216,7 +217,7 @@ def test_an_answer_can_be_stopped(served: Server, open_page: Open) -> None:
 
 
 @pytest.mark.assets
-def test_reasoning_is_shown_apart(browser: Any, assets: Callable[[str], Path]) -> None:
+def test_reasoning_is_shown_apart(browser: "Browser", assets: Callable[[str], Path]) -> None:
     """On a model that says what the test wants."""
     with (
         scripted_server(assets("tokenizer-qwen3")) as server,
@@ -238,8 +239,7 @@ def test_reasoning_is_shown_apart(browser: Any, assets: Callable[[str], Path]) -
 def test_errors_are_shown_in_the_servers_words(served: Server, open_page: Open) -> None:
     body = {"messages": [{"role": "user", "content": "hello"}], "temperature": 1000}
     words = served.post(CHAT, body, headers=AUTHORIZED).json()["error"]["message"]
-    with open_page() as page:
-        page.expected_status = 400
+    with open_page(expected_status=400) as page:
         fill(page, temperature="1000")
         ask(page, "hello")
         alert = page.get_by_role("alert").inner_text()
@@ -248,9 +248,8 @@ def test_errors_are_shown_in_the_servers_words(served: Server, open_page: Open) 
         assert re.search(r"req_[0-9a-f]{24}", alert), "by which the log has it"
 
 
-def test_a_wrong_key_says_what_to_do(browser: Any, served: Server) -> None:
-    with opened(browser, served.url, key=None) as page:
-        page.expected_status = 401
+def test_a_wrong_key_says_what_to_do(browser: "Browser", served: Server) -> None:
+    with opened(browser, served.url, key=None, expected_status=401) as page:
         page.get_by_text("This server wants an API key").wait_for()
         page.get_by_label("API key", exact=True).last.fill("wrong ключ")
         page.get_by_role("button", name="Use this key").click()
@@ -323,7 +322,7 @@ def test_the_engine_view_shows_pages_steps_tree_and_requests(served: Server, ope
         assert "Seed" in page.locator(".finished .explanation").first.inner_text()
 
 
-def num_colours(canvas: Any) -> int:
+def num_colours(canvas: "Locator") -> int:
     found: int = canvas.evaluate(
         """canvas => { const pixels = new Uint32Array(
              canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.buffer);
@@ -334,7 +333,7 @@ def num_colours(canvas: Any) -> int:
 
 def test_the_engine_is_watched_only_while_somebody_looks(open_page: Open) -> None:
     with open_page() as page:
-        opened_feeds: list[Any] = []
+        opened_feeds: list[Request] = []
         page.on(
             "request", lambda request: opened_feeds.append(request) if "/octavo/view" in request.url else None
         )
@@ -358,7 +357,7 @@ def test_the_engine_is_watched_only_while_somebody_looks(open_page: Open) -> Non
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_is_for_everybody(scheme: str, served: Server, open_page: Open) -> None:
+def test_the_page_is_for_everybody(scheme: Scheme, served: Server, open_page: Open) -> None:
     """Both views in both colours: full of content, by axe-core."""
     with open_page(color_scheme=scheme) as page:
         fill(page, seed="3", max_tokens="40")
@@ -373,7 +372,7 @@ def test_the_page_is_for_everybody(scheme: str, served: Server, open_page: Open)
 
 
 def test_the_page_fits_a_phone(open_page: Open) -> None:
-    with open_page(viewport={"width": 360, "height": 740}, has_touch=True) as page:
+    with open_page(size=(360, 740), has_touch=True) as page:
         for tab in ("Playground", "Engine"):
             page.get_by_role("link", name=tab).click()
             page.locator(".playground, .figures").wait_for()

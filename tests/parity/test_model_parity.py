@@ -8,6 +8,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from typing import TypedDict
 
 import pytest
 import torch
@@ -37,7 +38,25 @@ _GEMMA_ROPE = {
     "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1_000_000.0},
     "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
 }
-_SIZES = {
+
+
+class _Sizes(TypedDict):
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    max_position_embeddings: int
+    eos_token_id: int | None
+    bos_token_id: int | None
+    pad_token_id: int | None
+
+
+class _Heads(TypedDict):
+    num_attention_heads: int
+    num_key_value_heads: int
+
+
+_SIZES: _Sizes = {
     "vocab_size": _VOCAB,
     "hidden_size": 48,
     "intermediate_size": 80,
@@ -49,11 +68,11 @@ _SIZES = {
 }
 
 
-def _heads(num_heads: int, num_kv_heads: int) -> dict[str, int]:
+def _heads(num_heads: int, num_kv_heads: int) -> _Heads:
     return {"num_attention_heads": num_heads, "num_key_value_heads": num_kv_heads}
 
 
-_CONFIGS = {
+_CONFIGS: dict[str, Callable[[], transformers.PreTrainedConfig]] = {
     "llama2": lambda: transformers.LlamaConfig(**_SIZES, **_heads(4, 4)),
     "llama3": lambda: transformers.LlamaConfig(
         **_SIZES, **_heads(4, 2), rope_parameters={**_LLAMA3_SCALING, "rope_theta": 500_000.0}
@@ -62,7 +81,7 @@ _CONFIGS = {
         **_SIZES, **_heads(4, 2), attention_bias=True, mlp_bias=True
     ),
     "smollm2": lambda: transformers.LlamaConfig(
-        **{**_SIZES, "hidden_size": 72}, **_heads(9, 3), tie_word_embeddings=True
+        **(_SIZES | {"hidden_size": 72}), **_heads(9, 3), tie_word_embeddings=True
     ),
     "mistral": lambda: transformers.MistralConfig(**_SIZES, **_heads(4, 2), sliding_window=_WINDOW),
     "qwen2": lambda: transformers.Qwen2Config(**_SIZES, **_heads(4, 2), tie_word_embeddings=True),
@@ -71,7 +90,7 @@ _CONFIGS = {
     ),
     "qwen3": lambda: transformers.Qwen3Config(**_SIZES, **_heads(4, 2), head_dim=20),
     "gemma3": lambda: transformers.Gemma3TextConfig(
-        **{**_SIZES, "num_hidden_layers": 4},
+        **(_SIZES | {"num_hidden_layers": 4}),
         **_heads(4, 1),
         head_dim=20,
         query_pre_attn_scalar=30,
@@ -123,8 +142,9 @@ class _Run:
                 for p in range(start, context)
             )
             self.computed[name] = context
-        tensors = (torch.tensor(column) for column in (token_ids, positions, slots))
-        hidden = self.model.forward(Batch.of(*tensors, tuple(sequences), self.page_size), self.kv)
+        columns = torch.tensor([token_ids, positions, slots])
+        batch = Batch.of(columns[0], columns[1], columns[2], tuple(sequences), self.page_size)
+        hidden = self.model.forward(batch, self.kv)
         logits = self.model.logits(hidden).split([len(tokens) for tokens in slices.values()])
         return dict(zip(slices, logits, strict=True))
 
@@ -137,11 +157,13 @@ class _Pair:
 
     def reference(self, tokens: Sequence[int]) -> torch.Tensor:
         with torch.inference_mode():
-            return self.theirs(torch.tensor([tokens])).logits[0]
+            logits: torch.Tensor = self.theirs(torch.tensor([tokens])).logits
+            return logits[0]
 
 
 def _save_random_model(config: transformers.PreTrainedConfig, folder: Path) -> transformers.PreTrainedModel:
     """Weights so large that every part matters to the logits; norms and biases are random too."""
+    model: transformers.PreTrainedModel
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
@@ -222,7 +244,9 @@ def test_sequences_in_one_batch_do_not_see_each_other(pair: _Pair) -> None:
 
 def test_greedy_tokens(pair: _Pair) -> None:
     prompt, num_new = _tokens(10, seed=4), 64
-    theirs = pair.theirs.generate(torch.tensor([prompt]), max_new_tokens=num_new, do_sample=False)
+    theirs = pair.theirs.generate(  # type: ignore[operator]
+        torch.tensor([prompt]), max_new_tokens=num_new, do_sample=False
+    )
     run = _Run(pair.ours, page_size=16)
     ours = list(prompt)
     for _ in range(num_new):
@@ -291,7 +315,8 @@ def test_bfloat16_is_as_near_to_float32_as_transformers_is(pair: _Pair) -> None:
     tokens = _tokens(_LENGTH, seed=1)
     exact = pair.reference(tokens)
     with torch.inference_mode():
-        theirs = deepcopy(pair.theirs).to(torch.bfloat16)(torch.tensor([tokens])).logits[0].float()
+        rounded = deepcopy(pair.theirs).to(torch.bfloat16)  # type: ignore[arg-type]
+        theirs = rounded(torch.tensor([tokens])).logits[0].float()
     ours = _Run(model, 16, torch.bfloat16).step({"a": tokens})["a"]
     our_error, their_error = (ours - exact).std().item(), (theirs - exact).std().item()
     print(f"standard deviation from float32: ours {our_error:.4f}, transformers' {their_error:.4f}")

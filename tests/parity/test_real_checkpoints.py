@@ -6,6 +6,7 @@ chunks, so that the equality covers paging, chunking and batching as well.
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypedDict
 
 import pytest
 import torch
@@ -13,7 +14,15 @@ import torch
 from octavo import LLM, SamplingParams
 
 NUM_TOKENS = 48
-SMALL_STEPS = {"page_size": 32, "max_running": 16, "max_step_tokens": 40}
+
+
+class SmallSteps(TypedDict):
+    page_size: int
+    max_running: int
+    max_step_tokens: int
+
+
+SMALL_STEPS: SmallSteps = {"page_size": 32, "max_running": 16, "max_step_tokens": 40}
 NEAR_TIE = 1e-3  # where the oracle's two best logits are nearer than this, rounding may decide
 
 PROMPTS = [
@@ -73,7 +82,8 @@ def test_greedy_tokens_equal_transformers(
         llm.check()
         bos_id = llm.tokenizer.bos_id
     oracle = Oracle(file)
-    near_ties, differing = [], []
+    near_ties: list[str] = []
+    differing: list[str] = []
     for output in outputs:
         assert len(output.token_ids) == NUM_TOKENS
         expected = oracle.continuation(list(output.prompt_ids), list(output.token_ids))

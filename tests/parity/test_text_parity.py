@@ -6,12 +6,13 @@ import runpy
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 import tokenizers
 from tokenizers import pre_tokenizers
 
+from data.json_types import JsonObject
 from full_size import FULL
 from octavo.checkpoint.gguf_file import read_gguf
 from octavo.errors import TemplateError
@@ -20,6 +21,9 @@ from octavo.text.gguf_vocab import text_assets_from_gguf
 from octavo.text.huggingface import text_assets_from_directory
 from octavo.text.split_rules import split_rule
 from octavo.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.assets
@@ -46,7 +50,7 @@ def assert_same_ids(ours: list[list[int]], theirs: list[list[int]]) -> None:
     assert not different, [(corpus()[i], ours[i], theirs[i]) for i in different[:3]]
 
 
-def their_ids(oracle: Any, *, add_special_tokens: bool = False) -> list[list[int]]:
+def their_ids(oracle: "PreTrainedTokenizerBase", *, add_special_tokens: bool = False) -> list[list[int]]:
     ids: list[list[int]] = oracle(corpus(), add_special_tokens=add_special_tokens)["input_ids"]
     return ids
 
@@ -56,9 +60,11 @@ def gguf_tokenizer(path: Path) -> Tokenizer:
     return Tokenizer(text_assets_from_gguf(read_gguf(path).metadata))
 
 
-def gguf_oracle(path: Path) -> Any:
+def gguf_oracle(path: Path) -> "PreTrainedTokenizerBase":
     """What AutoTokenizer gives, without its slow second reading of the file for the model's configuration."""
-    return transformers.PreTrainedTokenizerFast.from_pretrained(str(path.parent), gguf_file=path.name)
+    oracle: PreTrainedTokenizerBase
+    oracle = transformers.PreTrainedTokenizerFast.from_pretrained(str(path.parent), gguf_file=path.name)
+    return oracle
 
 
 @pytest.mark.parametrize("name", DIRECTORIES)
@@ -148,9 +154,11 @@ def test_split_rules_cut_as_the_original_tokenizers(rule: str, directory: str, a
         assert cut_as_ours.pre_tokenize_str(line) == cut_as_theirs.pre_tokenize_str(line)
 
 
-def pre_tokenizer_of(parts: dict[str, Any]) -> Any:
+def pre_tokenizer_of(parts: JsonObject) -> tokenizers.pre_tokenizers.PreTokenizer:
     empty = json.loads(tokenizers.Tokenizer(tokenizers.models.BPE()).to_str())
-    return tokenizers.Tokenizer.from_str(json.dumps(empty | {"pre_tokenizer": parts})).pre_tokenizer
+    whole = tokenizers.Tokenizer.from_str(json.dumps(empty | {"pre_tokenizer": parts}))
+    found: tokenizers.pre_tokenizers.PreTokenizer = whole.pre_tokenizer
+    return found
 
 
 def test_gemma_gguf_begins_with_its_bos(assets: Assets) -> None:
@@ -179,7 +187,7 @@ TOOLS = [
 ]
 
 
-def tool_call(call_id: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+def tool_call(call_id: str, name: str, arguments: JsonObject) -> JsonObject:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
@@ -201,7 +209,7 @@ TWO_CALLS = {
     ],
 }
 RESULT = {"role": "tool", "name": "get_weather", "tool_call_id": "abcdefgh1", "content": '{"t": 21.5}'}
-CONVERSATIONS: dict[str, list[dict[str, Any]]] = {
+CONVERSATIONS: dict[str, list[JsonObject]] = {
     "user": [USER],
     "system": [SYSTEM, USER],
     "turns": [SYSTEM, USER, ANSWER, USER, ANSWER, USER],
@@ -221,7 +229,7 @@ CONVERSATIONS: dict[str, list[dict[str, Any]]] = {
     "empty content": [{"role": "user", "content": ""}],
     "no content": [{"role": "user"}],
 }
-OPTIONS: list[dict[str, Any]] = [
+OPTIONS: list[JsonObject] = [
     {"add_generation_prompt": True},
     {"add_generation_prompt": False},
     {"add_generation_prompt": True, "tools": TOOLS},

@@ -5,7 +5,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import psutil
 import pytest
@@ -62,7 +61,10 @@ def test_figures_are_medians_and_ratios_are_taken_within_rounds() -> None:
     # Round 2 met a slow machine: both halved. The ratio of medians would say 200/150.
     results = results_of(case, {OURS: [200.0, 100.0, 220.0], THEIRS: [100.0, 50.0, 150.0], "slow": [1.0]})
     assert results.median(OURS, case, case.figure) == pytest.approx(200.0)
-    assert results.best_peer(case) == (THEIRS, pytest.approx(100.0))
+    best = results.best_peer(case)
+    assert best is not None
+    assert best[0] == THEIRS
+    assert best[1] == pytest.approx(100.0)
     assert results.advantage(case) == pytest.approx(2.0)
 
 
@@ -188,7 +190,7 @@ class StepByStep:
         self.handles: list[SimpleNamespace] = []
         self.most_at_once = 0
 
-    def add_request(self, number: int, prompt: Any, config: Any) -> SimpleNamespace:
+    def add_request(self, number: int, prompt: object, config: SimpleNamespace) -> SimpleNamespace:
         handle = SimpleNamespace(unread=0, left=config.max_new_tokens)
         handle.can_read = lambda: handle.unread > 0
         handle.read = lambda: self._take(handle)
@@ -202,7 +204,7 @@ class StepByStep:
             handle.left -= 1
             handle.unread += 1
 
-    def _take(self, handle: SimpleNamespace) -> dict[int, Any]:
+    def _take(self, handle: SimpleNamespace) -> dict[int, SimpleNamespace]:
         taken, handle.unread = [0] * handle.unread, 0
         return {0: SimpleNamespace(generated_ids=taken)}
 

@@ -2,12 +2,26 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import pytest
 import transformers
 
-SIZES = {
+
+class Sizes(TypedDict):
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    max_position_embeddings: int
+    initializer_range: float
+    bos_token_id: int | None
+    eos_token_id: int | None
+    pad_token_id: int | None
+
+
+SIZES: Sizes = {
     "vocab_size": 260,
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -19,7 +33,7 @@ SIZES = {
     "eos_token_id": 256,
     "pad_token_id": None,
 }
-FAMILIES: dict[str, Callable[[], Any]] = {
+FAMILIES: dict[str, Callable[[], transformers.PreTrainedConfig]] = {
     "llama": lambda: transformers.LlamaConfig(**SIZES, num_hidden_layers=2),
     "mistral": lambda: transformers.MistralConfig(**SIZES, num_hidden_layers=2, sliding_window=40),
     "qwen2": lambda: transformers.Qwen2Config(**SIZES, num_hidden_layers=2, tie_word_embeddings=True),

@@ -18,13 +18,15 @@ from octavo.checkpoint import open_checkpoint
 from octavo.checkpoint.load import load_weights
 from octavo.models.config import ModelConfig
 from octavo.models.registry import build_model
-from octavo.ops import select_ops
+from octavo.ops import Batch, Ops, select_ops
 from octavo.plan import StepPlan
 from octavo.runner.batch_input import build_batch
 from octavo.runner.slots import Slots
 
-RECORDED = ("embedding", "linear", "logits", "add", "rms_norm", "add_rms_norm", "rope", "attention")
-RECORDED += ("swiglu", "geglu")
+RECORDED = (
+    *("embedding", "linear", "logits", "add", "rms_norm", "add_rms_norm", "rope", "attention"),
+    *("swiglu", "geglu"),
+)
 PARTS = {"rope": ("rope of the queries", "rope of the keys"), "add_rms_norm": ("stream", "norm")}
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
@@ -54,7 +56,7 @@ class Call:
 class RecordingOps:
     """The ops of a model, which tell a listener of every outcome. What makes no numbers is passed on."""
 
-    def __init__(self, ops: Any) -> None:
+    def __init__(self, ops: Ops) -> None:
         self._ops = ops
         self.place = ""  # the layer, while one runs
         self.names: dict[int, str] = {}  # of weights, by where they are stored
@@ -64,7 +66,9 @@ class RecordingOps:
         function = getattr(self._ops, name)
         return partial(self._recorded, name, function) if name in RECORDED else function
 
-    def _recorded(self, name: str, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+    def _recorded(
+        self, name: str, function: Callable[..., object], *arguments: object, **keywords: object
+    ) -> object:
         outcome = function(*arguments, **keywords)
         weights = [self.names[key] for key in map(_storage, arguments) if key in self.names]
         words = " ".join(part for part in (self.place, name, *weights) if part)
@@ -73,7 +77,7 @@ class RecordingOps:
         return outcome
 
 
-def _storage(parameter: Any) -> int:
+def _storage(parameter: object) -> int:
     """The same number for a parameter and for the target that its weights were written to."""
     whole = getattr(parameter, "whole", getattr(parameter, "weight", parameter))
     return id(getattr(whole, "tensor", whole))
@@ -88,7 +92,8 @@ class AnnouncedLayer:
     def forward(self, *arguments: Any) -> torch.Tensor:
         self.ops.place = f"layer {self.index}"
         try:
-            return self.layer.forward(*arguments)
+            hidden: torch.Tensor = self.layer.forward(*arguments)
+            return hidden
         finally:
             self.ops.place = ""
 
@@ -103,7 +108,7 @@ class Replay:
             select_ops("cpu", DTYPES[steps.dtype], kernels=steps.kernels, threads=steps.threads)
         )
         self.model: Any
-        self.model, targets = build_model(config, self.ops)  # type: ignore[arg-type]
+        self.model, targets = build_model(config, self.ops)
         load_weights(checkpoint, targets, progress=False)
         self.ops.names = {
             _storage(target): name.removesuffix(".weight").split(".", 3)[-1]
@@ -144,7 +149,7 @@ class Replay:
                 self.model.forward(build_batch(plan, slots, self.steps.page_size, self.ops.device), self.kv)
 
     def _step(
-        self, batch: Any, followed: Mapping[int, int], drawing: list[int], listen: Callable[[Call], None]
+        self, batch: Batch, followed: Mapping[int, int], drawing: list[int], listen: Callable[[Call], None]
     ) -> None:
         number = 0
         rows = followed

@@ -7,13 +7,14 @@ import dataclasses
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, Unpack
 
 import pytest
 import torch
 
 from octavo.kernels import attention, gemm, rows
 from octavo.kernels.attention import KVPages, SequenceTable
+from octavo.kernels.gemm import PackedMatrix
 from octavo.kernels.library import Engine, Isa, KernelLibrary, find_library
 from purity.ways import PLAIN, Way, joining, loaded, mismatch, together
 from purity.workloads import tiny_requests
@@ -21,12 +22,23 @@ from purity.workloads import tiny_requests
 WAYS = [Way(together, chunk=33, tape=False), Way(joining, chunk=128, tape=False)]
 
 
+class Rest(TypedDict, total=False):
+    """What else attention is told."""
+
+    window: int | None
+    softcap: float | None
+
+
 def another_order_for_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """A product of its own for decoding, as fast libraries have."""
     multiply = gemm.multiply
 
     def broken(
-        engine: Engine, x: torch.Tensor, weight: Any, bias: Any, out_dtype: torch.dtype
+        engine: Engine,
+        x: torch.Tensor,
+        weight: PackedMatrix,
+        bias: torch.Tensor | None,
+        out_dtype: torch.dtype,
     ) -> torch.Tensor:
         if len(x) > 1:
             return multiply(engine, x, weight, bias, out_dtype)
@@ -41,9 +53,15 @@ def another_order_for_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
 def another_instruction_set_for_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     multiply = gemm.multiply
 
-    def broken(engine: Engine, x: torch.Tensor, *rest: Any) -> torch.Tensor:
+    def broken(
+        engine: Engine,
+        x: torch.Tensor,
+        weight: PackedMatrix,
+        bias: torch.Tensor | None,
+        out_dtype: torch.dtype,
+    ) -> torch.Tensor:
         isa = engine.isa if len(x) < 4 else Isa.AVX512
-        return multiply(Engine(engine.library, 1, isa), x, *rest)
+        return multiply(Engine(engine.library, 1, isa), x, weight, bias, out_dtype)
 
     monkeypatch.setattr(gemm, "multiply", broken)
 
@@ -65,7 +83,9 @@ def keys_cut_where_the_chunk_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     write_kv, attend = attention.write_kv, attention.attend
     written: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}  # by layer and slot
 
-    def write(engine: Engine, pages: KVPages, key: torch.Tensor, value: torch.Tensor, slots: Any) -> None:
+    def write(
+        engine: Engine, pages: KVPages, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor
+    ) -> None:
         write_kv(engine, pages, key, value, slots)
         for row, slot in enumerate(slots.tolist()):
             written[id(pages), slot] = key[row].float(), value[row].float()
@@ -77,7 +97,7 @@ def keys_cut_where_the_chunk_begins(monkeypatch: pytest.MonkeyPatch) -> None:
         table: SequenceTable,
         *,
         scale: float,
-        **rest: Any,
+        **rest: Unpack[Rest],
     ) -> torch.Tensor:
         out = attend(engine, pages, query, table, scale=scale, **rest)
         for number, (first, count, context) in enumerate(
@@ -108,7 +128,7 @@ def keys_cut_where_the_chunk_begins(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _part(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float
-) -> tuple[Any, Any, Any]:
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Of each head: the largest score, the sum of exponentials, and the values in proportion to them."""
     group = query.shape[0] // keys.shape[1]
     keys, values = (x.repeat_interleave(group, dim=1) for x in (keys, values))
@@ -164,10 +184,16 @@ def test_the_first_layer_and_position_are_named(
     attend, calls = attention.attend, 0
 
     def broken(
-        engine: Engine, pages: KVPages, query: torch.Tensor, table: SequenceTable, **rest: Any
+        engine: Engine,
+        pages: KVPages,
+        query: torch.Tensor,
+        table: SequenceTable,
+        *,
+        scale: float,
+        **rest: Unpack[Rest],
     ) -> torch.Tensor:
         nonlocal calls
-        out = attend(engine, pages, query, table, **rest)
+        out = attend(engine, pages, query, table, scale=scale, **rest)
         calls += 1
         starts = table.contexts - table.row_counts
         for first, start, context in zip(

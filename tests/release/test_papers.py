@@ -7,17 +7,17 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 from click.testing import CliRunner
 
 import octavo
+from data.json_types import JsonObject
 from patience import HANG_SECONDS
 
 ROOT = Path(__file__).parents[2]
-PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT: JsonObject = tomllib.loads((ROOT / "pyproject.toml").read_text())
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 FORMS = [
     path for path in sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml")) if path.name != "config.yml"
@@ -39,7 +39,7 @@ def test_files_for_others_are_valid(schema: str) -> None:
     assert done.exit_code == 0, done.output
 
 
-def steps_of(workflow: Path) -> list[dict[str, Any]]:
+def steps_of(workflow: Path) -> list[JsonObject]:
     jobs = yaml.safe_load(workflow.read_text())["jobs"]
     return [step for job in jobs.values() for step in job.get("steps", [])]
 

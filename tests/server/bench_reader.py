@@ -1,7 +1,8 @@
 """A stream as `vllm bench serve` reads it."""
 
 import json
-from typing import Any
+
+from data.json_types import Json
 
 
 class BenchReader:
@@ -11,7 +12,7 @@ class BenchReader:
         self._buffer = ""
         self.text = ""
         self.num_token_events = 0
-        self.usage: Any = None
+        self.usage: Json = None
 
     def read(self, piece: bytes) -> None:
         self._buffer += piece.strip().decode()

@@ -3,7 +3,7 @@
 import asyncio
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,10 +11,8 @@ import pytest
 from octavo.checkpoint import open_checkpoint
 from octavo.server.state import ServedModel
 from patience import HANG_SECONDS
-from server.null_bench import on_null_engine
-from server.process import Server
-
-StartServer = Callable[..., Server]
+from server.null_bench import Bench, RunNull, on_null_engine
+from server.process import Server, StartServer
 
 
 @pytest.fixture
@@ -64,9 +62,13 @@ def tiny_model(tiny_checkpoint: Path) -> ServedModel:
 
 
 @pytest.fixture
-def run_null(tiny_model: ServedModel) -> Callable[..., None]:
+def run_null(tiny_model: ServedModel) -> RunNull:
     """Runs a test of the application on an engine that computes nothing."""
-    return lambda test, **options: asyncio.run(on_null_engine(tiny_model, test, **options))
+
+    def run(test: Callable[[Bench], Awaitable[None]], **options: float) -> None:
+        asyncio.run(on_null_engine(tiny_model, test, **options))
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -2,15 +2,19 @@
 
 import asyncio
 import json
-from typing import Any
 
+from starlette.types import ASGIApp, Message, Scope
+
+from data.json_types import Json
 from patience import HANG_SECONDS
 
 
 class Exchange:
     """One request to the application, by hand: the client can go away whenever it likes."""
 
-    def __init__(self, app: Any, path: str, body: Any, headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:
+    def __init__(
+        self, app: ASGIApp, path: str, body: Json, headers: tuple[tuple[bytes, bytes], ...] = ()
+    ) -> None:
         self._gone = asyncio.Event()
         self._asked = False
         self._body = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -31,16 +35,19 @@ class Exchange:
             "client": ("test", 1),
             "headers": [(b"content-type", b"application/json"), *headers],
         }
-        self.task = asyncio.create_task(app(scope, self._receive, self._send))
+        self.task = asyncio.create_task(self._run(app, scope))
 
-    async def _receive(self) -> Any:
+    async def _run(self, app: ASGIApp, scope: Scope) -> None:
+        await app(scope, self._receive, self._send)
+
+    async def _receive(self) -> Message:
         if not self._asked:
             self._asked = True
             return {"type": "http.request", "body": self._body, "more_body": False}
         await self._gone.wait()
         return {"type": "http.disconnect"}
 
-    async def _send(self, message: Any) -> None:
+    async def _send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             self.headers = {name.decode(): value.decode() for name, value in message["headers"]}
@@ -57,5 +64,5 @@ class Exchange:
         return self
 
     @property
-    def error(self) -> Any:
+    def error(self) -> Json:
         return json.loads(self.content)["error"]

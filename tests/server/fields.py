@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
-Fields = dict[str, Any]
-Answer = dict[str, Any]  # what `whole` or `streamed` make of it, or {"error": ...}
+from data.json_types import Json, JsonObject
+
+Fields = JsonObject
+Answer = JsonObject  # what `whole` or `streamed` make of it, or {"error": ...}
 Heard = Callable[[Answer, Answer], bool]  # the answer, and the one without the field
 
 CHAT, COMPLETIONS = "chat", "completions"
@@ -260,7 +261,7 @@ OF_COMPLETIONS = [
 CASES = {CHAT: BOTH + OF_CHAT, COMPLETIONS: BOTH + OF_COMPLETIONS}
 
 
-def whole(endpoint: str, body: Any) -> Answer:
+def whole(endpoint: str, body: Json) -> Answer:
     """What an answer says: without its ids, its times and what the cache happened to hold."""
     choices = body["choices"]
     return _answer(
@@ -273,9 +274,9 @@ def whole(endpoint: str, body: Any) -> Answer:
     )
 
 
-def streamed(endpoint: str, chunks: list[Any]) -> Answer:
+def streamed(endpoint: str, chunks: list[Json]) -> Answer:
     """The same of a stream, whose pieces are put together by their index."""
-    parts: dict[int, list[Any]] = {}
+    parts: dict[int, list[Json]] = {}
     for chunk in chunks:
         for choice in chunk["choices"]:
             parts.setdefault(choice["index"], []).append(choice)
@@ -298,7 +299,7 @@ def streamed(endpoint: str, chunks: list[Any]) -> Answer:
 
 
 def _answer(
-    endpoint: str, usage: Any, *, texts: list[str], choices: list[Any], logprobs: list[Any], body: Any
+    endpoint: str, usage: Json, *, texts: list[str], choices: list[Json], logprobs: list[Json], body: Json
 ) -> Answer:
     explained = body.get("octavo")
     has_prompt = body if endpoint == CHAT else choices[0]
@@ -315,7 +316,7 @@ def _answer(
     }
 
 
-def _logprobs(shown: Any) -> list[Any] | None:
+def _logprobs(shown: Json) -> list[Json] | None:
     """One entry for each token, in either shape."""
     if shown is None:
         return None

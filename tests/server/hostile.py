@@ -6,10 +6,10 @@ import random
 import re
 import types
 import typing
-from typing import Any
 
 import pydantic
 
+from data.json_types import Json, JsonObject
 from octavo.server.schema import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -19,7 +19,7 @@ MODELS: dict[str, type[pydantic.BaseModel]] = {
     "/tokenize": TokenizeRequest,
     "/detokenize": DetokenizeRequest,
 }
-GOOD: dict[str, dict[str, Any]] = {
+GOOD: dict[str, JsonObject] = {
     CHAT: {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2},
     COMPLETIONS: {"prompt": "hi", "max_tokens": 2},
     "/tokenize": {"prompt": "hi"},
@@ -122,7 +122,7 @@ class Mutator:
         return b'{"prompt":{},' + body[1:]  # a key twice: the last one counts
 
 
-def check_answer(status: int, content: bytes, asked: Any) -> None:
+def check_answer(status: int, content: bytes, asked: object) -> None:
     """Whatever was asked: an answer, or an error in the one shape, and nothing of the inside."""
     text = content.decode()
     assert 200 <= status < 500, (status, text, asked)
@@ -146,7 +146,7 @@ def is_finite_json(content: bytes) -> bool:
     return all(math.isfinite(number) for number in _numbers(json.loads(content)))
 
 
-def _numbers(value: Any) -> list[float]:
+def _numbers(value: Json) -> list[float]:
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
@@ -154,7 +154,7 @@ def _numbers(value: Any) -> list[float]:
     return [value] if isinstance(value, float) else []
 
 
-def _alternatives(annotation: Any) -> set[Any]:
+def _alternatives(annotation: object) -> set[object]:
     if typing.get_origin(annotation) in (types.UnionType, typing.Union):
         return set(typing.get_args(annotation))
     return {annotation}

@@ -5,12 +5,12 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
+from data.json_types import Json
 from patience import HANG_SECONDS
 
 
-def run_node(program: str, folder: Path, url: str, told: Any = None) -> Any:
+def run_node(program: str, folder: Path, url: str, told: Json = None) -> Json:
     """What a program of this folder prints, as JSON. `folder` is where it finds its packages."""
     done = subprocess.run(
         ["node", shutil.copy(Path(__file__).parent / program, folder)],

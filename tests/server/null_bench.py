@@ -3,10 +3,11 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Protocol
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from data.json_types import Json
 from octavo.config import ServerOptions
 from octavo.frontend.service import EngineService
 from octavo.link.folder import EngineSettings
@@ -38,9 +39,10 @@ class Scrape:
     def by(self, name: str, label: str) -> dict[str, float]:
         """The samples that are not zero."""
         return {
-            dict(labels)[label]: value  # type: ignore[arg-type]
-            for (found, *labels), value in self.samples.items()
-            if found == f"octavo:{name}" and value
+            sample.labels[label]: sample.value
+            for family in self.families.values()
+            for sample in family.samples
+            if sample.name == f"octavo:{name}" and sample.value
         }
 
 
@@ -50,20 +52,25 @@ class Bench:
         self.state = ServerState(ServerOptions(), model, service)
         self.app = build_app(self.state, Keys())
 
-    def ask(self, path: str, body: Any) -> Exchange:
+    def ask(self, path: str, body: Json) -> Exchange:
         return Exchange(self.app, path, body)
 
-    async def answer(self, path: str = COMPLETIONS, **body: Any) -> Any:
+    async def answer(self, path: str = COMPLETIONS, **body: Json) -> Json:
         asked = await self.ask(path, body).done()
         return json.loads(asked.content) if not body.get("stream") else asked.content
 
     async def scrape(self) -> Scrape:
         return Scrape((await self.ask("/metrics", None).done()).content.decode())
 
-    async def until(self, condition: Callable[[], Any]) -> None:
+    async def until(self, condition: Callable[[], object]) -> None:
         async with asyncio.timeout(HANG_SECONDS):
             while not condition():
                 await asyncio.sleep(0.002)
+
+
+class RunNull(Protocol):
+    def __call__(self, test: Callable[[Bench], Awaitable[None]], **options: float) -> None:
+        """`options` are those of `octavo.simulate.null_engine`."""
 
 
 async def on_null_engine(

@@ -9,12 +9,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import httpx
 import openai
 
+from data.json_types import Json
 from patience import HANG_SECONDS
 
 
@@ -66,19 +68,25 @@ class Server:
         self.wait_for_log("is ready at")
         return self
 
-    def post(self, path: str, body: Any, **keywords: Any) -> httpx.Response:
-        return httpx.post(self.url + path, json=body, timeout=HANG_SECONDS, **keywords)
+    def post(self, path: str, body: Json, headers: Mapping[str, str] | None = None) -> httpx.Response:
+        return httpx.post(self.url + path, json=body, timeout=HANG_SECONDS, headers=headers)
 
-    def get(self, path: str, **keywords: Any) -> httpx.Response:
-        return httpx.get(self.url + path, timeout=HANG_SECONDS, **keywords)
+    def get(self, path: str, headers: Mapping[str, str] | None = None) -> httpx.Response:
+        return httpx.get(self.url + path, timeout=HANG_SECONDS, headers=headers)
 
-    def client(self, **keywords: Any) -> openai.OpenAI:
-        return openai.OpenAI(base_url=f"{self.url}/v1", **{"api_key": "none", "max_retries": 0} | keywords)
-
-    def async_client(self, **keywords: Any) -> openai.AsyncOpenAI:
-        return openai.AsyncOpenAI(
-            base_url=f"{self.url}/v1", **{"api_key": "none", "max_retries": 0} | keywords
+    def client(
+        self,
+        *,
+        api_key: str = "none",
+        max_retries: int = 0,
+        timeout: float | openai.NotGiven = openai.NOT_GIVEN,
+    ) -> openai.OpenAI:
+        return openai.OpenAI(
+            base_url=f"{self.url}/v1", api_key=api_key, max_retries=max_retries, timeout=timeout
         )
+
+    def async_client(self) -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0)
 
     def terminate(self) -> None:
         self.process.send_signal(signal.SIGTERM)
@@ -95,6 +103,12 @@ class Server:
             self.process.kill()
             self.process.wait()
             raise
+
+
+class StartServer(Protocol):
+    """With flags of `octavo serve`: a server that may not be ready yet."""
+
+    def __call__(self, *flags: str, model: Path = ..., environ: dict[str, str] | None = None) -> Server: ...
 
 
 def is_alive(pid: int) -> bool:

@@ -13,16 +13,16 @@ import time
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
+from data.json_types import Json
 from full_size import FULL
 from patience import HANG_SECONDS
 from server.hostile import CHAT, COMPLETIONS, GOOD, check_answer
-from server.null_bench import Bench
-from server.process import Server
+from server.null_bench import Bench, RunNull
+from server.process import Server, StartServer
 
 NUM_TIMED = 400 if FULL else 0
 
@@ -34,7 +34,7 @@ WRONG_KEYS: tuple[bytes | None, ...] = (
 
 
 @pytest.fixture(scope="module")
-def keyed(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def keyed(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("keyed")
     (folder / "keys").write_text("alice key-a\nbob key-b\n")
     flags = ("--kv-memory", "4MiB", "--served-model-name", "tiny", "--api-key-file", str(folder / "keys"))
@@ -50,7 +50,7 @@ def as_user(name: str) -> dict[str, str]:
     return {"authorization": f"Bearer key-{name}"}
 
 
-def routes(server: Any) -> list[tuple[str, str]]:
+def routes(server: Server) -> list[tuple[str, str]]:
     """Every endpoint, those of the future included: the description of the API is made from the routes."""
     description = server.get("/openapi.json", headers=as_user("a")).json()
     listed = [(method, path) for path, methods in description["paths"].items() for method in methods]
@@ -58,7 +58,7 @@ def routes(server: Any) -> list[tuple[str, str]]:
     return [(method.upper(), ending.get(path, path)) for method, path in listed] + [("GET", "/openapi.json")]
 
 
-def test_no_endpoint_but_the_probes_answers_without_a_key(keyed: Any) -> None:
+def test_no_endpoint_but_the_probes_answers_without_a_key(keyed: Server) -> None:
     """And none sends a CORS header, since nobody asked for any."""
     found = routes(keyed)
     assert len(found) > 12
@@ -85,7 +85,7 @@ def test_no_endpoint_but_the_probes_answers_without_a_key(keyed: Any) -> None:
             assert not [name for name in preflight.headers if name.startswith("access-control")]
 
 
-def test_a_key_of_a_megabyte_is_too_large_a_header(keyed: Any) -> None:
+def test_a_key_of_a_megabyte_is_too_large_a_header(keyed: Server) -> None:
     with socket.create_connection(("127.0.0.1", keyed.port), timeout=HANG_SECONDS) as connection:
         received = b""
         try:
@@ -96,13 +96,13 @@ def test_a_key_of_a_megabyte_is_too_large_a_header(keyed: Any) -> None:
     assert not received or received.startswith(b"HTTP/1.1 431")
 
 
-def cached(server: Any, prompt: str, user: str, **fields: Any) -> int:
+def cached(server: Server, prompt: str, user: str, **fields: Json) -> int:
     body = {"prompt": prompt, "max_tokens": 1, "temperature": 0} | fields
     answer = server.post(COMPLETIONS, body, headers=as_user(user)).json()
     return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
 
 
-def test_one_key_finds_nothing_that_another_has_cached(keyed: Any) -> None:
+def test_one_key_finds_nothing_that_another_has_cached(keyed: Server) -> None:
     prompt = "a secret of alice, and long enough for some pages of it to be cached. " * 3
     assert cached(keyed, prompt, "a") == 0
     assert cached(keyed, prompt, "b") == 0
@@ -116,7 +116,7 @@ def test_one_key_finds_nothing_that_another_has_cached(keyed: Any) -> None:
 
 
 @pytest.mark.skipif(not FULL, reason="takes minutes: make figures")
-def test_the_time_to_an_answer_does_not_tell_what_another_key_has_asked(keyed: Any) -> None:
+def test_the_time_to_an_answer_does_not_tell_what_another_key_has_asked(keyed: Server) -> None:
     """AUC of telling prompts that alice has asked from others, by how long bob waits: 0.5 is blind.
 
     That the same measurement sees what bob himself has asked shows that it could have seen alice's.
@@ -131,7 +131,8 @@ def test_the_time_to_an_answer_does_not_tell_what_another_key_has_asked(keyed: A
         return time.perf_counter() - started
 
     def auc(user: str) -> float:
-        hits, misses = [], []
+        hits: list[float] = []
+        misses: list[float] = []
         for number in range(NUM_TIMED):
             known, unknown = (f"{kind} {number} of {user}. " + "z" * 440 for kind in ("known", "other"))
             seconds(known, "a")
@@ -169,7 +170,7 @@ with open(os.environ["WATCHED"], "a") as log:
 """
 
 
-def test_the_server_connects_to_nobody_and_listens_on_one_port(start: Any, tmp_path: Path) -> None:
+def test_the_server_connects_to_nobody_and_listens_on_one_port(start: StartServer, tmp_path: Path) -> None:
     """Every way to ask, with all connections of its processes watched, by Python's own audit."""
     (tmp_path / "hooks").mkdir()
     (tmp_path / "hooks" / "sitecustomize.py").write_text(WATCH)
@@ -189,6 +190,7 @@ def test_the_server_connects_to_nobody_and_listens_on_one_port(start: Any, tmp_p
             server.post(path, GOOD[path] | fields)
     image = {"type": "image_url", "image_url": {"url": "http://169.254.169.254/latest"}}
     assert server.post(CHAT, {"messages": [{"role": "user", "content": [image]}]}).status_code == 400
+    assert server.engine_pid is not None
     processes = {server.process.pid, server.engine_pid}
     assert listening_ports(processes) == {server.port}
     lines = log.read_text().splitlines()
@@ -196,7 +198,7 @@ def test_the_server_connects_to_nobody_and_listens_on_one_port(start: Any, tmp_p
     assert not [line for line in lines if not line.endswith("is watched")]
 
 
-def server_asked(server: Any, method: str, path: str) -> httpx.Response:
+def server_asked(server: Server, method: str, path: str) -> httpx.Response:
     return httpx.request(method, server.url + path, json=GOOD.get(path), timeout=HANG_SECONDS)
 
 
@@ -221,7 +223,7 @@ def listening_ports(pids: set[int]) -> set[int]:
 STRANGE_USERS = 20_000 if FULL else 500
 
 
-def never_the_same(number: int) -> list[tuple[str, Any]]:
+def never_the_same(number: int) -> list[tuple[str, Json]]:
     word = f"{number}-" + "x" * 100
     return [
         (f"/{word}", None),
@@ -241,7 +243,7 @@ def no_logs() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("no_logs")
-def test_what_is_never_the_same_leaves_nothing_behind(run_null: Any) -> None:
+def test_what_is_never_the_same_leaves_nothing_behind(run_null: RunNull) -> None:
     """Paths, models, users, salts, variables: neither the metrics grow nor what the front end holds."""
 
     async def test(bench: Bench) -> None:
@@ -270,7 +272,7 @@ def test_what_is_never_the_same_leaves_nothing_behind(run_null: Any) -> None:
 
 
 @pytest.mark.skipif(not FULL, reason="takes half an hour: make figures")
-def test_what_is_never_the_same_leaves_no_memory_behind(start: Any) -> None:
+def test_what_is_never_the_same_leaves_no_memory_behind(start: StartServer) -> None:
     """The same over sockets, with headers too, and the engine's memory with the front end's."""
     server = start("--served-model-name", "tiny").wait_until_ready()
 
@@ -280,6 +282,7 @@ def test_what_is_never_the_same_leaves_no_memory_behind(start: Any) -> None:
                 for path, body in never_the_same(number):
                     headers = dict.fromkeys(("traceparent", "x-request-id", "user-agent"), f"{number}")
                     client.request("GET" if body is None else "POST", path, json=body, headers=headers)
+        assert server.engine_pid is not None
         return sum(map(resident, (server.process.pid, server.engine_pid)))
 
     before = ask(range(STRANGE_USERS // 4))

@@ -5,11 +5,13 @@ import json
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
+from starlette.routing import Route
 
 from data.engine_facts import engine_facts
+from data.json_types import Json
 from octavo.checkpoint import open_checkpoint
 from octavo.config import ServerOptions
 from octavo.frontend.intake import PreparedRequest
@@ -32,7 +34,7 @@ class FakeService:
     state: ServiceState = ServiceState.READY
     facts: EngineFacts | None = None
     is_live: bool = True
-    engine_status: Any = None
+    engine_status: None = None
     num_restarts: int = 0
     submitted: list[tuple[PreparedRequest, Updates]] = field(default_factory=list)
     aborted: list[str] = field(default_factory=list)
@@ -83,17 +85,17 @@ class FakeService:
 
 
 class Bench:
-    def __init__(self, model: ServedModel, **options: Any) -> None:
+    def __init__(self, model: ServedModel, **options: str | int) -> None:
         self.service = FakeService(
             facts=engine_facts(max_model_len=100_000, num_pages=9, device="cpu", dtype="float32")
         )
         self.state = ServerState(ServerOptions(**options), model, self.service)  # type: ignore[arg-type]
         self.app = build_app(self.state, Keys.from_options(self.state.options))
 
-    def ask(self, body: Any, path: str = COMPLETIONS, *headers: tuple[bytes, bytes]) -> Exchange:
+    def ask(self, body: Json, path: str = COMPLETIONS, *headers: tuple[bytes, bytes]) -> Exchange:
         return Exchange(self.app, path, body, headers)
 
-    async def until(self, condition: Callable[[], Any]) -> None:
+    async def until(self, condition: Callable[[], object]) -> None:
         async with asyncio.timeout(HANG_SECONDS):
             while not condition():
                 await asyncio.sleep(0.001)
@@ -110,9 +112,14 @@ def model(tiny_checkpoint: Path) -> ServedModel:
     return ServedModel.of_checkpoint(open_checkpoint(str(tiny_checkpoint)), "tiny", 0)
 
 
+class Run(Protocol):
+    def __call__(self, test: Callable[[Bench], Awaitable[None]], **options: str | int) -> None:
+        """`options` are those of the server."""
+
+
 @pytest.fixture
-def run(model: ServedModel) -> Callable[..., None]:
-    def run(test: Callable[[Bench], Awaitable[None]], **options: Any) -> None:
+def run(model: ServedModel) -> Run:
+    def run(test: Callable[[Bench], Awaitable[None]], **options: str | int) -> None:
         async def main() -> None:
             bench = Bench(model, **options)
             await test(bench)
@@ -126,7 +133,7 @@ def run(model: ServedModel) -> Callable[..., None]:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("tokens", [0, 2])
-def test_a_client_that_leaves_ends_its_requests(run: Any, stream: bool, tokens: int) -> None:
+def test_a_client_that_leaves_ends_its_requests(run: Run, stream: bool, tokens: int) -> None:
     async def test(bench: Bench) -> None:
         asked = bench.ask({"prompt": ["ab", "cd"], "stream": stream})
         await bench.until(lambda: len(bench.service.submitted) == 2)
@@ -141,7 +148,7 @@ def test_a_client_that_leaves_ends_its_requests(run: Any, stream: bool, tokens: 
     run(test)
 
 
-def test_a_client_that_leaves_while_its_prompt_is_tokenised(run: Any) -> None:
+def test_a_client_that_leaves_while_its_prompt_is_tokenised(run: Run) -> None:
     async def test(bench: Bench) -> None:
         asked = bench.ask({"prompt": "x" * 50_000})
         await bench.until(lambda: bench.state.num_open)
@@ -152,7 +159,7 @@ def test_a_client_that_leaves_while_its_prompt_is_tokenised(run: Any) -> None:
     run(test)
 
 
-def test_a_request_that_is_done_is_not_aborted(run: Any) -> None:
+def test_a_request_that_is_done_is_not_aborted(run: Run) -> None:
     async def test(bench: Bench) -> None:
         asked = bench.ask({"prompt": ["ab", "cd"]})
         await bench.until(lambda: len(bench.service.submitted) == 2)
@@ -166,7 +173,7 @@ def test_a_request_that_is_done_is_not_aborted(run: Any) -> None:
     run(test)
 
 
-def test_the_queue_is_bounded_in_requests(run: Any) -> None:
+def test_the_queue_is_bounded_in_requests(run: Run) -> None:
     async def test(bench: Bench) -> None:
         asked = [bench.ask({"prompt": "ab"}) for _ in range(2)]
         await bench.until(lambda: len(bench.service.submitted) == 2)
@@ -185,7 +192,7 @@ def test_the_queue_is_bounded_in_requests(run: Any) -> None:
     run(test, max_queued_requests=2)
 
 
-def test_the_queue_is_bounded_in_tokens(run: Any) -> None:
+def test_the_queue_is_bounded_in_tokens(run: Run) -> None:
     async def test(bench: Bench) -> None:
         never = await bench.ask({"prompt": "x" * 101}).done()
         assert never.status == 400
@@ -199,7 +206,7 @@ def test_the_queue_is_bounded_in_tokens(run: Any) -> None:
     run(test, max_queued_tokens=100)
 
 
-def test_a_failure_in_mid_stream_is_said_and_the_stream_ended(run: Any) -> None:
+def test_a_failure_in_mid_stream_is_said_and_the_stream_ended(run: Run) -> None:
     async def test(bench: Bench) -> None:
         asked = bench.ask({"messages": [{"role": "user", "content": "x"}], "stream": True}, CHAT)
         await bench.until(lambda: bench.service.submitted)
@@ -215,7 +222,7 @@ def test_a_failure_in_mid_stream_is_said_and_the_stream_ended(run: Any) -> None:
     run(test)
 
 
-def test_silence_is_filled_with_comments(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silence_is_filled_with_comments(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "PING_SECONDS", 0.02)
 
     async def test(bench: Bench) -> None:
@@ -231,7 +238,7 @@ def test_silence_is_filled_with_comments(run: Any, monkeypatch: pytest.MonkeyPat
     run(test)
 
 
-def test_a_comment_costs_no_reader_the_event_behind_it(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_comment_costs_no_reader_the_event_behind_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "PING_SECONDS", 0.02)
 
     async def test(bench: Bench) -> None:
@@ -243,14 +250,14 @@ def test_a_comment_costs_no_reader_the_event_behind_it(run: Any, monkeypatch: py
         bench.service.say("third", "stop")
         await asked.done()
         reader = BenchReader()
-        for piece in asked.writes:
-            reader.read(piece)
+        for written in asked.writes:
+            reader.read(written)
         assert reader.text == "first second third"
 
     run(test)
 
 
-def test_what_nobody_expected_tells_nothing(run: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_nobody_expected_tells_nothing(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     async def test(bench: Bench) -> None:
         bench.service.failure = RuntimeError("secret at 0xdeadbeef")
         answer = await bench.ask({"prompt": "x"}).done()
@@ -266,7 +273,7 @@ def test_what_nobody_expected_tells_nothing(run: Any, caplog: pytest.LogCaptureF
 @pytest.mark.parametrize(
     ("state", "code"), [(ServiceState.STARTING, "loading"), (ServiceState.FAILED, "engine_failed")]
 )
-def test_no_engine(run: Any, state: ServiceState, code: str) -> None:
+def test_no_engine(run: Run, state: ServiceState, code: str) -> None:
     async def test(bench: Bench) -> None:
         bench.service.state, bench.service.facts = state, None
         bench.service.is_live = state is not ServiceState.FAILED
@@ -279,7 +286,7 @@ def test_no_engine(run: Any, state: ServiceState, code: str) -> None:
     run(test)
 
 
-def test_requests_wait_while_an_engine_is_restarted(run: Any) -> None:
+def test_requests_wait_while_an_engine_is_restarted(run: Run) -> None:
     async def test(bench: Bench) -> None:
         bench.service.state = ServiceState.RESTARTING
         asked = bench.ask({"prompt": "x", "octavo": True})
@@ -293,7 +300,7 @@ def test_requests_wait_while_an_engine_is_restarted(run: Any) -> None:
     run(test)
 
 
-def test_draining(run: Any) -> None:
+def test_draining(run: Run) -> None:
     async def test(bench: Bench) -> None:
         asked = bench.ask({"prompt": "x"})
         await bench.until(lambda: bench.service.submitted)
@@ -312,7 +319,7 @@ PROBES = {"/livez", "/readyz", "/healthz", "/health"}
 PAGE = {"/", "/page/{name:path}"}  # its files, which say nothing of the server
 
 
-def test_every_route_but_the_probes_and_the_page_wants_a_key(run: Any) -> None:
+def test_every_route_but_the_probes_and_the_page_wants_a_key(run: Run) -> None:
     async def test(bench: Bench) -> None:
         paths = {route.path for route in walk(bench.app.routes)}
         assert paths > PROBES | PAGE
@@ -329,7 +336,7 @@ def test_every_route_but_the_probes_and_the_page_wants_a_key(run: Any) -> None:
     run(test, api_key="the-key")
 
 
-def walk(routes: Any) -> Iterator[Any]:
+def walk(routes: Any) -> Iterator[Route]:
     for route in routes:
         if hasattr(route, "path") and hasattr(route, "endpoint"):
             yield route
@@ -353,7 +360,7 @@ def walk(routes: Any) -> Iterator[Any]:
         ((b"authorization", b"Bearer wrong"), (b"authorization", b"Bearer the-key")),
     ],
 )
-def test_keys_that_are_none(run: Any, headers: tuple[tuple[bytes, bytes], ...]) -> None:
+def test_keys_that_are_none(run: Run, headers: tuple[tuple[bytes, bytes], ...]) -> None:
     async def test(bench: Bench) -> None:
         answer = await bench.ask(None, "/v1/models", *headers).done()
         assert (answer.status, answer.error["code"]) == (401, "invalid_api_key")
@@ -362,7 +369,7 @@ def test_keys_that_are_none(run: Any, headers: tuple[tuple[bytes, bytes], ...]) 
     run(test, api_key="the-key")
 
 
-def test_each_identity_has_its_own_cache(run: Any, tmp_path: Path) -> None:
+def test_each_identity_has_its_own_cache(run: Run, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("# ours\nalice key-a\nalice key-a2\nbob key-b\nkey-c\n")
 
@@ -372,7 +379,7 @@ def test_each_identity_has_its_own_cache(run: Any, tmp_path: Path) -> None:
             header = (b"authorization", b"bearer " + key)
             asked = bench.ask({"prompt": "x", "cache_salt": salt}, COMPLETIONS, header)
             number = len(bench.service.submitted)
-            await bench.until(lambda number=number: len(bench.service.submitted) > number)
+            await bench.until(lambda number=number: len(bench.service.submitted) > number)  # type: ignore[misc]
             salts.append(bench.service.submitted[-1][0].messages[0].cache_salt)
             asked.disconnect()
             await asked.done()
@@ -383,7 +390,7 @@ def test_each_identity_has_its_own_cache(run: Any, tmp_path: Path) -> None:
     run(test, api_key_file=str(keys))
 
 
-def test_origins_are_allowed_only_if_asked(run: Any) -> None:
+def test_origins_are_allowed_only_if_asked(run: Run) -> None:
     origin = (b"origin", b"https://page.example")
 
     async def refused(bench: Bench) -> None:

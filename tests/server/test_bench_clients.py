@@ -6,13 +6,14 @@ docs/evaluate.md has the commands.
 """
 
 import json
-from typing import Any
 
 import httpx
 import pytest
 
+from data.json_types import Json
 from patience import HANG_SECONDS
 from server.bench_reader import BenchReader
+from server.process import Server
 
 pytestmark = pytest.mark.xdist_group("server")
 
@@ -20,7 +21,7 @@ USAGE = {"include_usage": True, "continuous_usage_stats": True}
 PROMPT = "a prompt of some length that somebody made up"
 
 
-def guidellm_stream(server: Any, path: str, body: Any) -> tuple[list[str], Any]:
+def guidellm_stream(server: Server, path: str, body: Json) -> tuple[list[str], Json]:
     """Line by line; an iteration is a line whose first choice has text. Ends at [DONE]."""
     texts, usage = [], None
     with httpx.stream("POST", server.url + path, json=body, timeout=60) as response:
@@ -40,7 +41,7 @@ def guidellm_stream(server: Any, path: str, body: Any) -> tuple[list[str], Any]:
     return texts, usage
 
 
-def test_as_guidellm_asks(server: Any) -> None:
+def test_as_guidellm_asks(server: Server) -> None:
     assert server.get("/health").status_code == 200
     assert [model["id"] for model in server.get("/v1/models").json()["data"]] == ["tiny"]
     asked = {"model": "tiny", "ignore_eos": True}
@@ -61,7 +62,7 @@ def test_as_guidellm_asks(server: Any) -> None:
         assert texts
 
 
-def test_as_vllm_bench_asks(server: Any) -> None:
+def test_as_vllm_bench_asks(server: Server) -> None:
     asked = {"model": "tiny", "stream": True, "stream_options": {"include_usage": True}, "ignore_eos": True}
     content = [{"type": "text", "text": PROMPT}]
     for path, body in (

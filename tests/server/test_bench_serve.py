@@ -4,12 +4,13 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from octavo.bench.serve import WORKLOADS, Closed, Fixed, LoadReport, PromptStyle, find_target, run_load
+from octavo.bench.serve.workload import Workload
 from patience import HANG_SECONDS
+from server.process import Server, StartServer
 
 pytestmark = pytest.mark.xdist_group("server")
 
@@ -19,7 +20,7 @@ def octavo(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
 
 
-def test_a_load_from_the_command_line(server: Any, tmp_path: Path) -> None:
+def test_a_load_from_the_command_line(server: Server, tmp_path: Path) -> None:
     files = ("--json", str(tmp_path / "load.json"), "--html", str(tmp_path / "load.html"))
     size = ("--requests", "8", "--prompt", "8-64", "--output", "12", "--arrivals", "poisson:50")
     ran = octavo("serve", server.url, *size, "--slo-ttft", "60s", "--seed", "3", *files)
@@ -36,7 +37,7 @@ def test_a_load_from_the_command_line(server: Any, tmp_path: Path) -> None:
     assert "<!doctype html>" in (tmp_path / "load.html").read_text()
 
 
-def test_a_sweep_from_the_command_line(server: Any, tmp_path: Path) -> None:
+def test_a_sweep_from_the_command_line(server: Server, tmp_path: Path) -> None:
     files = ("--json", str(tmp_path / "sweep.json"), "--html", str(tmp_path / "sweep.html"))
     size = ("--by", "concurrency", "--to", "2", "--per-level", "1", "--prompt", "8", "--output", "4")
     ran = octavo("sweep", server.url, *size, "--workload", "baseline", "--slo-e2e", "60s", *files)
@@ -49,19 +50,24 @@ def test_a_sweep_from_the_command_line(server: Any, tmp_path: Path) -> None:
     assert "<!doctype html>" in (tmp_path / "sweep.html").read_text()
 
 
-def test_a_shared_beginning_is_found_in_the_cache_and_nothing_else_is(server: Any) -> None:
+def test_a_shared_beginning_is_found_in_the_cache_and_nothing_else_is(server: Server) -> None:
     """The server says which tokens it had: new prompts are new to it, in every run."""
     target = find_target(server.url)
-    small = {"num_requests": 4, "prompt": Fixed(40), "output": Fixed(2), "arrivals": Closed(1)}
+
+    def small(name: str, shared: int | None = None) -> Workload:
+        return WORKLOADS[name].scaled(
+            num_requests=4, prompt=Fixed(40), output=Fixed(2), arrivals=Closed(1), shared=shared
+        )
+
     for _ in range(2):
-        alone = run_load(target, WORKLOADS["baseline"].scaled(**small))
+        alone = run_load(target, small("baseline"))
         assert alone.summary.cached_tokens == 0
-        shared = run_load(target, WORKLOADS["prefix_caching"].scaled(**small, shared=64))
+        shared = run_load(target, small("prefix_caching", shared=64))
         assert [record.told_cached_tokens for record in shared.requests] == [0, 64, 64, 64]
 
 
 @pytest.mark.parametrize("style", list(PromptStyle))
-def test_chunks_are_counted_where_the_server_tells(style: PromptStyle, server: Any) -> None:
+def test_chunks_are_counted_where_the_server_tells(style: PromptStyle, server: Server) -> None:
     target = find_target(server.url, style=style, counts_chunks=True)
     small = WORKLOADS["continuous_batching"].scaled(num_requests=4, prompt=Fixed(8), output=Fixed(20))
     report = run_load(target, small, seed=11)
@@ -71,7 +77,7 @@ def test_chunks_are_counted_where_the_server_tells(style: PromptStyle, server: A
         assert sum(record.chunk_tokens) == record.completion_tokens == 20
 
 
-def test_a_wrong_key_and_a_wrong_model_are_said(server: Any, start: Any) -> None:
+def test_a_wrong_key_and_a_wrong_model_are_said(server: Server, start: StartServer) -> None:
     ran = octavo("serve", server.url, "--model", "other")
     assert ran.returncode == 2
     assert "it has no model 'other'; give --model with one of tiny" in ran.stderr

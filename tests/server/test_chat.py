@@ -8,26 +8,33 @@ from typing import Any
 import msgspec
 import openai
 import pytest
+from openai.types.chat import ChatCompletionMessageParam
 
+from data.json_types import Json, JsonObject
 from octavo import LLM
+from server.process import Server, StartServer
 
 pytestmark = pytest.mark.xdist_group("server")
 
-HELLO: Any = [{"role": "user", "content": "hello"}]
-LOVES: Any = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Name a colour."}]
+HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hello"}]
+LOVES: list[ChatCompletionMessageParam] = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Name a colour."},
+]
 
 
-def chat(server: Any, **fields: Any) -> Any:
+def chat(server: Server, **fields: Json) -> Any:
+    """An answer, or a stream of chunks: with fields of ours, which the client's types do not know."""
     extra = fields.pop("extra", None)
-    fields = {"model": "tiny", "messages": HELLO, "seed": 7, "max_completion_tokens": 12} | fields
-    return server.client().chat.completions.create(**fields, extra_body=extra)
+    asked: JsonObject = {"model": "tiny", "messages": HELLO, "seed": 7, "max_completion_tokens": 12} | fields
+    return server.client().chat.completions.create(**asked, extra_body=extra)
 
 
 def text(answer: Any) -> str:
     return str(answer.choices[0].message.content)
 
 
-def test_every_field_of_an_answer(server: Any) -> None:
+def test_every_field_of_an_answer(server: Server) -> None:
     answer = chat(server)
     assert answer.id.startswith("chatcmpl-")
     assert (answer.object, answer.model) == ("chat.completion", "tiny")
@@ -47,7 +54,7 @@ def test_every_field_of_an_answer(server: Any) -> None:
     assert answer._request_id.startswith("req_")
 
 
-def test_the_answer_is_what_the_engine_says_offline(server: Any, tiny_checkpoint: Path) -> None:
+def test_the_answer_is_what_the_engine_says_offline(server: Server, tiny_checkpoint: Path) -> None:
     with LLM(str(tiny_checkpoint), kv_memory="4MiB") as llm:
         params = msgspec.structs.replace(llm.default_params, seed=7, max_tokens=12, logprobs=3)
         (expected,) = llm.chat(HELLO, params)
@@ -59,7 +66,7 @@ def test_the_answer_is_what_the_engine_says_offline(server: Any, tiny_checkpoint
     ]
 
 
-def test_a_stream_is_the_answer_in_pieces(server: Any) -> None:
+def test_a_stream_is_the_answer_in_pieces(server: Server) -> None:
     whole = chat(server, n=2, logprobs=True, top_logprobs=2)
     pieces: dict[int, list[Any]] = {0: [], 1: []}
     tail = []
@@ -83,14 +90,14 @@ def test_a_stream_is_the_answer_in_pieces(server: Any) -> None:
     assert len({chunk.id for chunk in tail}) == 1
 
 
-def test_the_plain_stream_has_the_same_text(server: Any) -> None:
+def test_the_plain_stream_has_the_same_text(server: Server) -> None:
     chunks = list(chat(server, stream=True))
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == text(chat(server))
     assert chunks[0].choices[0].delta.role == "assistant"
     assert chunks[0].choices[0].delta.content
 
 
-def test_async_client_streams_many_at_once(server: Any) -> None:
+def test_async_client_streams_many_at_once(server: Server) -> None:
     async def one(client: openai.AsyncOpenAI, seed: int) -> str:
         stream = await client.chat.completions.create(
             model="tiny", messages=HELLO, seed=seed, max_tokens=20, stream=True
@@ -106,12 +113,12 @@ def test_async_client_streams_many_at_once(server: Any) -> None:
     assert len(set(alone)) > 4
 
 
-def test_max_completion_tokens_wins_over_max_tokens(server: Any) -> None:
+def test_max_completion_tokens_wins_over_max_tokens(server: Server) -> None:
     assert chat(server, max_tokens=3).usage.completion_tokens == 12
     assert chat(server, max_tokens=3, max_completion_tokens=None).usage.completion_tokens == 3
 
 
-def test_fields_that_change_the_tokens(server: Any) -> None:
+def test_fields_that_change_the_tokens(server: Server) -> None:
     plain = text(chat(server, temperature=0))
     assert text(chat(server, temperature=0)) == plain
     for fields in (
@@ -127,7 +134,7 @@ def test_fields_that_change_the_tokens(server: Any) -> None:
     assert text(chat(server, temperature=0, logit_bias={"65": 100}))[:4] == "bbbb"  # bytes have shifted ids
 
 
-def test_stop_strings_and_stop_tokens(server: Any) -> None:
+def test_stop_strings_and_stop_tokens(server: Server) -> None:
     whole = text(chat(server, temperature=0))
     stop = whole[3:5]
     cut = chat(server, temperature=0, stop=stop)
@@ -141,7 +148,7 @@ def test_stop_strings_and_stop_tokens(server: Any) -> None:
     assert by_token.octavo["requests"][0]["choices"][0]["stop_reason"] == ids[2]
 
 
-def test_ends_of_sequence(server: Any) -> None:
+def test_ends_of_sequence(server: Server) -> None:
     always = {"256": 100}  # <|end|>
     ended = chat(server, temperature=0, logit_bias=always)
     assert (text(ended), ended.choices[0].finish_reason) == ("", "stop")
@@ -161,7 +168,7 @@ def test_ends_of_sequence(server: Any) -> None:
     assert (chunk.choices[0].delta.role, chunk.choices[0].delta.content) == ("assistant", "")
 
 
-def test_token_ids_and_prompt_logprobs(server: Any) -> None:
+def test_token_ids_and_prompt_logprobs(server: Server) -> None:
     answer = chat(server, extra={"return_token_ids": True, "prompt_logprobs": 2})
     assert answer.prompt_token_ids[0] == 257  # <|user|>
     assert len(answer.choices[0].token_ids) == 12
@@ -176,13 +183,13 @@ def test_token_ids_and_prompt_logprobs(server: Any) -> None:
     assert [i for chunk in chunks for i in chunk.choices[0].token_ids] == answer.choices[0].token_ids
 
 
-def test_continuous_usage(server: Any) -> None:
+def test_continuous_usage(server: Server) -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
     counts = [chunk.usage.completion_tokens for chunk in chat(server, stream=True, stream_options=options)]
     assert counts == [*range(1, 13), 12]
 
 
-def test_messages_of_all_kinds(server: Any) -> None:
+def test_messages_of_all_kinds(server: Server) -> None:
     parts = [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]
     assert text(chat(server, messages=[{"role": "user", "content": parts}])) == text(chat(server))
     as_system = chat(server, messages=[{"role": "system", "content": "x"}, *HELLO])
@@ -190,10 +197,10 @@ def test_messages_of_all_kinds(server: Any) -> None:
     assert text(as_system) == text(as_developer)
 
 
-def test_the_template_can_be_steered(server: Any) -> None:
+def test_the_template_can_be_steered(server: Server) -> None:
     shown = {"octavo": {"prompt": True}}
 
-    def prompt(**extra: Any) -> str:
+    def prompt(**extra: Json) -> str:
         answer = chat(server, messages=[*HELLO, {"role": "assistant", "content": "So"}], extra=shown | extra)
         return str(answer.octavo["requests"][0]["prompt"])
 
@@ -203,7 +210,7 @@ def test_the_template_can_be_steered(server: Any) -> None:
     assert prompt(chat_template_kwargs={"unknown": 1}) == prompt()
 
 
-def test_the_octavo_block_explains(server: Any) -> None:
+def test_the_octavo_block_explains(server: Server) -> None:
     fresh = f"a prompt that nobody has sent before {id(server)}"
     fields = {"messages": [{"role": "user", "content": fresh}], "extra": {"octavo": True}}
     first, again = (chat(server, **fields).octavo["requests"][0] for _ in range(2))
@@ -222,14 +229,14 @@ def test_the_octavo_block_explains(server: Any) -> None:
     assert (last.choices, last.octavo["engine_restarts"]) == ([], 0)
 
 
-def test_the_octavo_block_tells_every_chunk_of_the_prompt(start: Any) -> None:
+def test_the_octavo_block_tells_every_chunk_of_the_prompt(start: StartServer) -> None:
     """Chunks and what was cached are the prompt, and their steps are the time it took, streamed or not."""
     server = start("--max-step-tokens", "64", "--max-running", "8", "--served-model-name", "tiny")
     server.wait_until_ready()
     prompt = "a prompt of several chunks, each of which is told " * 6
     extra = {"octavo": True}
 
-    def explained(stream: bool, text: str) -> Any:
+    def explained(stream: bool, text: str) -> Json:
         answer = chat(server, messages=[{"role": "user", "content": text}], stream=stream, extra=extra)
         return (list(answer)[-1] if stream else answer).octavo["requests"][0]
 
@@ -249,7 +256,7 @@ def test_the_octavo_block_tells_every_chunk_of_the_prompt(start: Any) -> None:
             assert choice["prefill_chunks_left_out"] == 0
 
 
-def test_cache_salt_keeps_prefixes_apart(server: Any) -> None:
+def test_cache_salt_keeps_prefixes_apart(server: Server) -> None:
     messages = [{"role": "user", "content": f"a long enough prompt to fill pages {id(server)} salt"}]
 
     def cached(salt: str) -> int:
@@ -261,7 +268,7 @@ def test_cache_salt_keeps_prefixes_apart(server: Any) -> None:
     assert cached("b") == 0
 
 
-def test_accepted_and_ignored(server: Any) -> None:
+def test_accepted_and_ignored(server: Server) -> None:
     plain = text(chat(server))
     ignored = {
         "user": "me",
@@ -281,13 +288,15 @@ def test_accepted_and_ignored(server: Any) -> None:
 
 
 @pytest.mark.assets
-def test_a_model_that_can_talk(smollm2: Any) -> None:
+def test_a_model_that_can_talk(smollm2: Server) -> None:
     client = smollm2.client()
-    messages: Any = [{"role": "user", "content": "What is the capital of France?"}]
+    messages: list[ChatCompletionMessageParam] = [
+        {"role": "user", "content": "What is the capital of France?"}
+    ]
     answer = client.chat.completions.create(
         model="smollm2", messages=messages, temperature=0, max_completion_tokens=24
     )
-    assert "Paris" in answer.choices[0].message.content
+    assert "Paris" in (answer.choices[0].message.content or "")
     assert answer.choices[0].finish_reason in ("stop", "length")
     with client.chat.completions.stream(
         model="smollm2", messages=messages, temperature=0, max_completion_tokens=24
@@ -299,7 +308,7 @@ def test_a_model_that_can_talk(smollm2: Any) -> None:
 
 
 @pytest.mark.assets
-def test_arguments_of_tool_calls_reach_the_template_as_objects(smollm2: Any) -> None:
+def test_arguments_of_tool_calls_reach_the_template_as_objects(smollm2: Server) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
     history = [
         {"role": "user", "content": "Call f."},

@@ -6,13 +6,13 @@ it, and every check has a fault that it finds: none of them passes whatever it s
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from data.json_types import Json
 from octavo.cli.main import main
 from octavo.conformance.check import Check, Outcome, run_check
 from octavo.conformance.suite import ALL_CHECKS
@@ -38,7 +38,7 @@ def spoiled(transport: Transport, spoil: Spoil) -> Transport:
 # --- ways to spoil a reply
 
 
-def body(change: Callable[[Any], Any]) -> Spoil:
+def body(change: Callable[[Json], object]) -> Spoil:
     """Change every JSON object of a reply: the whole answer, or each event of a stream."""
 
     def spoil(request: Request, reply: Reply) -> Reply:
@@ -47,7 +47,7 @@ def body(change: Callable[[Any], Any]) -> Spoil:
     return spoil
 
 
-def with_objects(content: bytes, change: Callable[[Any], Any]) -> bytes:
+def with_objects(content: bytes, change: Callable[[Json], object]) -> bytes:
     if not content.startswith((b"data:", b":")):
         return json.dumps(change(json.loads(content))).encode()
     lines = content.split(b"\n")
@@ -57,10 +57,10 @@ def with_objects(content: bytes, change: Callable[[Any], Any]) -> bytes:
     return b"\n".join(lines)
 
 
-def field(path: str, value: Any) -> Spoil:
+def field(path: str, value: object) -> Spoil:
     """Set one field, in every object that has it: `choices.finish_reason`, through lists."""
 
-    def change(found: Any) -> None:
+    def change(found: Json) -> None:
         *parents, name = path.split(".")
         for one in reached(found, parents):
             if isinstance(one, dict) and name in one:
@@ -75,7 +75,7 @@ def field(path: str, value: Any) -> Spoil:
 GONE = object()
 
 
-def reached(found: Any, path: list[str]) -> list[Any]:
+def reached(found: Json, path: list[str]) -> list[Json]:
     if isinstance(found, list):
         return [one for item in found for one in reached(item, path)]
     if not path:
@@ -322,7 +322,7 @@ FAULTS = (
 
 
 @pytest.fixture(scope="module")
-def target(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def target(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     """Our server, with a key."""
     from server.process import Server
 

@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import openai
 import pytest
+from openai.types.chat import ChatCompletionUserMessageParam
 
+from data.json_types import Json, JsonObject
 from octavo.grammar.compiler import compile_grammar
 from octavo.grammar.specs import of_schema
 from octavo.grammar.vocabulary import Vocabulary, vocabulary_of
@@ -30,10 +32,10 @@ PERSON = {
     "additionalProperties": False,
 }
 ADA, NOBODY = '{"name": "Ada", "age": 36}', '{"name": "Ada", "age": "old"}'
-QUESTION: dict[str, Any] = {"role": "user", "content": "Well?"}
+QUESTION: ChatCompletionUserMessageParam = {"role": "user", "content": "Well?"}
 
 
-def tool(name: str, **more: Any) -> dict[str, Any]:
+def tool(name: str, **more: Json) -> JsonObject:
     return {"type": "function", "function": {"name": name, "parameters": NUMBERS} | more}
 
 
@@ -45,7 +47,7 @@ class Grammars:
 
     def __init__(self, assets: Callable[[str], Path]) -> None:
         self._assets = assets
-        self._running: dict[str, tuple[Any, ScriptedServer]] = {}
+        self._running: dict[str, tuple[AbstractContextManager[ScriptedServer], ScriptedServer]] = {}
         self._vocabularies: dict[str, tuple[Tokenizer, Vocabulary]] = {}
 
     def server(self, name: str) -> ScriptedServer:
@@ -54,14 +56,14 @@ class Grammars:
             self._running[name] = context, context.__enter__()
         return self._running[name][1]
 
-    def asked(self, name: str, **fields: Any) -> GrammarSpec | None:
+    def asked(self, name: str, **fields: Json) -> GrammarSpec | None:
         """The grammar of a chat; the answer itself does not matter."""
         server = self.server(name)
         server.says("")
         self._client(server).chat.completions.create(model="scripted", messages=[QUESTION], **fields)
         return server.service.prepared[-1].params.grammar
 
-    def completion(self, name: str, **fields: Any) -> GrammarSpec | None:
+    def completion(self, name: str, **fields: Json) -> GrammarSpec | None:
         server = self.server(name)
         server.says("")
         self._client(server).completions.create(model="scripted", prompt="Well?", **fields)
@@ -118,7 +120,7 @@ def test_a_call_that_is_required(name: str, grammars: Grammars) -> None:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_call_that_is_named(name: str, grammars: Grammars) -> None:
-    choice: Any = {"type": "function", "function": {"name": "multiply"}}
+    choice: Json = {"type": "function", "function": {"name": "multiply"}}
     spec = grammars.asked(name, tools=TOOLS, tool_choice=choice)
     assert grammars.takes(name, spec, call_of(name, "multiply", VALID))
     assert not grammars.takes(name, spec, call_of(name, "add", VALID))
@@ -155,7 +157,7 @@ def test_strict_tools_leave_text_free(grammars: Grammars) -> None:
         {"type": "json_schema", "schema": PERSON},
     ],
 )
-def test_a_schema_in_every_shape(response_format: Any, grammars: Grammars) -> None:
+def test_a_schema_in_every_shape(response_format: Json, grammars: Grammars) -> None:
     name = "tokenizer-qwen2.5"
     for spec in (
         grammars.asked(name, response_format=response_format),
@@ -183,7 +185,7 @@ def test_any_object(grammars: Grammars) -> None:
         ({"json": json.dumps(PERSON)}, ADA, NOBODY),
     ],
 )
-def test_structured_outputs(wanted: Any, right: str, wrong: str, grammars: Grammars) -> None:
+def test_structured_outputs(wanted: Json, right: str, wrong: str, grammars: Grammars) -> None:
     name = "tokenizer-qwen2.5"
     for ask in (grammars.asked, grammars.completion):
         spec = ask(name, extra_body={"structured_outputs": wanted})
@@ -271,7 +273,7 @@ UNKNOWN = {"type": "object", "unevaluatedProperties": False}
         ),
     ],
 )
-def test_what_is_refused(fields: dict[str, Any], param: str, words: str, grammars: Grammars) -> None:
+def test_what_is_refused(fields: JsonObject, param: str, words: str, grammars: Grammars) -> None:
     with pytest.raises(openai.BadRequestError, match=words) as caught:
         grammars.asked("tokenizer-qwen2.5", **fields)
     grammars.server("tokenizer-qwen2.5").service.script.clear()
@@ -281,13 +283,18 @@ def test_what_is_refused(fields: dict[str, Any], param: str, words: str, grammar
 @pytest.mark.parametrize("name", [*FAMILIES, "tokenizer-qwen3"])
 def test_what_the_grammar_lets_a_model_write_is_read(name: str, grammars: Grammars) -> None:
     """With a format and tools: an answer is one or the other, and the reader knows which."""
-    wanted: Any = {"type": "json_schema", "json_schema": {"name": "p", "schema": PERSON}}
+    wanted: Json = {"type": "json_schema", "json_schema": {"name": "p", "schema": PERSON}}
     server = grammars.server(name)
     client = openai.OpenAI(base_url=server.url, api_key="none", max_retries=0)
     tagged = call_of("qwen", "add", VALID)  # so that the first character tells
     for text, num_calls in ((tagged, 1), (ADA, 0)):
         server.says(text)
-        asked: Any = {"model": "scripted", "messages": [QUESTION], "tools": TOOLS, "response_format": wanted}
+        asked: JsonObject = {
+            "model": "scripted",
+            "messages": [QUESTION],
+            "tools": TOOLS,
+            "response_format": wanted,
+        }
         message = client.chat.completions.create(**asked).choices[0].message
         assert grammars.takes(name, server.service.prepared[-1].params.grammar, text)
         assert len(message.tool_calls or []) == num_calls
@@ -313,5 +320,5 @@ def test_a_large_tool_and_a_description_with_braces(grammars: Grammars) -> None:
         {"tools": TOOLS, "extra_body": {"structured_outputs": {"json": "true"}}},
     ],
 )
-def test_what_is_odd_and_harmless(fields: Any, grammars: Grammars) -> None:
+def test_what_is_odd_and_harmless(fields: JsonObject, grammars: Grammars) -> None:
     grammars.asked("tokenizer-qwen2.5", **fields)

@@ -4,19 +4,23 @@ import contextlib
 import json
 import re
 import socket
-from typing import Any
+from collections.abc import Iterator
+from functools import partial
 
 import httpx
 import openai
 import pytest
+from openai.types.chat import ChatCompletionMessageParam
 
+from data.json_types import JsonObject
 from grammar.hostile import HOSTILE
 from patience import HANG_SECONDS
+from server.process import Server
 
 pytestmark = pytest.mark.xdist_group("server")
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-HELLO = [{"role": "user", "content": "hello"}]
+HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hello"}]
 LEAKS = re.compile(r"0x[0-9a-f]{6}|Traceback|site-packages|\.py\b|File \"")
 
 
@@ -73,7 +77,7 @@ def check(answer: httpx.Response, status: int, param: str | None = None, code: s
         ({"stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
     ],
 )
-def test_a_wrong_value_is_named(server: Any, fields: dict[str, Any], param: str) -> None:
+def test_a_wrong_value_is_named(server: Server, fields: JsonObject, param: str) -> None:
     check(server.post(CHAT, {"messages": HELLO} | fields), 400, param)
     check(server.post(COMPLETIONS, {"prompt": "abc"} | fields), 400, param)
 
@@ -114,7 +118,7 @@ def test_a_wrong_value_is_named(server: Any, fields: dict[str, Any], param: str)
         ),
     ],
 )
-def test_what_only_chat_can_get_wrong(server: Any, fields: dict[str, Any], param: str) -> None:
+def test_what_only_chat_can_get_wrong(server: Server, fields: JsonObject, param: str) -> None:
     check(server.post(CHAT, {"messages": HELLO} | fields), 400, param)
 
 
@@ -136,7 +140,7 @@ def test_what_only_chat_can_get_wrong(server: Any, fields: dict[str, Any], param
         ({"prompt": ["a"] * 513}, None),
     ],
 )
-def test_what_only_completions_can_get_wrong(server: Any, fields: dict[str, Any], param: str | None) -> None:
+def test_what_only_completions_can_get_wrong(server: Server, fields: JsonObject, param: str | None) -> None:
     check(server.post(COMPLETIONS, {"prompt": "abc"} | fields), 400, param)
 
 
@@ -161,19 +165,19 @@ def test_what_only_completions_can_get_wrong(server: Any, fields: dict[str, Any]
         b'{"messages": "x", "messages": [1], "prompt": 1, "prompt": {}, "tokens": "x"}',
     ],
 )
-def test_bodies_that_are_no_request(server: Any, path: str, body: bytes) -> None:
+def test_bodies_that_are_no_request(server: Server, path: str, body: bytes) -> None:
     headers = {"content-type": "application/json"}
     check(httpx.post(server.url + path, content=body, headers=headers, timeout=HANG_SECONDS), 400)
 
 
-def test_context_overflow_is_told_as_clients_look_for_it(server: Any) -> None:
+def test_context_overflow_is_told_as_clients_look_for_it(server: Server) -> None:
     for body in ({"prompt": "x" * 600}, {"prompt": "x", "max_tokens": 512}, {"prompt": "x" * 512}):
         answer = server.post(COMPLETIONS, body)
         check(answer, 400, code="context_length_exceeded")
         assert "This model's maximum context length is 512 tokens" in answer.json()["error"]["message"]
 
 
-def test_other_answers(server: Any) -> None:
+def test_other_answers(server: Server) -> None:
     check(server.post(CHAT, {"messages": HELLO, "model": "gpt-9"}), 404, "model", "model_not_found")
     check(server.get("/v1/models/gpt-9"), 404, "model", "model_not_found")
     check(server.get("/v1/nothing"), 404)
@@ -190,10 +194,10 @@ def test_other_answers(server: Any) -> None:
     check(server.post("/detokenize", {"tokens": [260]}), 400, "tokens")
 
 
-def test_a_large_body_is_refused_before_it_is_read(server: Any) -> None:
+def test_a_large_body_is_refused_before_it_is_read(server: Server) -> None:
     check(server.post(COMPLETIONS, {"prompt": "x" * (5 << 20)}), 413, code="request_too_large")
 
-    def endless() -> Any:
+    def endless() -> Iterator[bytes]:
         for _ in range(1 << 10):
             yield b" " * (1 << 20)
 
@@ -206,7 +210,7 @@ def test_a_large_body_is_refused_before_it_is_read(server: Any) -> None:
     assert server.get("/livez").status_code == 200
 
 
-def test_giant_headers_are_cut_early(server: Any) -> None:
+def test_giant_headers_are_cut_early(server: Server) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=HANG_SECONDS) as connection:
         sent = 0
         received = b""
@@ -226,16 +230,16 @@ def test_giant_headers_are_cut_early(server: Any) -> None:
     assert server.get("/livez").status_code == 200
 
 
-def test_what_is_no_http_gets_an_answer_all_the_same(server: Any) -> None:
+def test_what_is_no_http_gets_an_answer_all_the_same(server: Server) -> None:
     for sent in (b"\x16\x03\x01\x02\x00\x01\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n"):
         with socket.create_connection(("127.0.0.1", server.port), timeout=HANG_SECONDS) as connection:
             connection.sendall(sent)
-            received = b"".join(iter(lambda c=connection: c.recv(65536), b""))
+            received = b"".join(iter(partial(connection.recv, 65536), b""))
         assert received.startswith(b"HTTP/1.1 400"), sent
         assert json.loads(received.partition(b"\r\n\r\n")[2])["error"]["message"]
 
 
-def test_the_client_raises_what_it_should(server: Any) -> None:
+def test_the_client_raises_what_it_should(server: Server) -> None:
     client = server.client()
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("other")
@@ -244,7 +248,7 @@ def test_the_client_raises_what_it_should(server: Any) -> None:
     assert caught.value.param == "temperature"
 
 
-def test_a_deadline_ends_a_request(server: Any) -> None:
+def test_a_deadline_ends_a_request(server: Server) -> None:
     body = {"prompt": "x", "max_tokens": 500, "ignore_eos": True, "timeout": 0.01}
     check(server.post(COMPLETIONS, body), 408, code="deadline_exceeded")
     streamed = server.post(COMPLETIONS, body | {"stream": True})
@@ -253,7 +257,7 @@ def test_a_deadline_ends_a_request(server: Any) -> None:
     assert json.loads(events[-2])["error"]["code"] == "deadline_exceeded"
 
 
-def test_the_description_of_the_api_names_every_endpoint(server: Any) -> None:
+def test_the_description_of_the_api_names_every_endpoint(server: Server) -> None:
     paths = server.get("/openapi.json").json()["paths"]
     assert {CHAT, COMPLETIONS, "/v1/models", "/tokenize", "/detokenize", "/tokenizer_info", "/readyz"} <= set(
         paths
@@ -262,7 +266,7 @@ def test_the_description_of_the_api_names_every_endpoint(server: Any) -> None:
     assert "max_completion_tokens" in body["properties"]
 
 
-def test_a_grammar_that_cannot_be_followed_to_its_end_is_the_clients_fault(server: Any) -> None:
+def test_a_grammar_that_cannot_be_followed_to_its_end_is_the_clients_fault(server: Server) -> None:
     """That shows only with the answer half written, and is no failure of the engine's."""
     grammar = HOSTILE["lark: rules after a beginning"].text
     body = {"prompt": "x", "max_tokens": 8, "seed": 1, "structured_outputs": {"grammar": grammar}}

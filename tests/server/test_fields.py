@@ -13,10 +13,13 @@ from typing import Any
 
 import openai
 import pytest
+from pydantic import BaseModel
 
+from data.json_types import Json, JsonObject
 from octavo.server.schema import ChatRequest, CompletionRequest
 from server.fields import BASE, CASES, CHAT, COMPLETIONS, Answer, Case, Fields, streamed, whole
 from server.node import run_node
+from server.process import Server
 
 pytestmark = pytest.mark.xdist_group("server")
 
@@ -33,7 +36,7 @@ class Clients:
 
 
 @pytest.fixture(scope="module")
-def clients(server: Any) -> Iterator[Clients]:
+def clients(server: Server) -> Iterator[Clients]:
     with asyncio.Runner() as runner:
         made = Clients(server.client(), server.async_client(), runner)
         yield made
@@ -41,7 +44,7 @@ def clients(server: Any) -> Iterator[Clients]:
         made.waiting.close()
 
 
-def as_keywords(create: Callable[..., Any], fields: Fields) -> Fields:
+def as_keywords(create: Callable[..., object], fields: Fields) -> Fields:
     """What the client has a parameter for; the rest goes into `extra_body`. (Its own timeout is another.)"""
     known = set(inspect.signature(create).parameters) - {"timeout"}
     extra = {name: value for name, value in fields.items() if name not in known}
@@ -78,7 +81,7 @@ def change_of(case: Case, plain: Answer) -> Fields:
     return case.beside | (case.change(plain) if callable(case.change) else case.change)
 
 
-def understood(endpoint: str, seen: Any) -> Answer:
+def understood(endpoint: str, seen: Json) -> Answer:
     """What the program for Node has printed of one answer."""
     if "chunks" in seen:
         return streamed(endpoint, seen["chunks"])
@@ -105,16 +108,17 @@ def test_a_field_is_heard_however_it_is_asked(clients: Clients, endpoint: str, c
 
 
 @pytest.mark.parametrize(("endpoint", "schema"), [(CHAT, ChatRequest), (COMPLETIONS, CompletionRequest)])
-def test_no_field_is_forgotten(endpoint: str, schema: Any) -> None:
+def test_no_field_is_forgotten(endpoint: str, schema: type[BaseModel]) -> None:
     tested = {case.name for case in CASES[endpoint]} | set(ELSEWHERE)
     assert set(schema.model_fields) - tested == set()
     there = (Path(__file__).parent / "test_chat.py").read_text()
     assert all(f"def {name}(" in there for name in ELSEWHERE.values())
 
 
-def test_the_node_client_hears_the_same(clients: Clients, server: Any, node_folder: Path) -> None:
+def test_the_node_client_hears_the_same(clients: Clients, server: Server, node_folder: Path) -> None:
     """All cases in one program, each as one answer and as a stream."""
-    asked, expected = [], []
+    asked: list[JsonObject] = []
+    expected: list[Answer] = []
     for endpoint, cases in CASES.items():
         for case in cases:
             fields = change_of(case, ask(clients, endpoint, case.beside, stream=False, waits=True))

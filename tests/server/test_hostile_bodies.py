@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import urlencode
 
 import httpx
@@ -24,6 +24,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 from schemathesis import Case, GenerationMode
 
+from data.json_types import Json, JsonObject
 from full_size import FULL
 from octavo.server.openapi import describe
 from patience import HANG_SECONDS
@@ -40,7 +41,8 @@ from server.hostile import (
     number_fields,
     with_field,
 )
-from server.null_bench import Bench
+from server.null_bench import Bench, RunNull
+from server.process import Server
 
 NUM_MUTATED = 200_000 if FULL else 9_000
 NUM_OVER_SOCKETS = 20_000 if FULL else 300
@@ -53,6 +55,7 @@ MEBIBYTE = 1 << 20
 LARGEST = (4 if FULL else 1) * MEBIBYTE - 1024
 
 Asked = tuple[str, bytes | None]
+Generated: TypeAlias = "Case[Any]"  # of any operation
 
 
 async def ask_all(bench: Bench, requests: Iterable[Asked]) -> Counter[int]:
@@ -83,7 +86,7 @@ async def check_unharmed(bench: Bench, pid: int | None) -> None:
     assert (await bench.ask("/readyz", None).done()).status == 200
 
 
-def test_bodies_with_anything_wrong_in_them(run_null: Any) -> None:
+def test_bodies_with_anything_wrong_in_them(run_null: RunNull) -> None:
     async def test(bench: Bench) -> None:
         pid, started = bench.service.engine_pid, time.perf_counter()
         mutator = Mutator(seed=0)
@@ -96,17 +99,17 @@ def test_bodies_with_anything_wrong_in_them(run_null: Any) -> None:
     run_null(test, **SMALL)
 
 
-def cases_of(description: dict[str, Any], mode: GenerationMode) -> Iterator[Case]:
+def cases_of(description: JsonObject, mode: GenerationMode) -> Iterator[Generated]:
     """schemathesis' requests, good or bad in the eyes of the description."""
     for result in schemathesis.openapi.from_dict(description).get_all_operations():
-        operation = result.ok()
+        operation = result.ok()  # type: ignore[union-attr]
         if mode is GenerationMode.POSITIVE or operation.path in MODELS:  # in others, nothing can be wrong
             strategy = operation.as_strategy(generation_mode=mode)
             yield from examples(strategy, SCHEMATHESIS.get(operation.path, SCHEMATHESIS_ELSE))
 
 
-def examples(strategy: SearchStrategy[Case], count: int) -> list[Case]:
-    found: list[Case] = []
+def examples(strategy: SearchStrategy[Generated], count: int) -> list[Generated]:
+    found: list[Generated] = []
 
     @seed(0)
     @settings(
@@ -117,14 +120,14 @@ def examples(strategy: SearchStrategy[Case], count: int) -> list[Case]:
         suppress_health_check=list(HealthCheck),
     )
     @given(case=strategy)
-    def collect(case: Case) -> None:
+    def collect(case: Generated) -> None:
         found.append(case)
 
     collect()
     return found
 
 
-def request_of(case: Case) -> Asked:
+def request_of(case: Generated) -> Asked:
     path = case.formatted_path
     if case.path == VIEW:  # which ends only if that is asked for
         return f"{path}?{urlencode({'count': 1} | case.query | {'count': 1})}", None
@@ -133,7 +136,7 @@ def request_of(case: Case) -> Asked:
     return path, json.dumps(whole(case.body)).encode() if isinstance(case.body, dict | list | str) else b""
 
 
-def whole(value: Any) -> Any:
+def whole(value: Json) -> Json:
     """JSON Schema takes 1.0 for a whole number. We do not, and there is no client that writes it so."""
     if isinstance(value, dict):
         return {key: whole(item) for key, item in value.items()}
@@ -145,7 +148,7 @@ def whole(value: Any) -> Any:
 @pytest.mark.parametrize(
     "mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=lambda mode: mode.value
 )
-def test_what_the_description_of_the_api_says_is_so(run_null: Any, mode: GenerationMode) -> None:
+def test_what_the_description_of_the_api_says_is_so(run_null: RunNull, mode: GenerationMode) -> None:
     """What it calls wrong is refused; what it calls right is refused only for what no schema can say."""
 
     async def test(bench: Bench) -> None:
@@ -176,7 +179,7 @@ def test_what_the_description_of_the_api_says_is_so(run_null: Any, mode: Generat
 SAID_AS = {"max_completion_tokens": "max_tokens", "top_logprobs": "logprobs"}
 
 
-def test_every_number_with_every_value_that_is_none(run_null: Any) -> None:
+def test_every_number_with_every_value_that_is_none(run_null: RunNull) -> None:
     async def test(bench: Bench) -> None:
         pid, num_asked = bench.service.engine_pid, 0
         for path in MODELS:
@@ -199,7 +202,7 @@ def test_every_number_with_every_value_that_is_none(run_null: Any) -> None:
     run_null(test, **SMALL)
 
 
-def test_requests_bring_variables_and_no_templates(server: Any) -> None:
+def test_requests_bring_variables_and_no_templates(server: Server) -> None:
     """What looks like a template is text, wherever it stands, and what is called one is a variable."""
     code = "{{ 7 * 7 }}{% for i in range(10**9) %}x{% endfor %}{{ ''.__class__.__mro__ }}"
     message = {"role": "user", "content": code, "name": code, "reasoning_content": code}
@@ -209,7 +212,7 @@ def test_requests_bring_variables_and_no_templates(server: Any) -> None:
         answer = server.post(CHAT, body | fields)
         assert answer.status_code == 200, answer.text
         assert answer.json()["octavo"]["requests"][0]["prompt"] == f"<|user|>{code}<|end|><|assistant|>"
-    deep: Any = code
+    deep: Json = code
     for _ in range(900):
         deep = [deep]
     refused = server.post(CHAT, body | {"chat_template_kwargs": {"a": deep}})
@@ -217,7 +220,7 @@ def test_requests_bring_variables_and_no_templates(server: Any) -> None:
     check_answer(refused.status_code, refused.content, "deep variables")
 
 
-CAPS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+CAPS: list[tuple[str, JsonObject, JsonObject]] = [
     (CHAT, {"n": 8}, {"n": 9}),
     (CHAT, {"stop": ["a"] * 16}, {"stop": ["a"] * 17}),
     (CHAT, {"stop": "é" * 128}, {"stop": "é" * 128 + "a"}),
@@ -234,7 +237,7 @@ CAPS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("path", "most", "more"), CAPS, ids=lambda value: str(value)[:30])
 def test_caps_are_where_they_are_said_to_be(
-    server: Any, path: str, most: dict[str, Any], more: dict[str, Any]
+    server: Server, path: str, most: JsonObject, more: JsonObject
 ) -> None:
     assert server.post(path, GOOD[path] | most).status_code == 200
     refused = server.post(path, GOOD[path] | more)
@@ -285,7 +288,7 @@ def peak_memory(pid: int) -> int:
     return int(status.split("VmHWM:")[1].split()[0]) << 10
 
 
-def test_large_bodies_full_of_faults_cost_little(server: Any) -> None:
+def test_large_bodies_full_of_faults_cost_little(server: Server) -> None:
     """Each in a moment, and without making a list of a million complaints."""
     headers = {"content-type": "application/json"}
     server.post("/tokenize", {"prompt": 1, "x": "x" * LARGEST})  # what one large body takes
@@ -305,7 +308,7 @@ def test_large_bodies_full_of_faults_cost_little(server: Any) -> None:
     assert grown < 64 * LARGEST / MEBIBYTE
 
 
-def test_bad_bodies_over_a_socket(server: Any) -> None:
+def test_bad_bodies_over_a_socket(server: Server) -> None:
     """The same as above, through everything there is."""
     pid, mutator = server.engine_pid, Mutator(seed=1)
     with httpx.Client(base_url=server.url, timeout=HANG_SECONDS) as client:

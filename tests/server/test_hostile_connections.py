@@ -8,11 +8,11 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import httpx
 import pytest
 import uvicorn
+from starlette.types import Receive, Scope, Send
 
 from octavo.config import ServerOptions
 from octavo.server import http_protocol
@@ -20,6 +20,7 @@ from octavo.server.errors import ApiError
 from octavo.server.hosts import Hosts
 from patience import HANG_SECONDS
 from server.hostile import CHAT, COMPLETIONS, LEAKS
+from server.process import Server
 
 pytestmark = pytest.mark.xdist_group("server")
 
@@ -121,27 +122,27 @@ REQUESTS: list[tuple[bytes, set[int]]] = [
 
 
 @pytest.mark.parametrize(("sent", "expected"), REQUESTS)
-def test_one_request_one_answer(server: Any, sent: bytes, expected: set[int]) -> None:
+def test_one_request_one_answer(server: Server, sent: bytes, expected: set[int]) -> None:
     """In the one shape; and what follows a request that was refused is not taken for another."""
     found = statuses(server.port, sent)
     assert len(found) == 1, (found, sent[:200])
     assert found[0] in expected, (found, sent[:200])
 
 
-def test_a_request_that_ends_too_soon_is_not_answered_as_if_it_were_whole(server: Any) -> None:
+def test_a_request_that_ends_too_soon_is_not_answered_as_if_it_were_whole(server: Server) -> None:
     for cut in (b"", CHUNKED[:-4], length(BODY) + CLOSE + BODY[:-1], CHUNKED + CLOSE + b"5\r\nab"):
         assert statuses(server.port, POST + cut, and_leave=True) in ([], [400])
     assert server.get("/readyz").status_code == 200
 
 
-def test_requests_in_one_breath_are_answered_in_order(server: Any) -> None:
+def test_requests_in_one_breath_are_answered_in_order(server: Server) -> None:
     asked = POST + length(BODY) + b"\r\n" + BODY
     found = statuses(server.port, asked + MODELS + b"\r\n" + asked + b"GET /nothing HTTP/1.1\r\n" + CLOSE)
     assert found == [200, 200, 200, 404]
     assert set(statuses(server.port, (MODELS + b"\r\n") * 2000 + MODELS + CLOSE)) == {200}
 
 
-def test_who_leaves_with_requests_in_line_is_not_waited_for(server: Any) -> None:
+def test_who_leaves_with_requests_in_line_is_not_waited_for(server: Server) -> None:
     """Not one of them is computed to its end for nobody, and none is taken for a failure of ours."""
     body = json.dumps({"prompt": "x", "max_tokens": 500, "ignore_eos": True}).encode()
     asked = POST + length(body) + b"\r\n" + body
@@ -153,7 +154,7 @@ def test_who_leaves_with_requests_in_line_is_not_waited_for(server: Any) -> None
     assert "Traceback" not in server.log
 
 
-def test_nonsense_behind_a_request_does_not_get_into_its_answer(server: Any) -> None:
+def test_nonsense_behind_a_request_does_not_get_into_its_answer(server: Server) -> None:
     body = json.dumps({"prompt": "x", "max_tokens": 400, "ignore_eos": True, "stream": True}).encode()
     with socket.create_connection(("127.0.0.1", server.port), timeout=HANG_SECONDS) as connection:
         connection.sendall(POST + length(body) + b"\r\n" + body)
@@ -168,7 +169,7 @@ def test_nonsense_behind_a_request_does_not_get_into_its_answer(server: Any) -> 
 @pytest.mark.parametrize(
     ("path", "status"), [(COMPLETIONS, 413), ("/nothing", 404), ("/v1/models", 405), ("/livez", 405)]
 )
-def test_a_gigabyte_in_chunks_is_cut_early(server: Any, path: str, status: int) -> None:
+def test_a_gigabyte_in_chunks_is_cut_early(server: Server, path: str, status: int) -> None:
     """Also where nobody reads the body: an answer does not oblige us to listen on."""
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n".encode()
     chunk = b"10000\r\n" + b" " * 65536 + b"\r\n"
@@ -195,7 +196,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 0.2)
     monkeypatch.setattr(http_protocol, "LEFT_SECONDS", 0.2)
 
-    async def app(scope: Any, receive: Any, send: Any) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
         await send({"type": "http.response.body", "body": b"ok"})
 
@@ -294,7 +295,7 @@ def test_other_names_are_allowed_where_that_is_safe_or_asked_for(
     assert refusal(hosts, "127.0.0.1:8000") is None
 
 
-def test_a_page_with_our_address_reads_nothing(server: Any) -> None:
+def test_a_page_with_our_address_reads_nothing(server: Server) -> None:
     for method, path in (("GET", "/v1/models"), ("GET", "/metrics"), ("POST", CHAT), ("GET", "/readyz")):
         answer = httpx.request(method, server.url + path, headers={"host": "evil.example"})
         assert answer.status_code == 421

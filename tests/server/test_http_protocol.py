@@ -5,10 +5,10 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
 
 import uvicorn
 import uvloop
+from starlette.types import Receive, Scope, Send
 
 from octavo.server.http_protocol import BoundedHttpProtocol
 from octavo.server.running import HttpServer
@@ -17,7 +17,7 @@ from patience import HANG_SECONDS
 LARGE = 8 << 20  # bytes: more than the kernel keeps for a client with a small buffer
 
 
-async def app(scope: Any, receive: Any, send: Any) -> None:
+async def app(scope: Scope, receive: Receive, send: Send) -> None:
     headers = [(b"content-length", str(LARGE).encode()), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": b"x" * LARGE})
@@ -46,9 +46,13 @@ class Bench:
 
 
 @asynccontextmanager
-async def serving(silent_seconds: float = 60, **bounds: float) -> AsyncIterator[Bench]:
+async def serving(
+    silent_seconds: float = 60, *, most_connections: int = 10, stalled_seconds: float = 60
+) -> AsyncIterator[Bench]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        make = partial(BoundedHttpProtocol, **{"most_connections": 10, "stalled_seconds": 60} | bounds)
+        make = partial(
+            BoundedHttpProtocol, most_connections=most_connections, stalled_seconds=stalled_seconds
+        )
         config = uvicorn.Config(app, http=make, log_config=None, timeout_graceful_shutdown=0)  # type: ignore[arg-type]
         config.timeout_keep_alive = silent_seconds  # type: ignore[assignment]
         server = HttpServer(config)

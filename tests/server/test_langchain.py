@@ -2,9 +2,17 @@
 
 import asyncio
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
 
 import pytest
+
+from data.json_types import Json
+from server.process import Server
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import LanguageModelInput
+    from langchain_core.messages import AIMessage, AIMessageChunk
+    from langchain_openai import ChatOpenAI
 
 HumanMessage = pytest.importorskip("langchain_core.messages").HumanMessage
 langchain_openai = pytest.importorskip("langchain_openai", reason="langchain-openai is not installed")
@@ -12,10 +20,14 @@ langchain_openai = pytest.importorskip("langchain_openai", reason="langchain-ope
 pytestmark = pytest.mark.xdist_group("server")
 
 
+class MakeModel(Protocol):
+    def __call__(self, **keywords: Json) -> "ChatOpenAI": ...
+
+
 @pytest.fixture
-def model(server: Any) -> Any:
-    def make(**keywords: Any) -> Any:
-        return langchain_openai.ChatOpenAI(
+def model(server: Server) -> MakeModel:
+    def make(**keywords: Json) -> "ChatOpenAI":
+        made: ChatOpenAI = langchain_openai.ChatOpenAI(
             base_url=f"{server.url}/v1",
             api_key="none",
             model="tiny",
@@ -24,6 +36,7 @@ def model(server: Any) -> Any:
             max_retries=0,
             **keywords,
         )
+        return made
 
     return make
 
@@ -35,16 +48,20 @@ def runner() -> Iterator[asyncio.Runner]:
         yield made
 
 
-def test_invoke_stream_and_their_async_forms_say_the_same(model: Any, runner: asyncio.Runner) -> None:
+def test_invoke_stream_and_their_async_forms_say_the_same(model: MakeModel, runner: asyncio.Runner) -> None:
     llm = model(stream_usage=True)
 
-    async def at_once() -> tuple[Any, list[Any]]:
+    async def at_once() -> "tuple[AIMessage, list[AIMessageChunk]]":
         return await llm.ainvoke("hello"), [chunk async for chunk in llm.astream("hello")]
 
     whole = llm.invoke("hello")
     other, pieces = runner.run(at_once())
     chunks = list(llm.stream("hello"))
-    texts = [whole.content, other.content, *("".join(c.content for c in some) for some in (chunks, pieces))]
+    texts = [
+        whole.content,
+        other.content,
+        *("".join(str(c.content) for c in some) for some in (chunks, pieces)),
+    ]
     assert len(set(texts)) == 1
     assert whole.content
     assert len(chunks) > 6
@@ -54,19 +71,20 @@ def test_invoke_stream_and_their_async_forms_say_the_same(model: Any, runner: as
         joined = joined + chunk
     for message in (whole, other, joined):
         counted = message.usage_metadata
+        assert counted is not None
         assert (counted["input_tokens"], counted["output_tokens"], counted["total_tokens"]) == (8, 12, 20)
         assert counted["input_token_details"]["cache_read"] >= 0
 
 
-def test_batch_and_abatch(model: Any, runner: asyncio.Runner) -> None:
-    prompts = [f"hello {number}" for number in range(6)]
+def test_batch_and_abatch(model: MakeModel, runner: asyncio.Runner) -> None:
+    prompts: list[LanguageModelInput] = [f"hello {number}" for number in range(6)]
     alone = [model().invoke(prompt).content for prompt in prompts]
     assert [message.content for message in model().batch(prompts)] == alone
     assert [message.content for message in runner.run(model().abatch(prompts))] == alone
     assert len(set(alone)) > 3
 
 
-def test_logprobs(model: Any) -> None:
+def test_logprobs(model: MakeModel) -> None:
     llm = model(logprobs=True, top_logprobs=2)
     scores = llm.invoke("hello").response_metadata["logprobs"]["content"]
     assert len(scores) == 12
@@ -79,9 +97,9 @@ def test_logprobs(model: Any) -> None:
     assert streamed == scores
 
 
-def test_parameters_and_conversations(model: Any) -> None:
+def test_parameters_and_conversations(model: MakeModel) -> None:
     history = [("system", "Be brief."), ("human", "hello"), ("ai", "So"), ("human", "again")]
-    plain = model(temperature=0).invoke(history).content
+    plain = str(model(temperature=0).invoke(history).content)
     assert model(temperature=0, extra_body={"top_k": 1}).invoke(history).content == plain
     assert model(temperature=1.0, top_p=1e-6).invoke(history).content == plain
     stop = plain[2:4]

@@ -11,30 +11,30 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
 from patience import HANG_SECONDS
-from server.process import is_alive
+from server.process import Server, StartServer, is_alive
 
 pytestmark = pytest.mark.xdist_group("server")
 
 LONG = {"prompt": "x", "max_tokens": 500, "ignore_eos": True, "stream": True, "seed": 1}
 
 
-def test_the_front_end_has_no_torch(server: Any) -> None:
+def test_the_front_end_has_no_torch(server: Server) -> None:
     def mapped(pid: int) -> str:
         return Path(f"/proc/{pid}/maps").read_text()
 
     assert "libtorch" not in mapped(server.process.pid)
+    assert server.engine_pid is not None
     assert "libtorch" in mapped(server.engine_pid)
     code = "import octavo.server.running, octavo.cli.serve, sys; print('torch' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"
 
 
-def test_until_the_model_is_there_the_server_says_how_far_it_is(start: Any) -> None:
+def test_until_the_model_is_there_the_server_says_how_far_it_is(start: StartServer) -> None:
     server = start()
     seen = []
     while True:
@@ -55,7 +55,7 @@ def test_until_the_model_is_there_the_server_says_how_far_it_is(start: Any) -> N
     assert server.post("/v1/completions", {"prompt": "x"}).status_code == 200
 
 
-def test_grace_ends_what_takes_too_long(start: Any) -> None:
+def test_grace_ends_what_takes_too_long(start: StartServer) -> None:
     server = start("--grace", "0", "--max-running", "1").wait_until_ready()
     with httpx.stream(
         "POST", server.url + "/v1/completions", json=LONG | {"n": 8}, timeout=HANG_SECONDS
@@ -70,8 +70,9 @@ def test_grace_ends_what_takes_too_long(start: Any) -> None:
     assert list(server.temporary.iterdir()) == []
 
 
-def test_a_second_signal_stops_at_once(start: Any) -> None:
+def test_a_second_signal_stops_at_once(start: StartServer) -> None:
     server = start("--grace", "600", "--max-running", "1").wait_until_ready()
+    assert server.engine_pid is not None
     os.kill(server.engine_pid, signal.SIGSTOP)  # so that nothing ever finishes
     with httpx.stream("POST", server.url + "/v1/completions", json=LONG, timeout=HANG_SECONDS):
         server.terminate()
@@ -82,16 +83,17 @@ def test_a_second_signal_stops_at_once(start: Any) -> None:
     assert list(server.temporary.iterdir()) == []
 
 
-def test_sigterm_while_it_loads(start: Any) -> None:
+def test_sigterm_while_it_loads(start: StartServer) -> None:
     server = start()
     server.terminate()
     assert server.process.wait(HANG_SECONDS) == 0
     assert list(server.temporary.iterdir()) == []
 
 
-def test_a_killed_front_end_takes_its_engine_along(start: Any) -> None:
+def test_a_killed_front_end_takes_its_engine_along(start: StartServer) -> None:
     server = start().wait_until_ready()
     engine = server.engine_pid
+    assert engine is not None
     server.process.kill()
     server.process.wait()
     deadline = time.monotonic() + HANG_SECONDS
@@ -124,13 +126,13 @@ def test_what_cannot_be_served_ends_with_a_word(tmp_path: Path, tiny_checkpoint:
     assert "Traceback" not in words
 
 
-def test_an_open_server_without_a_key_is_warned_about(start: Any) -> None:
+def test_an_open_server_without_a_key_is_warned_about(start: StartServer) -> None:
     server = start("--host", "0.0.0.0")
     server.wait_for_log("anybody who reaches")
     assert not re.search("anybody", start("--host", "0.0.0.0", "--api-key", "k").log)
 
 
-def test_keys_over_http(start: Any) -> None:
+def test_keys_over_http(start: StartServer) -> None:
     server = start(environ={"OCTAVO_API_KEY": "the-key"}).wait_until_ready()
     assert server.client(api_key="the-key").models.list().data
     assert server.get("/v1/models").status_code == 401
@@ -139,7 +141,7 @@ def test_keys_over_http(start: Any) -> None:
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
-def test_https(start: Any, tmp_path: Path) -> None:
+def test_https(start: StartServer, tmp_path: Path) -> None:
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     command = (
         f"openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=x -keyout {key} -out {certificate}"

@@ -3,20 +3,21 @@
 import json
 import logging
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from data.json_types import JsonObject
 from octavo.server.record import RequestRecord
 from patience import HANG_SECONDS
 from server.exchange import Exchange
-from server.null_bench import CHAT, COMPLETIONS, Bench
+from server.null_bench import CHAT, COMPLETIONS, Bench, RunNull
+from server.process import StartServer
 
 SECRET = "the secret words"
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
-def lines_of(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+def lines_of(caplog: pytest.LogCaptureFixture) -> list[JsonObject]:
     return [
         record.fields  # type: ignore[attr-defined]
         for record in caplog.records
@@ -26,7 +27,7 @@ def lines_of(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_line_tells_what_the_answer_told(
-    run_null: Any, caplog: pytest.LogCaptureFixture, stream: bool
+    run_null: RunNull, caplog: pytest.LogCaptureFixture, stream: bool
 ) -> None:
     caplog.set_level(logging.INFO, "octavo")
 
@@ -49,7 +50,7 @@ def test_a_line_tells_what_the_answer_told(
 
 
 def test_a_line_for_every_request_and_no_secret_in_any(
-    run_null: Any, caplog: pytest.LogCaptureFixture
+    run_null: RunNull, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "octavo")
 
@@ -85,12 +86,12 @@ def test_a_line_for_every_request_and_no_secret_in_any(
 
 
 def test_an_error_has_its_ids(
-    run_null: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    run_null: RunNull, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, "octavo")
 
     async def test(bench: Bench) -> None:
-        async def fail(*_: Any) -> None:
+        async def fail(*_: object) -> None:
             raise RuntimeError("inside")
 
         monkeypatch.setattr(bench.service, "submit", fail)
@@ -105,7 +106,7 @@ def test_an_error_has_its_ids(
     run_null(test)
 
 
-def test_probes_are_quiet(run_null: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_probes_are_quiet(run_null: RunNull, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "octavo")
 
     async def test(bench: Bench) -> None:
@@ -116,7 +117,7 @@ def test_probes_are_quiet(run_null: Any, caplog: pytest.LogCaptureFixture) -> No
     run_null(test)
 
 
-def test_nothing_is_logged_for_a_token(run_null: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_is_logged_for_a_token(run_null: RunNull, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
 
     async def test(bench: Bench) -> None:
@@ -130,7 +131,7 @@ def test_nothing_is_logged_for_a_token(run_null: Any, caplog: pytest.LogCaptureF
     run_null(test)
 
 
-def test_a_span_goes_on_with_the_clients_trace(run_null: Any) -> None:
+def test_a_span_goes_on_with_the_clients_trace(run_null: RunNull) -> None:
     pytest.importorskip("opentelemetry.sdk")
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -147,13 +148,18 @@ def test_a_span_goes_on_with_the_clients_trace(run_null: Any) -> None:
         await Exchange(bench.app, "/livez", None, ((b"traceparent", b"nonsense"),)).done()
         span, refused, probe = exporter.get_finished_spans()
         assert (span.name, span.kind.name) == (f"POST {COMPLETIONS}", "SERVER")
+        assert span.parent is not None
+        assert span.attributes is not None
+        assert refused.attributes is not None
         assert f"{span.context.trace_id:032x}" == TRACE
         assert f"{span.parent.span_id:016x}" == PARENT
-        told = dict(span.attributes)
+        told: JsonObject = dict(span.attributes)
         assert told["octavo.request_id"] == asked.headers["x-request-id"]
         assert (told["gen_ai.usage.input_tokens"], told["gen_ai.usage.output_tokens"]) == (3, 4)
         assert told["gen_ai.response.finish_reasons"] == ("length",)
         assert 0 < told["gen_ai.latency.time_to_first_token"] < told["gen_ai.latency.e2e"]
+        assert span.start_time is not None
+        assert span.end_time is not None
         assert told["gen_ai.latency.e2e"] == pytest.approx((span.end_time - span.start_time) / 1e9, abs=1e-6)
         assert refused.attributes["http.response.status_code"] == 404
         assert refused.attributes["error.type"] == "model_not_found"
@@ -164,7 +170,7 @@ def test_a_span_goes_on_with_the_clients_trace(run_null: Any) -> None:
 
 def test_a_traced_request_that_ends_with_nobody_there_is_an_error() -> None:
     class Told:
-        def tell(self, name: str, **keywords: Any) -> None:
+        def tell(self, name: str, **keywords: object) -> None:
             self.name, self.keywords = name, keywords
 
         def close(self) -> None: ...
@@ -178,7 +184,7 @@ def test_a_traced_request_that_ends_with_nobody_there_is_an_error() -> None:
 
 
 def test_a_server_with_every_line_for_machines_a_collector_that_is_away_and_a_profile(
-    start: Any, tmp_path: Path
+    start: StartServer, tmp_path: Path
 ) -> None:
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
     trace = tmp_path / "trace.json"

@@ -2,14 +2,13 @@
 
 import os
 import signal
-from typing import Any
 
 import pytest
 
 from octavo.observe.catalog import METRICS, Kind
 from octavo.simulate.null_engine import FIRST_TOKEN
 from server.exchange import Exchange
-from server.null_bench import CHAT, COMPLETIONS, STEP_SECONDS, Bench
+from server.null_bench import CHAT, COMPLETIONS, STEP_SECONDS, Bench, RunNull
 
 
 async def send_known_mix(bench: Bench) -> None:
@@ -30,7 +29,7 @@ async def send_known_mix(bench: Bench) -> None:
     assert [one.status for one in refused] == [404, 400, 400, 404]
 
 
-def test_counts_agree_with_a_known_mix(run_null: Any) -> None:
+def test_counts_agree_with_a_known_mix(run_null: RunNull) -> None:
     async def test(bench: Bench) -> None:
         await send_known_mix(bench)
         seen = await bench.scrape()
@@ -56,7 +55,7 @@ def test_counts_agree_with_a_known_mix(run_null: Any) -> None:
     run_null(test)
 
 
-def test_times_are_those_of_the_engine(run_null: Any) -> None:
+def test_times_are_those_of_the_engine(run_null: RunNull) -> None:
     async def test(bench: Bench) -> None:
         answer = await bench.answer(prompt=[65] * 3, max_tokens=20, octavo=True)
         told = answer["octavo"]["requests"][0]["choices"][0]
@@ -72,7 +71,7 @@ def test_times_are_those_of_the_engine(run_null: Any) -> None:
     run_null(test)
 
 
-def test_the_prefix_cache_is_counted_as_in_usage(run_null: Any) -> None:
+def test_the_prefix_cache_is_counted_as_in_usage(run_null: RunNull) -> None:
     async def test(bench: Bench) -> None:
         cached = 0
         for _ in range(3):
@@ -88,7 +87,7 @@ def test_the_prefix_cache_is_counted_as_in_usage(run_null: Any) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_those_who_leave(run_null: Any, stream: bool) -> None:
+def test_those_who_leave(run_null: RunNull, stream: bool) -> None:
     async def test(bench: Bench) -> None:
         asked = bench.ask(COMPLETIONS, {"prompt": [65] * 9, "max_tokens": 5000, "n": 2, "stream": stream})
         await bench.until(lambda: bench.state.metrics.generation_tokens > 5)
@@ -97,7 +96,7 @@ def test_those_who_leave(run_null: Any, stream: bool) -> None:
         assert seen("kv_cache_usage_perc") > 0
         asked.disconnect()
         await asked.done()
-        await bench.until(lambda: bench.service.stats.num_running == 0)
+        await bench.until(lambda: bench.service.stats is not None and bench.service.stats.num_running == 0)
         seen = await bench.scrape()
         assert seen.by("request_success_total", "finished_reason") == {"abort": 2}
         assert seen("http_requests_total", route=COMPLETIONS, status="2xx" if stream else "none") == 1
@@ -109,7 +108,7 @@ def test_those_who_leave(run_null: Any, stream: bool) -> None:
     run_null(test)
 
 
-def test_those_who_run_out_of_time(run_null: Any) -> None:
+def test_those_who_run_out_of_time(run_null: RunNull) -> None:
     async def test(bench: Bench) -> None:
         body = {"messages": [{"role": "user", "content": "x"}], "timeout": 0.05, "max_tokens": 5000}
         assert (await bench.ask(CHAT, body).done()).status == 408
@@ -120,7 +119,7 @@ def test_those_who_run_out_of_time(run_null: Any) -> None:
     run_null(test)
 
 
-def test_counters_go_on_when_the_engine_is_replaced(run_null: Any) -> None:
+def test_counters_go_on_when_the_engine_is_replaced(run_null: RunNull) -> None:
     async def test(bench: Bench) -> None:
         await send_known_mix(bench)
         before = await bench.scrape()
@@ -144,7 +143,7 @@ def test_counters_go_on_when_the_engine_is_replaced(run_null: Any) -> None:
     run_null(test)
 
 
-def test_an_answer_that_outlives_its_engine_is_counted_once(run_null: Any) -> None:
+def test_an_answer_that_outlives_its_engine_is_counted_once(run_null: RunNull) -> None:
     async def test(bench: Bench) -> None:
         asked = bench.ask(COMPLETIONS, {"prompt": [65] * 9, "max_tokens": 60, "stream": True})
         await bench.until(lambda: bench.state.metrics.generation_tokens > 5)
@@ -161,7 +160,7 @@ def test_an_answer_that_outlives_its_engine_is_counted_once(run_null: Any) -> No
     run_null(test)
 
 
-def test_clients_cannot_make_it_longer(run_null: Any) -> None:
+def test_clients_cannot_make_it_longer(run_null: RunNull) -> None:
     async def test(bench: Bench) -> None:
         async def ask_strangely(number: int) -> None:
             await bench.ask(f"/strange/{number}", {}).done()
@@ -180,7 +179,7 @@ def test_clients_cannot_make_it_longer(run_null: Any) -> None:
     run_null(test)
 
 
-def test_every_metric_is_there_with_its_kind(run_null: Any) -> None:
+def test_every_metric_is_there_with_its_kind(run_null: RunNull) -> None:
     async def test(bench: Bench) -> None:
         seen = await bench.scrape()
         found = {name: family.type for name, family in seen.families.items() if name.startswith("octavo:")}

@@ -1,16 +1,16 @@
 """Clients for Node, OpenAI's and Vercel's, if Node is here and the packages can be had."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from server.node import run_node
+from server.process import Server
 
 pytestmark = pytest.mark.xdist_group("server")
 
 
-def test_the_node_client(server: Any, node_folder: Path) -> None:
+def test_the_node_client(server: Server, node_folder: Path) -> None:
     seen = run_node("client.mjs", node_folder, server.url)
     first, second = seen["chat"]["choices"]
     assert seen["streamed"] == seen["put_together"] == first["message"]["content"]
@@ -22,7 +22,7 @@ def test_the_node_client(server: Any, node_folder: Path) -> None:
     assert seen["refused"] == {"kind": "BadRequestError", "status": 400, "param": "temperature"}
 
 
-def test_the_vercel_ai_sdk(server: Any, node_folder: Path) -> None:
+def test_the_vercel_ai_sdk(server: Server, node_folder: Path) -> None:
     seen = run_node("vercel.mjs", node_folder, server.url)
     for whole, streamed in ((seen["chat"], seen["chat_streamed"]), (seen["text"], seen["text_streamed"])):
         assert whole["text"] == streamed["text"] != ""

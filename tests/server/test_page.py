@@ -9,7 +9,6 @@ import shutil
 import subprocess
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,6 +19,7 @@ from octavo.server.page import FOLDER, INDEX, POLICY, read_page
 from octavo.server.state import ServedModel, ServerState
 from patience import HANG_SECONDS
 from server.exchange import Exchange
+from server.process import Server
 from server.scripted import ScriptedService
 
 WEB = Path(__file__).parents[2] / "web"
@@ -43,11 +43,11 @@ STRANGE = (
 )
 
 
-def page_answer(model: ServedModel, path: str, **options: Any) -> Exchange:
+def page_answer(model: ServedModel, path: str, **options: bool | str) -> Exchange:
     """Of an application with these options, to somebody without a key."""
 
     async def ask() -> Exchange:
-        server_options = ServerOptions(**options)
+        server_options = ServerOptions.model_validate(options)
         state = ServerState(server_options, model, ScriptedService(model.tokenizer))  # type: ignore[arg-type]
         try:
             app = build_app(state, Keys.from_options(server_options))
@@ -95,7 +95,7 @@ def test_no_page_is_no_page(tiny_model: ServedModel) -> None:
 
 
 @pytest.mark.xdist_group("server")
-def test_only_its_files_are_files(server: Any) -> None:
+def test_only_its_files_are_files(server: Server) -> None:
     connection = HTTPConnection("127.0.0.1", server.port, timeout=HANG_SECONDS)  # which sends a path as it is
     for path in STRANGE:
         connection.request("GET", path)

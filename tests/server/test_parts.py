@@ -97,7 +97,7 @@ def test_what_a_request_leaves_out_the_checkpoint_recommends() -> None:
     )
     assert chat_params(given, defaults).temperature == 0
     assert chat_params(given, defaults).top_k == 0
-    assert completion_params(CompletionRequest(prompt="x"), defaults).max_tokens == 16
+    assert completion_params(CompletionRequest.model_validate({"prompt": "x"}), defaults).max_tokens == 16
 
 
 def test_key_files(tmp_path: Path) -> None:

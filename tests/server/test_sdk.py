@@ -4,30 +4,34 @@ import asyncio
 import re
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import openai
 import pytest
+from openai.types import Completion
+from openai.types.chat import ChatCompletion, ParsedChatCompletion
 
+from data.json_types import JsonObject
 from patience import HANG_SECONDS
+from server.process import Server, StartServer
 
 pytestmark = pytest.mark.xdist_group("server")
 
-HELLO: Any = [{"role": "user", "content": "hello"}]
-ASKED: Any = {"model": "tiny", "messages": HELLO, "seed": 7, "max_completion_tokens": 12}
-LONG: Any = {"model": "tiny", "prompt": "x", "max_tokens": 500, "extra_body": {"ignore_eos": True}}
-SHORT: Any = {"model": "tiny", "prompt": "x", "seed": 7, "max_tokens": 6}
+HELLO = [{"role": "user", "content": "hello"}]
+ASKED: JsonObject = {"model": "tiny", "messages": HELLO, "seed": 7, "max_completion_tokens": 12}
+LONG: JsonObject = {"model": "tiny", "prompt": "x", "max_tokens": 500, "extra_body": {"ignore_eos": True}}
+SHORT: JsonObject = {"model": "tiny", "prompt": "x", "seed": 7, "max_tokens": 6}
 
 
 @pytest.fixture(scope="module")
-def client(server: Any) -> Iterator[openai.OpenAI]:
+def client(server: Server) -> Iterator[openai.OpenAI]:
     with server.client() as made:
         yield made
 
 
 def content(client: openai.OpenAI) -> str | None:
-    return client.chat.completions.create(**ASKED).choices[0].message.content
+    answer: ChatCompletion = client.chat.completions.create(**ASKED)
+    return answer.choices[0].message.content
 
 
 def test_raw_responses(client: openai.OpenAI) -> None:
@@ -50,31 +54,36 @@ def test_streaming_responses(client: openai.OpenAI) -> None:
     assert lines[-1] == "data: [DONE]"
 
 
-def test_the_helper_that_puts_streams_together(server: Any, client: openai.OpenAI) -> None:
+def test_the_helper_that_puts_streams_together(server: Server, client: openai.OpenAI) -> None:
     """It raises when an answer is cut at its length: these end by themselves."""
     asked = ASKED | {"n": 2, "logprobs": True, "top_logprobs": 2, "stream_options": {"include_usage": True}}
     asked |= {"logit_bias": {"256": 100}, "extra_body": {"min_tokens": 8}}
-    whole = client.chat.completions.create(**{k: v for k, v in asked.items() if k != "stream_options"})
+    whole: ChatCompletion = client.chat.completions.create(
+        **{k: v for k, v in asked.items() if k != "stream_options"}
+    )
     with client.chat.completions.stream(**asked) as stream:
         kinds = {event.type for event in stream}
         final = stream.get_final_completion()
     assert {"chunk", "content.delta", "content.done", "logprobs.content.delta"} <= kinds
 
-    async def at_once() -> Any:
+    async def at_once() -> ParsedChatCompletion[None]:
         async with server.async_client() as other, other.chat.completions.stream(**asked) as stream:
-            return await stream.get_final_completion()
+            completion: ParsedChatCompletion[None] = await stream.get_final_completion()
+            return completion
 
     for completion in (final, asyncio.run(at_once())):
         assert [c.message.content for c in completion.choices] == [c.message.content for c in whole.choices]
         # Of later choices it counts the first chunk's logprobs twice, whoever the server is.
         assert completion.choices[0].logprobs == whole.choices[0].logprobs
         assert [c.finish_reason for c in completion.choices] == [c.finish_reason for c in whole.choices]
+        assert completion.usage is not None
+        assert whole.usage is not None
         assert completion.usage.completion_tokens == 2 * 9 == whole.usage.completion_tokens
         assert completion.system_fingerprint == whole.system_fingerprint
 
 
 def test_extra_headers_queries_and_bodies(client: openai.OpenAI) -> None:
-    answer = client.chat.completions.create(
+    answer: ChatCompletion = client.chat.completions.create(
         **ASKED,
         extra_headers={"x-request-id": "mine"},
         extra_query={"api-version": "1"},
@@ -83,13 +92,13 @@ def test_extra_headers_queries_and_bodies(client: openai.OpenAI) -> None:
     assert len(answer.choices[0].token_ids) == 12  # type: ignore[attr-defined]
 
 
-def test_every_kind_of_error(start: Any) -> None:
+def test_every_kind_of_error(start: StartServer) -> None:
     """Each status is the exception that programs catch, with what is in its body."""
     server = start(
         "--api-key", "secret", "--served-model-name", "tiny", "--max-body", "4KiB"
     ).wait_until_ready()
     client = server.client(api_key="secret")
-    cases: list[tuple[type[openai.APIStatusError], int, str | None, Any]] = [
+    cases: list[tuple[type[openai.APIStatusError], int, str | None, Callable[[], object]]] = [
         (openai.BadRequestError, 400, None, lambda: client.chat.completions.create(**ASKED | {"n": 0})),
         (
             openai.BadRequestError,
@@ -130,7 +139,7 @@ def test_an_error_in_mid_stream_is_raised(client: openai.OpenAI) -> None:
     assert caught.value.code == "deadline_exceeded"
 
 
-def test_a_client_that_gives_up_is_not_worked_for(server: Any) -> None:
+def test_a_client_that_gives_up_is_not_worked_for(server: Server) -> None:
     client = server.client(timeout=0.05)
     with pytest.raises(openai.APITimeoutError):
         client.completions.create(**LONG)
@@ -142,7 +151,7 @@ def test_a_client_that_gives_up_is_not_worked_for(server: Any) -> None:
     raise AssertionError(server.get("/metrics").text)
 
 
-def test_a_client_that_retries_sees_nothing_of_the_loading(start: Any) -> None:
+def test_a_client_that_retries_sees_nothing_of_the_loading(start: StartServer) -> None:
     """503 and Retry-After are all it needs."""
     server = start("--served-model-name", "tiny")
     with pytest.raises(openai.InternalServerError) as caught:
@@ -152,7 +161,7 @@ def test_a_client_that_retries_sees_nothing_of_the_loading(start: Any) -> None:
     assert patient.chat.completions.create(**ASKED).choices[0].finish_reason == "length"
 
 
-def test_a_client_that_retries_gets_through_a_full_queue(start: Any) -> None:
+def test_a_client_that_retries_gets_through_a_full_queue(start: StartServer) -> None:
     """429 and Retry-After; every one of many has its answer in the end."""
     server = start("--served-model-name", "tiny", "--max-running", "1", "--max-queued-requests", "1")
     server.wait_until_ready()
@@ -182,8 +191,8 @@ def test_a_client_that_retries_gets_through_a_full_queue(start: Any) -> None:
         assert int(error.response.headers["retry-after"]) >= 1
 
 
-def test_async_raw_responses_and_cancelled_streams(server: Any) -> None:
-    async def run() -> list[Any]:
+def test_async_raw_responses_and_cancelled_streams(server: Server) -> None:
+    async def run() -> tuple[ChatCompletion, ChatCompletion, Completion]:
         async with server.async_client() as client:
             raw = await client.chat.completions.with_raw_response.create(**ASKED)
             async with client.chat.completions.with_streaming_response.create(**ASKED) as response:
@@ -191,7 +200,7 @@ def test_async_raw_responses_and_cancelled_streams(server: Any) -> None:
             stream = await client.completions.create(**LONG, stream=True)
             first = await anext(aiter(stream))
             await stream.close()  # the rest is not wanted
-            return [raw.parse(), parsed, first]
+            return raw.parse(), parsed, first
 
     raw, parsed, first = asyncio.run(run())
     assert raw.choices[0].message.content == parsed.choices[0].message.content

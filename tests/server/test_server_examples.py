@@ -5,13 +5,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from octavo.conformance.target import read_stream
 from octavo.conformance.transport import Reply
 from patience import HANG_SECONDS
+from server.process import Server
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "server"
 
@@ -31,7 +31,7 @@ def test_every_example_is_tested() -> None:
     assert all(f'"{example.name}"' in here for example in EXAMPLES.iterdir() if example.is_file())
 
 
-def test_curl(smollm2: Any) -> None:
+def test_curl(smollm2: Server) -> None:
     whole, _, streamed = run("bash", EXAMPLES / "ask.sh", smollm2.url, "smollm2").partition("\n")
     text = json.loads(whole)["choices"][0]["message"]["content"]
     assert "Paris" in text
@@ -43,21 +43,21 @@ def test_curl(smollm2: Any) -> None:
     }
 
 
-def test_python(smollm2: Any) -> None:
+def test_python(smollm2: Server) -> None:
     lines = run(sys.executable, EXAMPLES / "ask.py", smollm2.url, "smollm2").splitlines()
     assert "Paris" in lines[0]
     assert [line.partition(":")[0] for line in lines[-5:-1]] == ["France", "Italy", "Japan", "Peru"]
     assert lines[-1] == "the same again: True"
 
 
-def test_node(smollm2: Any, node_folder: Path) -> None:
+def test_node(smollm2: Server, node_folder: Path) -> None:
     program = shutil.copy(EXAMPLES / "ask.mjs", node_folder)
     answer, refusal = run("node", program, smollm2.url, "smollm2").splitlines()
     assert "Paris" in answer
     assert refusal == "refused with 400, because of temperature"
 
 
-def test_langchain(smollm2: Any) -> None:
+def test_langchain(smollm2: Server) -> None:
     pytest.importorskip("langchain_openai", reason="langchain-openai is not installed")
     output = run(sys.executable, EXAMPLES / "ask_langchain.py", smollm2.url, "smollm2")
     whole, streamed = output.splitlines()

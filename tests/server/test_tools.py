@@ -2,18 +2,26 @@
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import openai
 import pytest
+from openai.types.chat import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    ChatCompletionFunctionToolParam,
+    ChatCompletionUserMessageParam,
+)
+from openai.types.chat.chat_completion import Choice
 
+from data.json_types import Json, JsonObject
 from server.node import run_node
 from server.scripted import ScriptedServer, scripted_server
 
 pytestmark = pytest.mark.assets
 
-TOOLS: list[Any] = [
+TOOLS: list[ChatCompletionFunctionToolParam] = [
     {
         "type": "function",
         "function": {
@@ -49,13 +57,16 @@ TWO_CALLS = {
     ),
     "tokenizer-gemma3": "```tool_code\nadd(1, 2)\nmultiply(a=3, b=4)\n```",
 }
-QUESTION: dict[str, Any] = {"role": "user", "content": "What is 2 + 3.5?"}
+QUESTION: ChatCompletionUserMessageParam = {"role": "user", "content": "What is 2 + 3.5?"}
+
+
+Servers = Callable[[str], ScriptedServer]
 
 
 @pytest.fixture(scope="module")
-def servers(assets: Callable[[str], Path]) -> Iterator[Callable[[str], ScriptedServer]]:
+def servers(assets: Callable[[str], Path]) -> Iterator[Servers]:
     """Servers by the name of the tokenizer, started when first asked for."""
-    running: dict[str, tuple[Any, ScriptedServer]] = {}
+    running: dict[str, tuple[AbstractContextManager[ScriptedServer], ScriptedServer]] = {}
 
     def server(name: str) -> ScriptedServer:
         if name not in running:
@@ -72,27 +83,30 @@ def client_of(server: ScriptedServer) -> openai.OpenAI:
     return openai.OpenAI(base_url=server.url, api_key="none", max_retries=0)
 
 
-def ask(server: ScriptedServer, *, stream: bool, **fields: Any) -> Any:
+def ask(server: ScriptedServer, *, stream: bool, **fields: Json) -> Choice:
     """The one choice, whole or put together by the client's own accumulator."""
-    fields = {"model": "scripted", "messages": [QUESTION], "tools": TOOLS} | fields
+    asked: JsonObject = {"model": "scripted", "messages": [QUESTION], "tools": TOOLS} | fields
     client = client_of(server)
     if not stream:
-        return client.chat.completions.create(**fields).choices[0]
-    with client.chat.completions.stream(**fields) as events:
+        answer: ChatCompletion = client.chat.completions.create(**asked)
+        return answer.choices[0]
+    with client.chat.completions.stream(**asked) as events:
         for _ in events:
             pass
         return events.get_final_completion().choices[0]
 
 
-def called(choice: Any) -> list[tuple[str, Any]]:
-    return [
-        (call.function.name, json.loads(call.function.arguments)) for call in choice.message.tool_calls or []
-    ]
+def called(choice: Choice) -> list[tuple[str, Json]]:
+    found = []
+    for call in choice.message.tool_calls or []:
+        assert call.type == "function"
+        found.append((call.function.name, json.loads(call.function.arguments)))
+    return found
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("name", ONE_CALL)
-def test_a_conversation_with_a_tool(name: str, stream: bool, servers: Any) -> None:
+def test_a_conversation_with_a_tool(name: str, stream: bool, servers: Servers) -> None:
     server = servers(name)
     server.says(ONE_CALL[name], "It is 5.5.")
     choice = ask(server, stream=stream)
@@ -101,7 +115,7 @@ def test_a_conversation_with_a_tool(name: str, stream: bool, servers: Any) -> No
     assert (choice.message.content or "") == ("" if "llama" in name else "Let me see.")
     assert "add two numbers" in server.last_prompt
     # The client sends back what it got, and the result.
-    (call,) = choice.message.tool_calls
+    (call,) = choice.message.tool_calls or []
     said = choice.message.model_dump(exclude_none=True, exclude={"parsed", "refusal"})
     for written in said["tool_calls"]:
         written["function"].pop("parsed_arguments", None)
@@ -116,12 +130,12 @@ def test_a_conversation_with_a_tool(name: str, stream: bool, servers: Any) -> No
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("name", TWO_CALLS)
-def test_two_calls_and_one_at_most(name: str, stream: bool, servers: Any) -> None:
+def test_two_calls_and_one_at_most(name: str, stream: bool, servers: Servers) -> None:
     server = servers(name)
     server.says(TWO_CALLS[name], TWO_CALLS[name])
     choice = ask(server, stream=stream)
     assert called(choice) == [("add", {"a": 1, "b": 2}), ("multiply", {"a": 3, "b": 4})]
-    ids = [call.id for call in choice.message.tool_calls]
+    ids = [call.id for call in choice.message.tool_calls or ()]
     assert len(set(ids)) == 2
     if "mistral" in name:
         assert all(len(one) == 9 and one.isalnum() for one in ids)
@@ -130,24 +144,26 @@ def test_two_calls_and_one_at_most(name: str, stream: bool, servers: Any) -> Non
     assert alone.finish_reason == "tool_calls"
 
 
-def test_the_deltas_of_a_call(servers: Any) -> None:
+def test_the_deltas_of_a_call(servers: Servers) -> None:
     """First the name with an id, then arguments; the index ties them together."""
     server = servers("tokenizer-qwen2.5")
     server.says(TWO_CALLS["tokenizer-qwen2.5"])
-    stream = client_of(server).chat.completions.create(
+    stream: openai.Stream[ChatCompletionChunk] = client_of(server).chat.completions.create(
         model="scripted", messages=[QUESTION], tools=TOOLS, stream=True
     )
     deltas = [call for chunk in stream for call in chunk.choices[0].delta.tool_calls or []]
     assert [delta.index for delta in deltas] == sorted(delta.index for delta in deltas)
     for index, name in enumerate(("add", "multiply")):
         first, *rest = [delta for delta in deltas if delta.index == index]
+        assert first.function is not None
         assert (first.function.name, first.function.arguments, first.type) == (name, "", "function")
         assert first.id
-        assert all((delta.id, delta.type, delta.function.name) == (None, None, None) for delta in rest)
+        assert all((delta.id, delta.type) == (None, None) for delta in rest)
+        assert all(delta.function is not None and delta.function.name is None for delta in rest)
         assert len(rest) > 1, "arguments are not streamed"
 
 
-def test_the_node_client_runs_tools(servers: Any, node_folder: Path) -> None:
+def test_the_node_client_runs_tools(servers: Servers, node_folder: Path) -> None:
     """Calls, results and the final answer, all by the client's own loop."""
     server = servers("tokenizer-qwen2.5")
     server.says(*[TWO_CALLS["tokenizer-qwen2.5"], "3 and 12."] * 2)
@@ -157,7 +173,7 @@ def test_the_node_client_runs_tools(servers: Any, node_folder: Path) -> None:
     assert "<tool_response>\n3\n</tool_response>\n<tool_response>\n12" in server.last_prompt
 
 
-def test_no_tools_no_calls(servers: Any) -> None:
+def test_no_tools_no_calls(servers: Servers) -> None:
     server = servers("tokenizer-qwen2.5")
     text = ONE_CALL["tokenizer-qwen2.5"]
     server.says(text, text)
@@ -169,33 +185,38 @@ def test_no_tools_no_calls(servers: Any) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_reasoning_is_apart(stream: bool, servers: Any) -> None:
+def test_reasoning_is_apart(stream: bool, servers: Servers) -> None:
     server = servers("tokenizer-qwen3")
     thought = "I could stop. </b> So: add."
     server.says(f"<think>\n{thought}\n</think>\n\n{ONE_CALL['tokenizer-qwen3']}")
-    fields = {"model": "scripted", "messages": [QUESTION], "tools": TOOLS, "stop": ["stop"]}
+    fields: JsonObject = {"model": "scripted", "messages": [QUESTION], "tools": TOOLS, "stop": ["stop"]}
     client = client_of(server)
     if stream:
         chunks = list(
             client.chat.completions.create(**fields, stream=True, stream_options={"include_usage": True})
         )
         deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
-        reasoning = "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas)
-        content = "".join(delta.content or "" for delta in deltas)
+        reasoning: str | None = "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas)
+        content: str | None = "".join(delta.content or "" for delta in deltas)
         usage = chunks[-1].usage
         finish = [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1]
     else:
         answer = client.chat.completions.create(**fields)
         message = answer.choices[0].message
-        assert message.reasoning == message.reasoning_content
-        reasoning, content = message.reasoning_content, message.content
+        more = message.model_extra
+        assert more is not None
+        assert more["reasoning"] == more["reasoning_content"]
+        reasoning, content = more["reasoning_content"], message.content
         usage, finish = answer.usage, answer.choices[0].finish_reason
     assert (reasoning, content, finish) == (thought, "Let me see.", "tool_calls")
+    assert usage is not None
+    assert usage.completion_tokens_details is not None
     num_reasoning = usage.completion_tokens_details.reasoning_tokens
+    assert num_reasoning is not None
     assert 8 < num_reasoning < usage.completion_tokens - 20
 
 
-def test_effort_and_thinking_reach_the_template(servers: Any) -> None:
+def test_effort_and_thinking_reach_the_template(servers: Servers) -> None:
     server = servers("tokenizer-qwen3")
     server.says("Yes.", "Yes.")
     ask(server, stream=False, tools=openai.omit)
@@ -221,7 +242,7 @@ def test_effort_and_thinking_reach_the_template(servers: Any) -> None:
         ({"tool_choice": "perhaps"}, "tool_choice"),
     ],
 )
-def test_what_is_refused(fields: dict[str, Any], param: str, servers: Any) -> None:
+def test_what_is_refused(fields: JsonObject, param: str, servers: Servers) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         ask(servers("tokenizer-qwen2.5"), stream=False, **fields)
     assert caught.value.param is not None

@@ -12,12 +12,13 @@ import sys
 import termios
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Protocol
 
 import pytest
 
 from octavo.cli.main import main
 from patience import HANG_SECONDS
+from server.process import Server, StartServer
 
 pytestmark = pytest.mark.xdist_group("server")
 
@@ -27,10 +28,10 @@ ENTER, LEAVE = b"\033[?1049h", b"\033[?1049l"
 class Terminal:
     """A process on a pseudo-terminal, and what it has written there."""
 
-    def __init__(self, *arguments: str, columns: int = 80, lines: int = 24, **environ: str) -> None:
+    def __init__(self, *arguments: str, **environ: str) -> None:
         self._master, slave = pty.openpty()
         os.set_blocking(self._master, False)
-        self.resize(columns, lines)
+        self.resize(80, 24)
         self._slave = slave
         self._before = termios.tcgetattr(slave)
         command = [sys.executable, "-m", "octavo.cli.main", "top", *arguments]
@@ -84,12 +85,17 @@ class Terminal:
         os.close(self._slave)
 
 
+class StartTerminal(Protocol):
+    def __call__(self, *arguments: str, **environ: str) -> Terminal:
+        """`octavo top` with these arguments."""
+
+
 @pytest.fixture
-def terminal() -> Iterator[Any]:
+def terminal() -> Iterator[StartTerminal]:
     opened: list[Terminal] = []
 
-    def start(*arguments: str, **keywords: Any) -> Terminal:
-        opened.append(Terminal(*arguments, **keywords))
+    def start(*arguments: str, **environ: str) -> Terminal:
+        opened.append(Terminal(*arguments, **environ))
         return opened[-1]
 
     yield start
@@ -97,7 +103,9 @@ def terminal() -> Iterator[Any]:
         one.close()
 
 
-def test_it_shows_the_engine_resizes_and_leaves_the_terminal_as_it_was(server: Any, terminal: Any) -> None:
+def test_it_shows_the_engine_resizes_and_leaves_the_terminal_as_it_was(
+    server: Server, terminal: StartTerminal
+) -> None:
     top = terminal(server.url)
     top.until(ENTER, b"tiny", b"KV pages", b"q quit", b"\033[32m")
     server.post("/v1/completions", {"prompt": "abc", "max_tokens": 30, "seed": 1, "ignore_eos": True})
@@ -114,16 +122,18 @@ def test_it_shows_the_engine_resizes_and_leaves_the_terminal_as_it_was(server: A
 
 
 @pytest.mark.parametrize(("end", "code"), [("keys", 130), (signal.SIGTERM, 130), (signal.SIGHUP, 130)])
-def test_however_it_ends_the_terminal_is_as_it_was(server: Any, terminal: Any, end: Any, code: int) -> None:
+def test_however_it_ends_the_terminal_is_as_it_was(
+    server: Server, terminal: StartTerminal, end: str | signal.Signals, code: int
+) -> None:
     top = terminal(server.url, NO_COLOR="1")
     top.until(ENTER, b"KV pages")
-    os.killpg(top.process.pid, signal.SIGINT if end == "keys" else end)
+    os.killpg(top.process.pid, end if isinstance(end, signal.Signals) else signal.SIGINT)
     assert top.ended() == code
     assert top.is_as_before
     assert b"\033[32m" not in top.written, "no colours were wanted"
 
 
-def test_a_server_that_comes_later(start: Any, terminal: Any) -> None:
+def test_a_server_that_comes_later(start: StartServer, terminal: StartTerminal) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -138,7 +148,7 @@ def test_a_server_that_comes_later(start: Any, terminal: Any) -> None:
     assert top.is_as_before
 
 
-def test_once_is_for_scripts(server: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_once_is_for_scripts(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", server.url, "--once", "--interval", "0.1"]) == 0
     shown = capsys.readouterr().out
     for word in ("tiny", "serving", "tokens/s", "KV pages", "Steps", "Running", "Finished", "Prefix tree"):

@@ -7,26 +7,29 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import httpx
 import msgspec
 import pytest
+from starlette.types import Message
 
+from data.json_types import Json
 from octavo.frontend.service import EngineService
+from octavo.observe.recent import RecentLatencies
 from octavo.server.feed import EARLY, MOST_WATCHERS, Told
 from octavo.server.view import ViewStream
 from octavo.simulate.null_engine import NUM_PAGES, PAGE_SIZE
 from octavo.view import FREE, Event
 from patience import HANG_SECONDS
 from server.exchange import Exchange
-from server.null_bench import CHAT, COMPLETIONS, Bench
+from server.null_bench import CHAT, COMPLETIONS, Bench, RunNull
+from server.process import StartServer
 
 VIEW = "/octavo/view"
 
 
-def events(content: bytes) -> list[Any]:
+def events(content: bytes) -> list[Json]:
     whole = content.decode().split("\n\n")[:-1]
     told = [event.removeprefix("data: ") for event in whole if event.startswith("data: ")]
     for event in told:  # the structs describe all that is told, and nothing else
@@ -34,7 +37,7 @@ def events(content: bytes) -> list[Any]:
     return [json.loads(event) for event in told]
 
 
-def views(content: bytes) -> list[Any]:
+def views(content: bytes) -> list[Json]:
     return [event for event in events(content) if event["kind"] == "view"]
 
 
@@ -51,7 +54,7 @@ async def leave(*watchers: Exchange) -> None:
         await watcher.done()
 
 
-def test_a_request_from_its_first_step_to_its_explanation(run_null: Any) -> None:
+def test_a_request_from_its_first_step_to_its_explanation(run_null: RunNull) -> None:
     async def test(bench: Bench) -> None:
         watcher = await watch(bench)
         prompt = [65] * (2 * PAGE_SIZE + 5)
@@ -89,7 +92,7 @@ def test_a_request_from_its_first_step_to_its_explanation(run_null: Any) -> None
     run_null(test)
 
 
-def test_a_request_under_way_is_seen_with_its_pages(run_null: Any) -> None:
+def test_a_request_under_way_is_seen_with_its_pages(run_null: RunNull) -> None:
     async def test(bench: Bench) -> None:
         watcher = await watch(bench)
         body = {"prompt": [66] * (PAGE_SIZE + 1), "max_tokens": 6000, "n": 2, "stream": True}
@@ -114,7 +117,7 @@ def test_a_request_under_way_is_seen_with_its_pages(run_null: Any) -> None:
     run_null(test)
 
 
-def test_watchers_share_views_and_each_has_every_step_once(run_null: Any) -> None:
+def test_watchers_share_views_and_each_has_every_step_once(run_null: RunNull) -> None:
     async def test(bench: Bench) -> None:
         quick, twin = await watch(bench), await watch(bench)
         slow = await watch(bench, "interval=0.9")
@@ -137,8 +140,8 @@ def test_watchers_share_views_and_each_has_every_step_once(run_null: Any) -> Non
         times = [[view["time"] for view in views(one.content)] for one in watchers]
         assert len(set(times[0]) & set(times[1])) > 1
         assert set(times[2]) <= set(times[0]) | set(times[1])
-        for interval, one in zip((0.1, 0.1, 0.9), times, strict=True):
-            assert all(later - earlier >= EARLY * interval for earlier, later in itertools.pairwise(one))
+        for interval, mine in zip((0.1, 0.1, 0.9), times, strict=True):
+            assert all(later - earlier >= EARLY * interval for earlier, later in itertools.pairwise(mine))
 
     run_null(test)
 
@@ -153,7 +156,9 @@ def test_what_a_slow_watcher_missed_is_counted() -> None:
     assert told.since(told.count) == (b"", 0)
 
 
-def test_while_nobody_watches_the_engine_is_not_asked(run_null: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_nobody_watches_the_engine_is_not_asked(
+    run_null: RunNull, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[float] = []
     plain = EngineService.watch
 
@@ -164,17 +169,21 @@ def test_while_nobody_watches_the_engine_is_not_asked(run_null: Any, monkeypatch
     monkeypatch.setattr(EngineService, "watch", spy)
 
     async def test(bench: Bench) -> None:
-        assert bench.state.metrics.recent is None
+        def recent() -> RecentLatencies | None:
+            return bench.state.metrics.recent
+
+        assert recent() is None
         await bench.answer(prompt=[65] * 9, max_tokens=30)
         assert asked == []
         began = time.monotonic()
         watchers = [await watch(bench), await watch(bench)]
-        assert bench.state.metrics.recent is not None
+        assert recent() is not None
         await bench.until(lambda: len(asked) >= 3)
         assert len(asked) <= 4 + time.monotonic() - began, "a lease is renewed every second"
         await leave(*watchers)
         assert asked[-1] == 0
-        assert bench.state.metrics.recent is bench.service.on_view is None
+        assert recent() is None
+        assert bench.service.on_view is None
         assert not [task for task in asyncio.all_tasks() if task.get_name() == "octavo-view"]
         asked.clear()
         await bench.answer(prompt=[65] * 9, max_tokens=30)
@@ -183,7 +192,7 @@ def test_while_nobody_watches_the_engine_is_not_asked(run_null: Any, monkeypatch
     run_null(test)
 
 
-def test_when_the_engine_dies_the_next_one_is_shown(run_null: Any) -> None:
+def test_when_the_engine_dies_the_next_one_is_shown(run_null: RunNull) -> None:
     async def test(bench: Bench) -> None:
         watcher = await watch(bench)
         os.kill(bench.service.engine_pid or 0, signal.SIGKILL)
@@ -207,7 +216,7 @@ def test_when_the_engine_dies_the_next_one_is_shown(run_null: Any) -> None:
     run_null(test)
 
 
-def test_there_may_be_so_many_watchers_and_they_are_no_requests(run_null: Any) -> None:
+def test_there_may_be_so_many_watchers_and_they_are_no_requests(run_null: RunNull) -> None:
     async def test(bench: Bench) -> None:
         watchers = [bench.ask(VIEW, None) for _ in range(MOST_WATCHERS)]
         await bench.until(lambda: all(watcher.status for watcher in watchers))
@@ -229,7 +238,7 @@ NONSENSE = (
 )
 
 
-def test_nonsense_is_refused_by_name(run_null: Any) -> None:
+def test_nonsense_is_refused_by_name(run_null: RunNull) -> None:
     async def test(bench: Bench) -> None:
         for query in NONSENSE:
             refused = await bench.ask(f"{VIEW}?{query}", None).done()
@@ -239,20 +248,21 @@ def test_nonsense_is_refused_by_name(run_null: Any) -> None:
     run_null(test)
 
 
-def test_a_watcher_that_does_not_read_waits_alone(run_null: Any) -> None:
+def test_a_watcher_that_does_not_read_waits_alone(run_null: RunNull) -> None:
     """What it has not read is not kept for it: it gets the view of the moment when it reads again."""
 
     async def test(bench: Bench) -> None:
         reads = asyncio.Event()
         bodies: list[bytes] = []
 
-        async def send(message: Any) -> None:
+        async def send(message: Message) -> None:
             if message.get("body"):
                 bodies.append(message["body"])
                 await reads.wait()
 
-        async def receive() -> Any:
+        async def receive() -> Message:
             await asyncio.Event().wait()
+            raise AssertionError("nobody sets it")
 
         stream = ViewStream(bench.state, bench.state.feed.open(0.1), 3)
         stuck = asyncio.create_task(stream({"type": "http"}, receive, send))
@@ -272,7 +282,7 @@ def test_a_watcher_that_does_not_read_waits_alone(run_null: Any) -> None:
     run_null(test)
 
 
-def stream(url: str, seen: list[Any], ended: threading.Event) -> None:
+def stream(url: str, seen: list[Json], ended: threading.Event) -> None:
     with httpx.stream("GET", f"{url}{VIEW}?interval=0.1", timeout=60) as answer:
         seen.extend(
             json.loads(line.removeprefix("data: "))
@@ -282,12 +292,15 @@ def stream(url: str, seen: list[Any], ended: threading.Event) -> None:
     ended.set()
 
 
+Watch = Callable[[str], tuple[list[Json], threading.Event]]
+
+
 @pytest.fixture
-def watching() -> Iterator[Any]:
+def watching() -> Iterator[Watch]:
     threads: list[threading.Thread] = []
 
-    def start(url: str) -> tuple[list[Any], threading.Event]:
-        seen: list[Any] = []
+    def start(url: str) -> tuple[list[Json], threading.Event]:
+        seen: list[Json] = []
         ended = threading.Event()
         threads.append(threading.Thread(target=stream, args=(url, seen, ended)))
         threads[-1].start()
@@ -300,7 +313,7 @@ def watching() -> Iterator[Any]:
 
 
 @pytest.mark.xdist_group("server")
-def test_answers_are_the_same_while_somebody_watches(start: Any, watching: Any) -> None:
+def test_answers_are_the_same_while_somebody_watches(start: StartServer, watching: Watch) -> None:
     """Tokens and logprobs, on a real engine; and a watcher does not keep a server from ending."""
     server = start("--grace", "0").wait_until_ready()
     bodies = [
@@ -315,7 +328,7 @@ def test_answers_are_the_same_while_somebody_watches(start: Any, watching: Any) 
         for number in range(1, 7)
     ]
 
-    def answers() -> list[Any]:
+    def answers() -> list[Json]:
         return [
             [
                 (choice["text"], choice["logprobs"])

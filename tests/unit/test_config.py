@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -24,7 +23,7 @@ from octavo.errors import ConfigError
 
 SPECS = option_specs(EngineOptions) + option_specs(ServerOptions)
 # Three values of each option that differ from each other and from the default, as people type them.
-SAMPLES: Mapping[str, tuple[tuple[str, Any], ...]] = {
+SAMPLES: Mapping[str, tuple[tuple[str, object], ...]] = {
     "model": (("a/b", "a/b"), ("c", "c"), ("./d.gguf", "./d.gguf")),
     "checkpoint_path": (("a", "a"), ("b", "b"), ("c", "c")),
     "revision": (("main", "main"), ("v1", "v1"), ("0123", "0123")),

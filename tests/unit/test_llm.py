@@ -5,7 +5,7 @@ import gc
 import signal
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -13,6 +13,7 @@ import pytest
 
 from octavo import LLM, RequestOutput, SamplingParams, StreamDelta
 from octavo.errors import ConfigError, RequestError
+from octavo.frontend.intake import Prompt
 from octavo.plan import StepPlan, StepResult
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
@@ -28,7 +29,7 @@ def logprobs(output: RequestOutput) -> list[float]:
 
 
 def test_results_are_complete_and_in_order(tiny_llm: LLM) -> None:
-    prompts = ["first", [70, 71, 72], "the third is longer than the others"]
+    prompts: list[Prompt] = ["first", [70, 71, 72], "the third is longer than the others"]
     outputs = tiny_llm.generate(prompts, GREEDY)
     assert [output.prompt for output in outputs] == ["first", None, prompts[2]]
     assert outputs[1].prompt_ids == (70, 71, 72)
@@ -176,7 +177,7 @@ def test_an_id_in_use_is_refused_and_its_owner_unharmed(tiny_llm: LLM) -> None:
     tiny_llm.add_request("owner", SAMPLED, request_id="same")
     with pytest.raises(RequestError, match="already in use"):
         tiny_llm.add_request("intruder", SAMPLED, request_id="same")
-    finished = []
+    finished: list[RequestOutput] = []
     while tiny_llm.has_unfinished:
         finished += tiny_llm.step().finished
     assert [content(output) for output in finished] == [content(tiny_llm.generate("owner", SAMPLED)[0])]
@@ -246,7 +247,7 @@ def test_a_step_that_raises_ends_the_guilty_request_only(tiny_checkpoint: Path) 
     with LLM(str(tiny_checkpoint), kv_memory="4MiB", page_size=8) as llm:
         expected = [content(output) for output in llm.generate(["one", "two"], SAMPLED)]
         core = llm._client._core  # type: ignore[attr-defined]
-        execute = core._execute
+        execute: Callable[[StepPlan], StepResult] = core._execute
 
         def touchy(plan: StepPlan) -> StepResult:
             if any(99 in piece.token_ids for piece in plan.slices):
@@ -254,7 +255,8 @@ def test_a_step_that_raises_ends_the_guilty_request_only(tiny_checkpoint: Path) 
             return execute(plan)
 
         core._execute = touchy
-        outputs = llm.generate(["one", [98, 99, 100], "two"], msgspec.structs.replace(SAMPLED))
+        prompts: list[Prompt] = ["one", [98, 99, 100], "two"]
+        outputs = llm.generate(prompts, msgspec.structs.replace(SAMPLED))
         assert outputs[1].finish_reason == "error"
         assert "log has the reason" in (outputs[1].choices[0].error or "")
         assert [content(outputs[0]), content(outputs[2])] == expected

@@ -6,6 +6,7 @@ import inspect
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
+from typing import Protocol, TypeVar
 
 import numpy
 import pytest
@@ -22,7 +23,18 @@ TEXTS = st.text("abc XYZ.", min_size=1, max_size=12)
 IDS = st.lists(st.integers(0, 255), min_size=1, max_size=12)
 
 
-def as_objects(items: list[object]) -> numpy.ndarray:
+Element = TypeVar("Element")
+
+
+class Wrap(Protocol):
+    def __call__(self, items: list[Element], /) -> Iterable[Element]: ...
+
+
+class Map(Protocol):
+    def __call__(self, items: dict[str, Element], /) -> Mapping[str, Element]: ...
+
+
+def as_objects(items: list[Element]) -> Iterable[Element]:
     """Numpy's own constructor would make a table of lists that are equally long."""
     made = numpy.empty(len(items), dtype=object)
     for index, item in enumerate(items):
@@ -31,7 +43,7 @@ def as_objects(items: list[object]) -> numpy.ndarray:
 
 
 # Ways to write the same elements down. A generator can be read once only.
-WRAPPERS: dict[str, Callable[[list[object]], Iterable[object]]] = {
+WRAPPERS: dict[str, Wrap] = {
     "list": list,
     "tuple": tuple,
     "deque": deque,
@@ -45,10 +57,10 @@ ARRAYS: dict[str, Callable[[list[int]], Iterable[int]]] = {
     "numpy, 16 bits": lambda ids: numpy.array(ids, dtype=numpy.uint16),
     "torch": torch.tensor,
     "array": lambda ids: array.array("l", ids),
-    "numbers of numpy": lambda ids: [numpy.int64(token_id) for token_id in ids],
+    "numbers of numpy": lambda ids: [numpy.int64(token_id) for token_id in ids],  # type: ignore[misc]
     "range": lambda ids: range(ids[0], ids[0] + 3),
 }
-MAPPINGS: dict[str, Callable[[dict[str, object]], Mapping[str, object]]] = {
+MAPPINGS: dict[str, Map] = {
     "dict": dict,
     "proxy": MappingProxyType,
 }
@@ -65,7 +77,8 @@ def written_prompts(draw: st.DrawFn) -> tuple[str | list[int], PromptInput]:
     wrap, mapping = draw(a_wrapper), draw(a_mapping)
     if draw(st.booleans()):
         text = draw(TEXTS)
-        return text, draw(st.sampled_from((text, mapping({"prompt": text}))))
+        forms: tuple[PromptInput, ...] = (text, mapping({"prompt": text}))
+        return text, draw(st.sampled_from(forms))
     ids = draw(IDS)
     form = draw(an_array)
     ids = list(form(ids)) if isinstance(form(ids), range) else ids
@@ -79,7 +92,7 @@ def written_conversations(draw: st.DrawFn) -> tuple[list[Message], Iterable[Mess
     texts = draw(st.lists(TEXTS, min_size=1, max_size=3))
     plain = [{"role": "user", "content": text} for text in texts]
     mapping, wrap = draw(a_mapping), draw(a_wrapper)
-    return plain, wrap([mapping(message) for message in plain])
+    return list(plain), wrap([mapping(message) for message in plain])
 
 
 def content(outputs: Iterable[RequestOutput]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:

@@ -1,13 +1,13 @@
 """`SamplingParams` checks itself: what no model and no server would take never comes to exist."""
 
 import math
-from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data.json_types import Json
 from octavo.errors import RequestError
 from octavo.frontend.intake import Limits, check_params
 from octavo.protocol import GrammarKind, GrammarSpec, SamplingParams
@@ -41,7 +41,7 @@ BAD = {
 @pytest.mark.parametrize(
     ("name", "value"), [(name, value) for name, values in BAD.items() for value in values]
 )
-def test_a_bad_value_is_refused_by_name_when_it_is_given(name: str, value: Any) -> None:
+def test_a_bad_value_is_refused_by_name_when_it_is_given(name: str, value: Json) -> None:
     for make in (
         lambda: SamplingParams(**{name: value}),
         lambda: msgspec.structs.replace(SamplingParams(), **{name: value}),
@@ -57,7 +57,7 @@ def test_every_field_has_bad_values() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"ignore_eos": True}, {"min_tokens": 1}])
-def test_a_grammar_decides_where_an_answer_ends(fields: dict[str, Any]) -> None:
+def test_a_grammar_decides_where_an_answer_ends(fields: dict[str, Json]) -> None:
     with pytest.raises(RequestError, match="a grammar says where an answer may end"):
         SamplingParams(grammar=GRAMMAR, **fields)
 
@@ -74,7 +74,7 @@ NUMBERS = st.one_of(st.floats(allow_nan=True), st.integers(-(1 << 70), 1 << 70),
 
 
 @given(st.dictionaries(st.sampled_from(FIELDS), NUMBERS, max_size=3))
-def test_what_passes_is_finite_and_survives_the_wire(fields: dict[str, Any]) -> None:
+def test_what_passes_is_finite_and_survives_the_wire(fields: dict[str, Json]) -> None:
     try:
         params = SamplingParams(**fields)
         check_params(params, Limits(vocab_size=10, max_model_len=10))

@@ -75,8 +75,10 @@ def test_both_do_the_same_work(engine: Engine) -> None:
     for family in (SMALL_FAMILIES[0], SMALL_FAMILIES[4]):
         for case in family.cases(engine, TINY):
             ours, theirs = case.ours(3), case.torchs(3)
-            pairs = zip(ours, theirs, strict=True) if isinstance(ours, tuple) else [(ours, theirs)]
-            for our, their in pairs:
+            if not isinstance(ours, tuple):
+                ours, theirs = (ours,), (theirs,)
+            assert isinstance(theirs, tuple)
+            for our, their in zip(ours, theirs, strict=True):
                 torch.testing.assert_close(our.float(), their.float(), atol=0.05, rtol=0.05)
 
 

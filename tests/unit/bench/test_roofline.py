@@ -2,6 +2,7 @@
 
 import builtins
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -50,7 +51,7 @@ def test_what_cannot_be_drawn_is_refused_before_measuring(monkeypatch: pytest.Mo
         check_plot(Path("roof.pdf"))
     real_import = builtins.__import__
 
-    def without_matplotlib(name: str, *arguments: Any, **keywords: Any) -> Any:
+    def without_matplotlib(name: str, *arguments: Any, **keywords: Any) -> ModuleType:
         if name.startswith("matplotlib"):
             raise ImportError(name)
         return real_import(name, *arguments, **keywords)

@@ -1,13 +1,15 @@
 """Small GGUF models, written by the `gguf` package."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import gguf
 import numpy as np
 import pytest
 from gguf.constants import GGMLQuantizationType as Kind
+
+from data.json_types import Json, JsonObject
+from unit.checkpoint.tiny_gguf import WriteGguf
 
 HIDDEN, HEADS, KV_HEADS, FEED_FORWARD, VOCAB = 64, 4, 2, 96, 40
 BLOCK = {
@@ -29,7 +31,7 @@ GEMMA_BLOCK = BLOCK | {
 }
 
 
-def _add_metadata(writer: gguf.GGUFWriter, metadata: Mapping[str, Any]) -> None:
+def _add_metadata(writer: gguf.GGUFWriter, metadata: Mapping[str, Json]) -> None:
     for key, value in metadata.items():
         match value:
             case bool():
@@ -45,7 +47,7 @@ def _add_metadata(writer: gguf.GGUFWriter, metadata: Mapping[str, Any]) -> None:
 
 
 @pytest.fixture(scope="session")
-def write_tiny_gguf() -> Callable[..., dict[str, np.ndarray]]:
+def write_tiny_gguf() -> WriteGguf:
     """Writes a model of two layers and returns its tensors as they are in the file, dequantised."""
 
     def write(
@@ -53,13 +55,13 @@ def write_tiny_gguf() -> Callable[..., dict[str, np.ndarray]]:
         architecture: str = "llama",
         *,
         layers: int = 2,
-        metadata: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Json] | None = None,
         without: tuple[str, ...] = (),
         tensors: Mapping[str, np.ndarray] | None = None,
         kind: Kind = Kind.Q8_0,
     ) -> dict[str, np.ndarray]:
         writer = gguf.GGUFWriter(path, architecture)
-        known: dict[str, Any] = {
+        known: JsonObject = {
             "context_length": 256,
             "embedding_length": HIDDEN,
             "feed_forward_length": FEED_FORWARD,

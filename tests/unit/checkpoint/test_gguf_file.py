@@ -1,9 +1,8 @@
 """Our GGUF reader against files written by `gguf.GGUFWriter` and read by `gguf.GGUFReader`."""
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import gguf
 import numpy as np
@@ -16,6 +15,7 @@ from octavo.checkpoint import tensors as tensors_module
 from octavo.checkpoint.gguf_file import GgufFile, read_gguf
 from octavo.checkpoint.gguf_names import _as_float32
 from octavo.errors import CheckpointError
+from unit.checkpoint.tiny_gguf import WriteGguf
 
 DEQUANTISABLE = [
     kind
@@ -32,7 +32,7 @@ def whole(file: GgufFile, name: str, group: int = 1) -> np.ndarray:
     return np.concatenate([_as_float32(chunk) for chunk in chunks])
 
 
-def write(path: Path, add: Callable[[gguf.GGUFWriter], Any]) -> None:
+def write(path: Path, add: Callable[[gguf.GGUFWriter], object]) -> None:
     writer = gguf.GGUFWriter(path, "llama")
     add(writer)
     writer.write_header_to_file()
@@ -56,7 +56,7 @@ def test_all_metadata_types_come_back_as_plain_values(tmp_path: Path) -> None:
         "a.bool": (True, gguf.GGUFValueType.BOOL),
         "a.string": ("héllo ▁ 🦉", gguf.GGUFValueType.STRING),
     }
-    arrays: dict[str, list[Any]] = {
+    arrays: dict[str, Sequence[object]] = {
         "b.strings": ["", "a", "🦉" * 1000],
         "b.ints": [-1, 5, 7],
         "b.floats": [0.5, -2.0],
@@ -193,9 +193,7 @@ def test_an_array_of_more_than_the_limit_is_refused_before_it_is_read(tmp_path: 
         read_gguf(path)
 
 
-def test_a_models_header_equals_the_gguf_packages_reading(
-    tmp_path: Path, write_tiny_gguf: Callable[..., Any]
-) -> None:
+def test_a_models_header_equals_the_gguf_packages_reading(tmp_path: Path, write_tiny_gguf: WriteGguf) -> None:
     path = tmp_path / "a.gguf"
     write_tiny_gguf(path)
     ours, theirs = read_gguf(path), gguf.GGUFReader(path)

@@ -2,19 +2,19 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 import pytest
 import torch
 
+from data.json_types import JsonObject
 from octavo.checkpoint import open_checkpoint
 from octavo.checkpoint import tensors as tensors_module
 from octavo.checkpoint.gguf_file import read_gguf
 from octavo.checkpoint.gguf_names import GgufStore, _as_float32, present_as_huggingface
 from octavo.errors import CheckpointError
-
-WriteGguf = Callable[..., dict[str, np.ndarray]]
+from unit.checkpoint.tiny_gguf import GgufOptions, WriteGguf
 
 
 def whole(store: GgufStore, name: str) -> np.ndarray:
@@ -85,8 +85,8 @@ def test_gemma_norms_lose_the_one_and_nothing_else_does(tmp_path: Path, write_ti
 
 
 def config_of(
-    tmp_path: Path, write: WriteGguf, architecture: str = "llama", **options: Any
-) -> dict[str, Any]:
+    tmp_path: Path, write: WriteGguf, architecture: str = "llama", **options: Unpack[GgufOptions]
+) -> JsonObject:
     write(tmp_path / "a.gguf", architecture, **options)
     return present_as_huggingface(read_gguf(tmp_path / "a.gguf"))[0]
 
@@ -155,7 +155,7 @@ def test_an_output_matrix_unties_the_embedding(tmp_path: Path, write_tiny_gguf: 
     ],
 )
 def test_rope_scaling(
-    tmp_path: Path, write_tiny_gguf: WriteGguf, metadata: dict[str, Any], scaling: dict[str, Any] | None
+    tmp_path: Path, write_tiny_gguf: WriteGguf, metadata: JsonObject, scaling: JsonObject | None
 ) -> None:
     assert config_of(tmp_path, write_tiny_gguf, metadata=metadata)["rope_scaling"] == scaling
 
@@ -178,7 +178,7 @@ def test_a_llama_with_a_window_is_a_mistral(tmp_path: Path, write_tiny_gguf: Wri
 
 
 def test_gemma_layers_windows_and_ropes(tmp_path: Path, write_tiny_gguf: WriteGguf) -> None:
-    given = {"gemma3.attention.sliding_window": 8, "gemma3.attention.key_length": 16}
+    given: JsonObject = {"gemma3.attention.sliding_window": 8, "gemma3.attention.key_length": 16}
     config = config_of(tmp_path, write_tiny_gguf, "gemma3", layers=7, metadata=given)
     sliding = "sliding_attention"
     assert config["layer_types"] == [sliding] * 5 + ["full_attention", sliding]
@@ -213,7 +213,7 @@ def test_the_27b_gemma_scales_its_queries_by_width(tmp_path: Path, write_tiny_gg
     ],
 )
 def test_what_cannot_be_run_is_refused(
-    tmp_path: Path, write_tiny_gguf: WriteGguf, options: dict[str, Any], complaint: str
+    tmp_path: Path, write_tiny_gguf: WriteGguf, options: JsonObject, complaint: str
 ) -> None:
     with pytest.raises(CheckpointError, match=complaint):
         config_of(tmp_path, write_tiny_gguf, **options)

@@ -1,14 +1,13 @@
 """A large file is told from another by pieces of it."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from octavo.checkpoint import open_checkpoint
 from octavo.checkpoint.identity import SAMPLE_BYTES, SAMPLES, identity
+from unit.checkpoint.tiny_gguf import WriteGguf
 
 
-def test_pieces_of_a_large_file(write_tiny_gguf: Callable[..., Any], tmp_path: Path) -> None:
+def test_pieces_of_a_large_file(write_tiny_gguf: WriteGguf, tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     write_tiny_gguf(path, layers=20)
     assert path.stat().st_size > 2 * SAMPLES * SAMPLE_BYTES

@@ -14,14 +14,15 @@ from octavo.checkpoint.locate import TEXT_PATTERNS, locate
 from octavo.errors import CheckpointError, ConfigError
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+Call = dict[str, Any]  # the keyword arguments of a download
 
 
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[dict[str, Any]]:
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Call]:
     """A hub that records what is asked of it."""
-    calls: list[dict[str, Any]] = []
+    calls: list[Call] = []
 
-    def snapshot_download(repo_id: str, **options: Any) -> str:
+    def snapshot_download(repo_id: str, **options: object) -> str:
         calls.append({"repo_id": repo_id, **options})
         return str(tmp_path / "snapshots" / COMMIT)
 
@@ -30,15 +31,15 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[dict[str, Any]]
     return calls
 
 
-def test_a_hub_id_is_pinned_to_a_commit(hub: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_a_hub_id_is_pinned_to_a_commit(hub: list[Call], tmp_path: Path) -> None:
     location = locate("owner/model", revision="v1.0")
     assert (location.name, location.revision) == ("owner/model", COMMIT)
     assert location.path == tmp_path / "snapshots" / COMMIT
     assert (hub[0]["repo_id"], hub[0]["revision"]) == ("owner/model", "v1.0")
 
 
-def test_only_data_is_downloaded(hub: list[dict[str, Any]]) -> None:
-    from huggingface_hub.utils import filter_repo_objects
+def test_only_data_is_downloaded(hub: list[Call]) -> None:
+    from huggingface_hub.utils import filter_repo_objects  # type: ignore[attr-defined]
 
     locate("owner/model")
     files = [
@@ -62,12 +63,12 @@ def test_only_data_is_downloaded(hub: list[dict[str, Any]]) -> None:
     assert list(kept) == files[:5]
 
 
-def test_a_tokenizer_alone_does_not_download_weights(hub: list[dict[str, Any]]) -> None:
+def test_a_tokenizer_alone_does_not_download_weights(hub: list[Call]) -> None:
     locate("owner/model", patterns=TEXT_PATTERNS)
     assert not any("safetensors" in pattern for pattern in hub[0]["allow_patterns"])
 
 
-def test_one_gguf_file_of_a_repository(hub: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_one_gguf_file_of_a_repository(hub: list[Call], tmp_path: Path) -> None:
     file = tmp_path / "snapshots" / COMMIT / "model.Q4_K_M.gguf"
     file.parent.mkdir(parents=True)
     file.touch()
@@ -84,7 +85,7 @@ def test_a_gguf_file_that_the_repository_lacks_is_named() -> None:
         locate("owner/name/typo.gguf", revision="v1")
 
 
-def test_a_path_that_exists_wins_over_the_hub(hub: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_a_path_that_exists_wins_over_the_hub(hub: list[Call], tmp_path: Path) -> None:
     (tmp_path / "owner" / "model").mkdir(parents=True)
     location = locate("owner/model")
     assert (location.name, location.path, location.revision) == ("model", Path("owner/model"), None)
@@ -106,7 +107,7 @@ def test_a_path_that_exists_wins_over_the_hub(hub: list[dict[str, Any]], tmp_pat
         "a/b\0",
     ],
 )
-def test_what_is_neither_is_refused(hub: list[dict[str, Any]], model: str) -> None:
+def test_what_is_neither_is_refused(hub: list[Call], model: str) -> None:
     with pytest.raises(CheckpointError, match="no file or directory"):
         locate(model)
     assert hub == []
@@ -136,7 +137,7 @@ def test_what_is_neither_file_nor_directory_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", [RuntimeError("peer closed\nmore"), TimeoutError(), Exception("odd")])
 def test_a_download_that_breaks_off_is_one_line(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    def snapshot_download(*args: Any, **options: Any) -> str:
+    def snapshot_download(*args: object, **options: object) -> str:
         raise error
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)

@@ -5,11 +5,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -17,8 +15,7 @@ from safetensors.torch import save_file
 import octavo
 from octavo.checkpoint import open_checkpoint
 from octavo.errors import CheckpointError
-
-WriteGguf = Callable[..., dict[str, np.ndarray]]
+from unit.checkpoint.tiny_gguf import WriteGguf
 
 
 @pytest.fixture
@@ -108,7 +105,7 @@ def test_named_pipes_and_closed_directories_are_refused_at_once(
     with pytest.raises(CheckpointError, match="not a regular file"):
         open_checkpoint(checkpoint_path=directory)
 
-    def closed(path: Path) -> Any:
+    def closed(path: Path) -> Iterator[Path]:
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(Path, "iterdir", closed)  # a test may run as root, who may read everything

@@ -1,6 +1,6 @@
 """An answer that is cut off, at each place where Ctrl-C can meet it."""
 
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
@@ -8,11 +8,12 @@ from octavo.cli.answer import STOPPED, stream_answer
 from octavo.errors import RequestError
 from octavo.frontend.output import StreamDelta
 from octavo.protocol import SamplingParams
+from unit.cli.scripted import Scripted
 
 PARAMS = SamplingParams(seed=1)
 
 
-def test_ctrl_c_while_a_delta_is_written_gives_the_request_up(scripted: Any) -> None:
+def test_ctrl_c_while_a_delta_is_written_gives_the_request_up(scripted: Scripted) -> None:
     llm = scripted([["a", "b", "c"]])
     written: list[str] = []
 
@@ -26,15 +27,15 @@ def test_ctrl_c_while_a_delta_is_written_gives_the_request_up(scripted: Any) -> 
     assert llm.num_given_up == 1
 
 
-def test_ctrl_c_while_the_request_is_made(scripted: Any) -> None:
-    def start() -> Any:
+def test_ctrl_c_while_the_request_is_made(scripted: Scripted) -> None:
+    def start() -> Iterator[StreamDelta]:
         raise KeyboardInterrupt
 
     answer = stream_answer(scripted([]), start, lambda text: None, seed=1)
     assert (answer.text, answer.num_tokens, answer.finish_reason) == ("", 0, STOPPED)
 
 
-def test_ctrl_c_after_the_last_delta_still_counts_as_stopped(scripted: Any) -> None:
+def test_ctrl_c_after_the_last_delta_still_counts_as_stopped(scripted: Scripted) -> None:
     def write(text: str) -> None:
         if not text:
             raise KeyboardInterrupt
@@ -44,10 +45,10 @@ def test_ctrl_c_after_the_last_delta_still_counts_as_stopped(scripted: Any) -> N
     assert answer.finish_reason == STOPPED
 
 
-def test_an_answer_that_fails_gives_the_request_up(scripted: Any) -> None:
+def test_an_answer_that_fails_gives_the_request_up(scripted: Scripted) -> None:
     closed = []
 
-    def deltas() -> Any:
+    def deltas() -> Iterator[StreamDelta]:
         try:
             yield StreamDelta(request_id="r", choice=0, text="a", token_ids=(1,), error="NaN in the logits")
         finally:

@@ -2,12 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from octavo.cli import bench_output
 from octavo.kernels.library import find_library
+from unit.cli.scripted import RunCommand
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def library() -> str:
 
 
 def test_step_gives_a_table_and_the_same_as_json(
-    library: str, run_octavo: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    library: str, run_octavo: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OCTAVO_KERNEL_LIBRARY", library)
     path = tmp_path / "step.json"
@@ -49,7 +49,7 @@ def test_step_gives_a_table_and_the_same_as_json(
 
 
 def test_kernels_can_be_chosen_and_drawn(
-    library: str, run_octavo: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    library: str, run_octavo: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("matplotlib")
     monkeypatch.setenv("OCTAVO_KERNEL_LIBRARY", library)
@@ -75,7 +75,7 @@ def test_kernels_can_be_chosen_and_drawn(
     ],
 )
 def test_mistakes_are_found_before_anything_is_measured(
-    argv: list[str], expected: str, run_octavo: Any
+    argv: list[str], expected: str, run_octavo: RunCommand
 ) -> None:
     ran = run_octavo("bench", *argv)
     assert ran.code == 2

@@ -3,18 +3,18 @@
 import io
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from data.json_types import JsonObject
 from octavo.bench.serve import Slo, Steady
 from octavo.cli import bench_serve
 from octavo.cli.bench_load import bar, slo_from, workload_from
 from octavo.cli.main import build_parser
 from octavo.cli.terminal import Terminal
 from unit.bench.serve.fake_server import FakeServer, running
+from unit.cli.scripted import RunCommand
 
 URL = "http://127.0.0.1:1"
 
@@ -36,14 +36,14 @@ URL = "http://127.0.0.1:1"
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_sent(
-    argv: list[str], error: str, run_octavo: Callable[..., Any]
+    argv: list[str], error: str, run_octavo: RunCommand
 ) -> None:
     ran = run_octavo("bench", *argv)
     assert ran.code == 2
     assert re.search(error, ran.err), ran.err
 
 
-def test_a_server_that_is_away(run_octavo: Callable[..., Any]) -> None:
+def test_a_server_that_is_away(run_octavo: RunCommand) -> None:
     ran = run_octavo("bench", "serve", URL)
     assert ran.code == 1
     assert "no server answers at http://127.0.0.1:1/v1" in ran.err
@@ -59,7 +59,7 @@ def test_flags_change_a_workload() -> None:
 
 
 def test_the_key_of_the_environment_is_sent(
-    run_octavo: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run_octavo: RunCommand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-env")
     small = ("--workload", "baseline", "--requests", "2", "--prompt", "3", "--output", "2")
@@ -70,8 +70,8 @@ def test_the_key_of_the_environment_is_sent(
     assert "sk-env" not in ran.out + ran.err + (tmp_path / "load.json").read_text()
 
 
-def test_failures_are_the_exit_code(run_octavo: Callable[..., Any]) -> None:
-    def refuse(fields: dict[str, Any]) -> tuple[int, str] | None:
+def test_failures_are_the_exit_code(run_octavo: RunCommand) -> None:
+    def refuse(fields: JsonObject) -> tuple[int, str] | None:
         return (500, "no") if len(server.asked) == 2 else None
 
     with running(FakeServer(refuse=refuse)) as server:
@@ -81,7 +81,7 @@ def test_failures_are_the_exit_code(run_octavo: Callable[..., Any]) -> None:
     assert "1 of 2 requests failed" in ran.err
 
 
-def test_the_ceiling(run_octavo: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ceiling(run_octavo: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_serve, "CEILINGS", ((2, 4, 8),))
     ran = run_octavo("bench", "serve", "--ceiling")
     assert ran.code == 0

@@ -3,13 +3,13 @@
 import io
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from octavo.cli.chat import COMMANDS
 from octavo.cli.terminal import Style, Terminal
 from octavo.errors import RequestError
+from unit.cli.scripted import RunCommand, Scripted
 
 INTERRUPT = "<Ctrl-C>"
 
@@ -18,7 +18,7 @@ def contents(messages: list[dict[str, str]]) -> list[str]:
     return [message["content"] for message in messages]
 
 
-def test_a_conversation_goes_on_and_the_cache_shows(run_octavo: Any, scripted: Any) -> None:
+def test_a_conversation_goes_on_and_the_cache_shows(run_octavo: RunCommand, scripted: Scripted) -> None:
     llm = scripted([["Hi", " there"], ["Fine"]])
     ran = run_octavo("chat", "m", "--seed", "3", stdin="Hello you\nHow are you?\n", llm=llm)
     assert (ran.code, ran.out) == (0, "Hi there\nFine\n")
@@ -29,7 +29,7 @@ def test_a_conversation_goes_on_and_the_cache_shows(run_octavo: Any, scripted: A
     assert llm.is_closed
 
 
-def test_messages_of_several_lines(run_octavo: Any, scripted: Any) -> None:
+def test_messages_of_several_lines(run_octavo: RunCommand, scripted: Scripted) -> None:
     llm = scripted([["a"], ["b"], ["c"]])
     stdin = 'one \\\ntwo\n"""three\n  four"""\n"""\nfive\n\nsix\n"""\n'
     run_octavo("chat", "m", stdin=stdin, llm=llm)
@@ -37,13 +37,13 @@ def test_messages_of_several_lines(run_octavo: Any, scripted: Any) -> None:
 
 
 @pytest.mark.parametrize("stdin", ["a\\", '"""a', '"""a\n'])
-def test_the_end_of_input_ends_a_message(stdin: str, run_octavo: Any, scripted: Any) -> None:
+def test_the_end_of_input_ends_a_message(stdin: str, run_octavo: RunCommand, scripted: Scripted) -> None:
     llm = scripted([["x"]])
     assert run_octavo("chat", "m", stdin=stdin, llm=llm).code == 0
     assert contents(llm.asked[0]) == ["a"]
 
 
-def test_ctrl_c_stops_the_answer_and_not_the_program(run_octavo: Any, scripted: Any) -> None:
+def test_ctrl_c_stops_the_answer_and_not_the_program(run_octavo: RunCommand, scripted: Scripted) -> None:
     llm = scripted([["Once", " upon", INTERRUPT, " a", " time"], ["Yes"]])
     ran = run_octavo("chat", "m", stdin="Tell me\nGo on\n", llm=llm)
     assert (ran.code, ran.out) == (0, "Once upon\nYes\n")
@@ -52,7 +52,9 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(run_octavo: Any, scripted: 
     assert llm.num_given_up == 1
 
 
-def test_ctrl_c_before_the_first_token_takes_the_message_back(run_octavo: Any, scripted: Any) -> None:
+def test_ctrl_c_before_the_first_token_takes_the_message_back(
+    run_octavo: RunCommand, scripted: Scripted
+) -> None:
     llm = scripted([[INTERRUPT, "never"], ["Yes"]])
     ran = run_octavo("chat", "m", stdin="A long one\nA short one\n", llm=llm)
     assert (ran.code, ran.out) == (0, "\nYes\n")
@@ -61,14 +63,16 @@ def test_ctrl_c_before_the_first_token_takes_the_message_back(run_octavo: Any, s
     assert ran.err.splitlines()[0].endswith(" · stopped")
 
 
-def test_an_error_ends_the_turn_and_takes_the_message_back(run_octavo: Any, scripted: Any) -> None:
+def test_an_error_ends_the_turn_and_takes_the_message_back(
+    run_octavo: RunCommand, scripted: Scripted
+) -> None:
     llm = scripted([["a"], RequestError("too long"), ["c"]])
     ran = run_octavo("chat", "m", "-q", stdin="1\n2\n3\n", llm=llm)
     assert (ran.code, ran.out, ran.err) == (0, "a\nc\n", "error: too long\n")
     assert contents(llm.asked[2]) == ["1", "a", "3"]
 
 
-def test_regenerate_undo_reset_and_system(run_octavo: Any, scripted: Any) -> None:
+def test_regenerate_undo_reset_and_system(run_octavo: RunCommand, scripted: Scripted) -> None:
     llm = scripted([["a"], ["b"], ["c"], ["d"], ["e"]])
     stdin = "1\n/regenerate\n2\n/undo\n3\n/reset\n/system Be kind.\n4\n/quit\nnever asked\n"
     ran = run_octavo("chat", "m", "-q", "--system", "S", stdin=stdin, llm=llm)
@@ -83,13 +87,13 @@ def test_regenerate_undo_reset_and_system(run_octavo: Any, scripted: Any) -> Non
     assert llm.params[0].seed != llm.params[1].seed
 
 
-def test_a_failed_regenerate_keeps_the_old_answer(run_octavo: Any, scripted: Any) -> None:
+def test_a_failed_regenerate_keeps_the_old_answer(run_octavo: RunCommand, scripted: Scripted) -> None:
     llm = scripted([["a"], RequestError("no"), ["c"]])
     run_octavo("chat", "m", stdin="1\n/regenerate\n2\n", llm=llm)
     assert contents(llm.asked[2]) == ["1", "a", "2"]
 
 
-def test_set_changes_the_parameters(run_octavo: Any, scripted: Any) -> None:
+def test_set_changes_the_parameters(run_octavo: RunCommand, scripted: Scripted) -> None:
     llm = scripted([["a"], ["b"]])
     stdin = (
         "/set temperature 0.5\n/set stop END NOW\n/set stop_token_ids 4 5\n/set logit_bias 7=1 8=-2\n"
@@ -125,7 +129,7 @@ def test_set_changes_the_parameters(run_octavo: Any, scripted: Any) -> None:
     ],
 )
 def test_slips_are_explained_and_the_chat_goes_on(
-    line: str, expected: str, run_octavo: Any, scripted: Any
+    line: str, expected: str, run_octavo: RunCommand, scripted: Scripted
 ) -> None:
     ran = run_octavo("chat", "m", stdin=f"{line}\nstill here\n", llm=scripted([["yes"]]))
     assert (ran.code, ran.out) == (0, "yes\n")
@@ -133,14 +137,14 @@ def test_slips_are_explained_and_the_chat_goes_on(
     assert len(ran.err.splitlines()) == 2  # the figures of the answer
 
 
-def test_a_flag_out_of_range_is_refused_at_the_start(run_octavo: Any, scripted: Any) -> None:
+def test_a_flag_out_of_range_is_refused_at_the_start(run_octavo: RunCommand, scripted: Scripted) -> None:
     llm = scripted([])
     ran = run_octavo("chat", "m", "--temperature", "nan", stdin="1\n", llm=llm)
     assert (ran.code, ran.err) == (1, "error: temperature must be a number from 0 to 100\n")
     assert llm.is_closed
 
 
-def test_save_writes_once(run_octavo: Any, scripted: Any, tmp_path: Path) -> None:
+def test_save_writes_once(run_octavo: RunCommand, scripted: Scripted, tmp_path: Path) -> None:
     path = tmp_path / "talk.json"
     ran = run_octavo(
         "chat", "m", "--system", "S", stdin=f"1\n/save {path}\n/save {path}\n", llm=scripted([["a"]])
@@ -150,14 +154,16 @@ def test_save_writes_once(run_octavo: Any, scripted: Any, tmp_path: Path) -> Non
     assert f"error: {path} exists; choose another name" in ran.err
 
 
-def test_help_lists_every_command_and_stats_show_the_cache(run_octavo: Any, scripted: Any) -> None:
+def test_help_lists_every_command_and_stats_show_the_cache(
+    run_octavo: RunCommand, scripted: Scripted
+) -> None:
     ran = run_octavo("chat", "m", stdin="/help\n/stats\n", llm=scripted([]))
     lines = ran.err.splitlines()
     assert all(any(line.startswith(f"/{name} ") for line in lines) for name in COMMANDS)
     assert any("100 (90 free, 5 in the prefix cache)" in line for line in lines)
 
 
-def test_a_model_without_template_is_refused_at_the_start(run_octavo: Any, scripted: Any) -> None:
+def test_a_model_without_template_is_refused_at_the_start(run_octavo: RunCommand, scripted: Scripted) -> None:
     llm = scripted([], has_template=False)
     ran = run_octavo("chat", "m", stdin="1\n", llm=llm)
     assert (ran.code, ran.err) == (1, "error: this model has no chat template\n")

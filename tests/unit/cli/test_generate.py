@@ -5,17 +5,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from octavo.errors import RequestError
 from octavo.protocol import SamplingParams
+from unit.cli.scripted import RunCommand, Scripted
 
 INTERRUPT = "<Ctrl-C>"
 
 
-def test_one_prompt_streams_with_figures_on_stderr(run_octavo: Any, scripted: Any) -> None:
+def test_one_prompt_streams_with_figures_on_stderr(run_octavo: RunCommand, scripted: Scripted) -> None:
     llm = scripted([["Hel", "lo"]])
     ran = run_octavo("generate", "m", "-p", "one two three", "--seed", "5", "--page-size", "16", llm=llm)
     assert (ran.code, ran.out) == (0, "Hello\n")
@@ -24,6 +24,7 @@ def test_one_prompt_streams_with_figures_on_stderr(run_octavo: Any, scripted: An
     assert ran.err.endswith(" · seed 5\n")
     assert llm.asked == ["one two three"]
     assert llm.params == [SamplingParams(seed=5)]
+    assert llm.options is not None
     assert (llm.options.model, llm.options.page_size) == ("m", 16)
     assert llm.is_closed
 
@@ -44,13 +45,13 @@ def test_quiet_is_the_text_alone(command: list[str], tiny_checkpoint: Path) -> N
     assert ran.stderr == ""
 
 
-def test_the_models_own_parameters_hold_unless_given(run_octavo: Any, scripted: Any) -> None:
+def test_the_models_own_parameters_hold_unless_given(run_octavo: RunCommand, scripted: Scripted) -> None:
     llm = scripted([["a"]], default_params=SamplingParams(temperature=0.6, top_k=20))
     run_octavo("generate", "m", "-p", "x", "--top-k", "5", "--seed", "1", llm=llm)
     assert llm.params == [SamplingParams(temperature=0.6, top_k=5, seed=1)]
 
 
-def test_a_new_seed_each_time_and_it_is_shown(run_octavo: Any, scripted: Any) -> None:
+def test_a_new_seed_each_time_and_it_is_shown(run_octavo: RunCommand, scripted: Scripted) -> None:
     llm = scripted([["a"], ["b"]])
     errs = [run_octavo("generate", "m", "-p", "x", llm=llm).err for _ in range(2)]
     seeds = [params.seed for params in llm.params]
@@ -58,25 +59,25 @@ def test_a_new_seed_each_time_and_it_is_shown(run_octavo: Any, scripted: Any) ->
     assert all(err.endswith(f" · seed {seed}\n") for err, seed in zip(errs, seeds, strict=True))
 
 
-def test_the_prompt_may_be_piped(run_octavo: Any, scripted: Any) -> None:
+def test_the_prompt_may_be_piped(run_octavo: RunCommand, scripted: Scripted) -> None:
     llm = scripted([["a"], ["b"]])
     run_octavo("generate", "m", stdin="from a pipe\n\n", llm=llm)
     run_octavo("generate", "m", "-p", "-", stdin="again", llm=llm)
     assert llm.asked == ["from a pipe\n", "again"]
 
 
-def test_no_prompt_at_a_terminal_says_what_to_do(run_octavo: Any) -> None:
+def test_no_prompt_at_a_terminal_says_what_to_do(run_octavo: RunCommand) -> None:
     ran = run_octavo("generate", "m", stdin=None)
     assert (ran.code, ran.err) == (2, "error: no prompt: give one with -p TEXT, or pipe it in\n")
 
 
-def test_chat_wraps_the_prompt(run_octavo: Any, scripted: Any) -> None:
+def test_chat_wraps_the_prompt(run_octavo: RunCommand, scripted: Scripted) -> None:
     llm = scripted([["a"]])
     run_octavo("generate", "m", "--chat", "--system", "Be brief.", "-p", "Hi", llm=llm)
     assert llm.asked == [[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]]
 
 
-def test_several_prompts_and_answers_are_printed_in_order(run_octavo: Any, scripted: Any) -> None:
+def test_several_prompts_and_answers_are_printed_in_order(run_octavo: RunCommand, scripted: Scripted) -> None:
     llm = scripted([["a"], ["b"], ["c"], ["d"]])
     ran = run_octavo("generate", "m", "-p", "x", "-p", "y", "-n", "2", llm=llm)
     assert ran.out == "a\nb\nc\nd\n"
@@ -84,7 +85,7 @@ def test_several_prompts_and_answers_are_printed_in_order(run_octavo: Any, scrip
     assert "4 answers · 4 tokens · " in ran.err
 
 
-def test_json_is_one_object_per_answer(run_octavo: Any, scripted: Any) -> None:
+def test_json_is_one_object_per_answer(run_octavo: RunCommand, scripted: Scripted) -> None:
     ran = run_octavo(
         "generate", "m", "--json", "-q", "-p", "x", "-n", "2", "--seed", "9", llm=scripted([["a"], ["b"]])
     )
@@ -99,14 +100,14 @@ def test_json_is_one_object_per_answer(run_octavo: Any, scripted: Any) -> None:
     assert first["system_fingerprint"] == "fp_0123456789ab"
 
 
-def test_a_refused_request_is_one_line(run_octavo: Any, scripted: Any) -> None:
+def test_a_refused_request_is_one_line(run_octavo: RunCommand, scripted: Scripted) -> None:
     llm = scripted([RequestError("top_p must be a number from 0 to 1", "top_p")])
     ran = run_octavo("generate", "m", "-p", "x", "--top-p", "7", llm=llm)
     assert (ran.code, ran.out, ran.err) == (1, "", "error: top_p must be a number from 0 to 1\n")
     assert llm.is_closed
 
 
-def test_ctrl_c_keeps_what_was_printed_and_exits_130(run_octavo: Any, scripted: Any) -> None:
+def test_ctrl_c_keeps_what_was_printed_and_exits_130(run_octavo: RunCommand, scripted: Scripted) -> None:
     llm = scripted([["a", INTERRUPT, "b", "c"]])
     ran = run_octavo("generate", "m", "-p", "x", llm=llm)
     assert (ran.code, ran.out) == (130, "a\n")
@@ -115,7 +116,7 @@ def test_ctrl_c_keeps_what_was_printed_and_exits_130(run_octavo: Any, scripted: 
     assert llm.is_closed
 
 
-def test_ctrl_c_before_the_first_token(run_octavo: Any, scripted: Any) -> None:
+def test_ctrl_c_before_the_first_token(run_octavo: RunCommand, scripted: Scripted) -> None:
     llm = scripted([[INTERRUPT, "never"]])
     ran = run_octavo("generate", "m", "-p", "x", llm=llm)
     assert (ran.code, ran.out) == (130, "\n")

@@ -5,9 +5,9 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from tokenizers.decoders import Fuse
 from tokenizers.models import WordLevel
 
 import octavo
+from unit.cli.scripted import RunCommand
 
 LAYERS, HEADS, KV_HEADS, HEAD_DIM, CONTEXT = 2, 4, 2, 8, 4096
 PARAMETERS = 50 * 32 + 32
@@ -55,7 +56,7 @@ def checkpoint(tmp_path: Path) -> Path:
     return folder
 
 
-def test_facts_and_kv_arithmetic(checkpoint: Path, run_octavo: Any) -> None:
+def test_facts_and_kv_arithmetic(checkpoint: Path, run_octavo: RunCommand) -> None:
     ran = run_octavo("inspect", str(checkpoint), "--json", "--device", "cpu", "--kv-memory", "1MiB")
     facts = json.loads(ran.out)
     model, shape, text, kv = facts["model"], facts["shape"], facts["text"], facts["kv"]
@@ -73,7 +74,7 @@ def test_facts_and_kv_arithmetic(checkpoint: Path, run_octavo: Any) -> None:
         assert sequence["fit"] * pages_each <= kv["pages"] < (sequence["fit"] + 1) * pages_each
 
 
-def test_the_page_for_people_says_the_same(checkpoint: Path, run_octavo: Any) -> None:
+def test_the_page_for_people_says_the_same(checkpoint: Path, run_octavo: RunCommand) -> None:
     out = run_octavo("inspect", str(checkpoint), "--device", "cpu", "--kv-memory", "1MiB").out
     rows = {line[:13].strip(): line[15:] for line in out.splitlines()}
     assert rows["parameters"] == f"{PARAMETERS:,}"
@@ -85,20 +86,22 @@ def test_the_page_for_people_says_the_same(checkpoint: Path, run_octavo: Any) ->
     assert "16 sequences of 512 tokens fit" in out
 
 
-def test_what_does_not_fit_is_said_and_the_rest_still_shown(checkpoint: Path, run_octavo: Any) -> None:
+def test_what_does_not_fit_is_said_and_the_rest_still_shown(checkpoint: Path, run_octavo: RunCommand) -> None:
     ran = run_octavo("inspect", str(checkpoint), "--device", "cpu", "--kv-memory", "1KiB")
     assert ran.code == 0
     assert "LlamaForCausalLM" in ran.out
     assert "does not fit: " in ran.out
 
 
-def test_template_alone(checkpoint: Path, run_octavo: Any) -> None:
+def test_template_alone(checkpoint: Path, run_octavo: RunCommand) -> None:
     out = run_octavo("inspect", str(checkpoint), "--template").out
     assert out == "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}\n"
 
 
 @pytest.mark.parametrize("device", ["bogus", "cuda:99", "meta"])
-def test_a_device_that_is_not_there_is_one_line(device: str, checkpoint: Path, run_octavo: Any) -> None:
+def test_a_device_that_is_not_there_is_one_line(
+    device: str, checkpoint: Path, run_octavo: RunCommand
+) -> None:
     ran = run_octavo("inspect", str(checkpoint), "--device", device)
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith(f"error: device '{device}' cannot be used here (")
@@ -123,7 +126,7 @@ def test_weights_are_not_loaded_nor_torch_for_a_cpu(checkpoint: Path) -> None:
 
 
 @pytest.mark.assets
-def test_a_real_gguf_file(assets: Any, run_octavo: Any) -> None:
+def test_a_real_gguf_file(assets: Callable[[str], Path], run_octavo: RunCommand) -> None:
     path = assets("smollm2-135m-instruct-q4_1.gguf")
     facts = json.loads(run_octavo("inspect", str(path), "--json", "--device", "cpu").out)
     assert facts["model"]["parameters"] == 134_515_008
@@ -135,7 +138,7 @@ def test_a_real_gguf_file(assets: Any, run_octavo: Any) -> None:
 
 
 def test_the_machine_needs_no_model_and_names_what_moves_a_bit(
-    run_octavo: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_octavo: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = json.loads(run_octavo("inspect", "--machine", "--json").out)
     assert machine["octavo"] == octavo.__version__

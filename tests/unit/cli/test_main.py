@@ -7,16 +7,19 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
 
 import pytest
 
 import octavo
+from data.json_types import JsonObject
+from octavo import LLM
 from octavo.cli.flags import CHAT_SAMPLING_FLAGS, SAMPLING_FLAGS, SamplingFlag, sampling_value
 from octavo.cli.main import build_parser, main
 from octavo.config import EngineOptions, OptionSpec, ServerOptions, option_specs
 from octavo.errors import CapacityError, ConfigError, OctavoError
 from octavo.protocol import GrammarKind, GrammarSpec, SamplingParams
+from unit.cli.scripted import RunCommand
 
 # What may be loaded at start: what argparse, msgspec and pydantic need.
 HEAVY_MODULES = ("torch", "numpy", "tokenizers", "gguf", "huggingface_hub", "jinja2", "yaml", "tqdm")
@@ -83,14 +86,14 @@ def example_of(spec: OptionSpec) -> list[str]:
 
 @pytest.mark.parametrize("spec", option_specs(), ids=lambda spec: spec.name)
 def test_every_option_is_a_flag_a_variable_and_a_key(
-    spec: OptionSpec, run_octavo: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    spec: OptionSpec, run_octavo: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flag, value = spec.flag, (["false"] if spec.is_switch else example_of(spec))[-1]
     path = tmp_path / "c.yaml"
     path.write_text(f"{spec.name}: {value}\n")
 
-    def shown(*argv: str) -> dict[str, Any]:
-        fact: dict[str, Any] = json.loads(run_octavo("config", "show", "--json", *argv).out)[spec.name]
+    def shown(*argv: str) -> JsonObject:
+        fact: JsonObject = json.loads(run_octavo("config", "show", "--json", *argv).out)[spec.name]
         return fact
 
     by_flag, by_file = shown(*example_of(spec)), shown("--config", str(path))
@@ -104,14 +107,16 @@ def test_every_option_is_a_flag_a_variable_and_a_key(
     ]
 
 
-def test_config_show_hides_the_key(run_octavo: Any) -> None:
+def test_config_show_hides_the_key(run_octavo: RunCommand) -> None:
     for arguments in ((), ("--json",)):
         ran = run_octavo("config", "show", "--api-key", "a-secret", *arguments)
         assert "a-secret" not in ran.out
         assert "(hidden)" in ran.out
 
 
-def test_config_show_is_a_table_of_value_and_origin(run_octavo: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_config_show_is_a_table_of_value_and_origin(
+    run_octavo: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OCTAVO_THREADS", "2")
     monkeypatch.setenv("OCTAVO_THREAD", "2")
     ran = run_octavo("config", "show", "--kv-memory", "1KiB", "--no-prefix-caching")
@@ -189,7 +194,7 @@ def test_a_chat_offers_what_concerns_one_answer() -> None:
         ),
     ],
 )
-def test_usage_errors_are_one_line_and_exit_2(argv: list[str], expected: str, run_octavo: Any) -> None:
+def test_usage_errors_are_one_line_and_exit_2(argv: list[str], expected: str, run_octavo: RunCommand) -> None:
     ran = run_octavo(*argv)
     assert ran.code == 2
     assert ran.err.startswith(expected)
@@ -197,14 +202,14 @@ def test_usage_errors_are_one_line_and_exit_2(argv: list[str], expected: str, ru
     assert ran.out == ""
 
 
-def test_flags_are_not_abbreviated(run_octavo: Any) -> None:
+def test_flags_are_not_abbreviated(run_octavo: RunCommand) -> None:
     ran = run_octavo("config", "show", "--page-siz", "3")
     assert ran.code == 2
     assert "unrecognized arguments: --page-siz" in ran.err
 
 
-def test_other_errors_exit_1_and_debug_shows_the_traceback(run_octavo: Any) -> None:
-    def fails(options: Any, *, progress: bool) -> Any:
+def test_other_errors_exit_1_and_debug_shows_the_traceback(run_octavo: RunCommand) -> None:
+    def fails(options: EngineOptions, *, progress: bool) -> LLM:
         raise CapacityError("too small")
 
     assert main(["generate", "m", "-p", "x"], open_model=fails) == 1
@@ -223,7 +228,7 @@ def test_input_and_output_that_are_not_text() -> None:
     assert b"caf?" in ran.stdout
 
 
-def test_version(run_octavo: Any) -> None:
+def test_version(run_octavo: RunCommand) -> None:
     assert run_octavo("--version").out == f"octavo {octavo.__version__}\n"
 
 

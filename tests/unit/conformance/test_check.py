@@ -1,9 +1,8 @@
 """What comes of a check, whatever happens in it."""
 
-from typing import Any
-
 import pytest
 
+from data.json_types import Json
 from octavo.conformance.check import Check, NotSupported, Outcome, Wrong, expect_kind, run_check
 from octavo.conformance.shapes import check_legacy_logprobs, stop_text
 from octavo.conformance.target import Refused, Target, read_stream
@@ -51,7 +50,7 @@ def test_outcomes(raised: Exception | None, is_required: bool, outcome: Outcome)
     ("value", "kind", "is_right"),
     [(1, int, True), (True, int, False), (1, float, True), (None, float, False), (True, float, False)],
 )
-def test_kinds_are_those_of_json(value: Any, kind: type, is_right: bool) -> None:
+def test_kinds_are_those_of_json(value: Json, kind: type, is_right: bool) -> None:
     if is_right:
         expect_kind("it", value, kind)
         return

@@ -3,10 +3,10 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from data.json_types import Json, JsonObject
 from octavo.checkpoint import open_checkpoint
 from octavo.dialect.choose import dialect_of, reasons_after
 from octavo.dialect.families import GEMMA_OPEN, HERMES_OPEN, MISTRAL_OPEN
@@ -28,7 +28,7 @@ ADD = {
     },
 }
 ARGUMENTS = {"a": 1, "b": 2}
-CONVERSATION: list[dict[str, Any]] = [
+CONVERSATION: list[JsonObject] = [
     {"role": "user", "content": "What is 1 + 2?"},
     {
         "role": "assistant",
@@ -49,7 +49,7 @@ TOKENIZERS = {
 }
 
 
-def rendered(template: ChatTemplate, messages: list[dict[str, Any]], **keywords: Any) -> str:
+def rendered(template: ChatTemplate, messages: list[JsonObject], **keywords: Json) -> str:
     """As the server does it."""
     dialect = dialect_of(template.source)
     if dialect.renders_tools:

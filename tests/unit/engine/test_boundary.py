@@ -4,18 +4,19 @@ would have got without it, and the engine goes on. Model, kernels and scheduler 
 import itertools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import pytest
 
 import octavo.runner.model_runner
 import octavo.runner.worker
+from data.sampling_fields import SamplingFields
 from octavo.checkpoint import open_checkpoint
 from octavo.config import EngineOptions
 from octavo.engine.build import build_engine
 from octavo.engine.core import EngineCore
 from octavo.kernels.library import find_library
-from octavo.plan import StepPlan, StepResult
+from octavo.plan import SlotOpening, StepPlan, StepResult
 from octavo.protocol import FinishReason, GenerateRequest, SamplingParams, TokenOutput
 from octavo.runner.model_runner import ModelRunner
 from octavo.sampling import NativeSampler, TorchSampler
@@ -53,10 +54,12 @@ class Fault:
 
         return watched
 
-    def around(self, function: Callable[..., Any], concerns: Callable[..., bool] | None = None) -> Any:
+    def around(
+        self, function: Callable[..., object], concerns: Callable[..., bool] | None = None
+    ) -> Callable[..., object]:
         """`concerns` tells from a call's arguments whether it is the victim's; without, the plan tells."""
 
-        def faulty(*arguments: Any, **keywords: Any) -> Any:
+        def faulty(*arguments: object, **keywords: object) -> object:
             if self._is_in_plan if concerns is None else concerns(*arguments):
                 if self.spared <= 0:
                     self.has_struck = True
@@ -67,20 +70,22 @@ class Fault:
         return faulty
 
 
-def of_victim(state: RowState, *_: Any) -> bool:
+def of_victim(state: RowState, *_: object) -> bool:
     return state.params.seed == VICTIM_SEED
 
 
-def opens_victim(_: RowState, opening: Any) -> bool:
+def opens_victim(_: RowState, opening: SlotOpening) -> bool:
     return bool(opening.params.seed == VICTIM_SEED)
 
 
-def has_seed(seed: int, *_: Any) -> bool:
+def has_seed(seed: int, *_: object) -> bool:
     return seed == VICTIM_SEED
 
 
+Answers = dict[str, list[object]]  # by request
+
 # Every place where something is done for one request, or for a batch with it. Owner None: the runner.
-SITES: dict[str, tuple[Any, str, Callable[..., bool] | None]] = {
+SITES: dict[str, tuple[object, str, Callable[..., bool] | None]] = {
     "opening a slot": (RowState, "__init__", opens_victim),
     "remembering a token": (RowState, "append", of_victim),
     "asking what is banned": (RowState, "bans_stop_at", of_victim),
@@ -102,16 +107,19 @@ TORCH_ONLY = ("noise", "drawing", "scoring")
 PROMPT_ONLY = ("opening a slot", "scoring the prompt", "scoring", "scoring natively")  # done once or twice
 
 
-def request(number: int, **params: Any) -> GenerateRequest:
+def request(number: int, **params: Unpack[SamplingFields]) -> GenerateRequest:
     prompt = tuple(range(number, number + 20 + 5 * (number % 3)))
-    given = {"seed": number, "temperature": 0.5 * (number % 3), "max_tokens": NUM_TOKENS} | params
+    given: SamplingFields = {"seed": number, "temperature": 0.5 * (number % 3), "max_tokens": NUM_TOKENS}
     return GenerateRequest(
-        request_id=f"r{number}", prompt_ids=prompt, params=SamplingParams(**given), stop_ids=STOP_IDS
+        request_id=f"r{number}",
+        prompt_ids=prompt,
+        params=SamplingParams(**(given | params)),
+        stop_ids=STOP_IDS,
     )
 
 
 def neighbours() -> list[GenerateRequest]:
-    more: list[dict[str, Any]] = [
+    more: list[SamplingFields] = [
         {},
         {"repetition_penalty": 1.3, "logprobs": 2},
         {"top_p": 0.9, "prompt_logprobs": 1},
@@ -147,7 +155,7 @@ def run(core: EngineCore, requests: list[GenerateRequest]) -> dict[str, list[Tok
     return outputs
 
 
-def answers(outputs: dict[str, list[TokenOutput]]) -> dict[str, Any]:
+def answers(outputs: dict[str, list[TokenOutput]]) -> Answers:
     return {
         name: [
             [part for output in parts for part in getattr(output, field)]
@@ -159,12 +167,12 @@ def answers(outputs: dict[str, list[TokenOutput]]) -> dict[str, Any]:
 
 
 def open_core(checkpoint: Path) -> EngineCore:
-    options = EngineOptions(model=str(checkpoint), kv_memory="4MiB", page_size=32, max_step_tokens=64)
+    options = EngineOptions(model=str(checkpoint), kv_memory=4 << 20, page_size=32, max_step_tokens=64)
     return build_engine(open_checkpoint(str(checkpoint)), options, progress=False)[0]
 
 
 @pytest.fixture(scope="module")
-def plain_answers(tiny_checkpoint: Path) -> dict[str, Any]:
+def plain_answers(tiny_checkpoint: Path) -> dict[str, Answers]:
     """What the neighbours get among themselves, by sampler."""
     plain = {}
     for name, sampler in SAMPLERS.items():
@@ -185,7 +193,7 @@ def plain_answers(tiny_checkpoint: Path) -> dict[str, Any]:
 )
 def test_a_fault_ends_one_request(
     tiny_checkpoint: Path,
-    plain_answers: dict[str, Any],
+    plain_answers: dict[str, Answers],
     monkeypatch: pytest.MonkeyPatch,
     *,
     site: str,

@@ -4,13 +4,13 @@ import platform
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import llguidance
 import pytest
 import torch
 
 import octavo
+from data.json_types import JsonObject
 from octavo import LLM
 from octavo.checkpoint import open_checkpoint
 from octavo.engine.fingerprint import system_fingerprint
@@ -47,11 +47,12 @@ def copied(checkpoint: Path, folder: Path) -> Path:
     ids=str,
 )
 def test_what_must_not_change_an_answer_does_not_change_it(
-    tiny_checkpoint: Path, options: dict[str, Any]
+    tiny_checkpoint: Path, options: JsonObject
 ) -> None:
     with LLM(str(tiny_checkpoint), kv_memory="4MiB", threads=2) as llm:
         usual = llm.facts.system_fingerprint
-    with LLM(str(tiny_checkpoint), **({"kv_memory": "4MiB", "threads": 2} | options)) as llm:
+    changed: JsonObject = {"kv_memory": "4MiB", "threads": 2} | options
+    with LLM(str(tiny_checkpoint), **changed) as llm:
         assert llm.facts.system_fingerprint == usual
 
 

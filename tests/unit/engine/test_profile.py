@@ -1,11 +1,11 @@
 """The trace of a few steps: every token is in it once, and spans lie where they belong."""
 
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
+from data.json_types import JsonObject
 from octavo.engine.profile import Profile
 from octavo.errors import ConfigError
 from octavo.link.folder import EngineSettings
@@ -28,9 +28,9 @@ class Clock:
         return self.now
 
 
-def read_trace(path: Path) -> list[dict[str, Any]]:
+def read_trace(path: Path) -> list[JsonObject]:
     """As a viewer does: the end of the list may be missing."""
-    events: list[dict[str, Any]] = msgspec.json.decode(path.read_bytes().rstrip().rstrip(b",") + b"]")
+    events: list[JsonObject] = msgspec.json.decode(path.read_bytes().rstrip().rstrip(b",") + b"]")
     return events
 
 

@@ -160,7 +160,7 @@ def test_deaths_change_nothing(
 
 
 def flight_of(tokenizer: Tokenizer, name: str, **params: int) -> Flight:
-    definite = SamplingParams(**{"max_tokens": 9, "seed": 0, **params})
+    definite = msgspec.structs.replace(SamplingParams(max_tokens=9, seed=0), **params)
     return Flight(Intake(tokenizer, Limits(256, 64)).prepare(name, PROMPT, definite, now=0.0))
 
 

@@ -1,11 +1,11 @@
 """The door: what is refused, and what comes out definite."""
 
 import math
-from typing import Any
 
 import msgspec
 import pytest
 
+from data.json_types import Json
 from octavo.errors import RequestError
 from octavo.frontend.intake import Intake, Limits, check_params
 from octavo.protocol import GrammarKind, GrammarSpec, SamplingParams
@@ -14,7 +14,7 @@ from octavo.protocol import GrammarKind, GrammarSpec, SamplingParams
 class Letters:
     """A tokenizer of lower-case letters."""
 
-    eos_ids = (26, 27)
+    eos_ids: tuple[int, ...] = (26, 27)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return [ord(char) - ord("a") for char in text]
@@ -30,7 +30,7 @@ NUMERIC = [
 ]
 
 
-def refused(**fields: Any) -> str | None:
+def refused(**fields: Json) -> str | None:
     """The name of the field for which parameters are refused, when they are made or for this model."""
     with pytest.raises(RequestError) as caught:
         check_params(SamplingParams(**fields), LIMITS)
@@ -39,7 +39,7 @@ def refused(**fields: Any) -> str | None:
 
 @pytest.mark.parametrize("name", [*NUMERIC, "n"])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, float("1e999"), 1 << 70, "1", True, [1]])
-def test_no_number_field_lets_a_bad_number_in(name: str, value: Any) -> None:
+def test_no_number_field_lets_a_bad_number_in(name: str, value: Json) -> None:
     assert refused(**{name: value}) == name
 
 
@@ -73,7 +73,7 @@ def test_no_number_field_lets_a_bad_number_in(name: str, value: Any) -> None:
         ("min_tokens", 33),
     ],
 )
-def test_out_of_range_is_refused_by_name(name: str, value: Any) -> None:
+def test_out_of_range_is_refused_by_name(name: str, value: Json) -> None:
     assert refused(**{name: value}) == name
 
 
@@ -100,7 +100,7 @@ def test_min_tokens_must_fit(params: SamplingParams) -> None:
         ("name", 3),
     ],
 )
-def test_what_is_asked_beside_sampling_is_checked_too(name: str, value: Any) -> None:
+def test_what_is_asked_beside_sampling_is_checked_too(name: str, value: Json) -> None:
     with pytest.raises(RequestError):
         INTAKE.prepare("r", "abc", SamplingParams(), now=0.0, **{name: value})
 
@@ -119,7 +119,7 @@ def test_one_choice_scores_the_prompt_for_all() -> None:
 
 
 @pytest.mark.parametrize("prompt", [(28,), (-1,), (True,), ("a",), (1.0,)])
-def test_bad_prompt_ids_are_refused(prompt: Any) -> None:
+def test_bad_prompt_ids_are_refused(prompt: Json) -> None:
     with pytest.raises(RequestError) as caught:
         INTAKE.prepare("r", prompt, SamplingParams(), now=0.0)
     assert caught.value.param == "prompt"
@@ -175,7 +175,7 @@ GRAMMAR = GrammarSpec(GrammarKind.REGEX, "[a-z]+")
     "fields",
     [{"grammar": "[a-z]+"}, {"grammar": GRAMMAR, "ignore_eos": True}, {"grammar": GRAMMAR, "min_tokens": 1}],
 )
-def test_a_grammar_that_cannot_work_is_refused(fields: dict[str, Any]) -> None:
+def test_a_grammar_that_cannot_work_is_refused(fields: dict[str, Json]) -> None:
     assert refused(**fields) == "grammar"
 
 

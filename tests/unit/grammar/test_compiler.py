@@ -5,6 +5,7 @@ import json
 import jsonschema
 import pytest
 
+from data.json_types import JsonObject
 from grammar.schemas import REFUSED, SCHEMAS, Case
 from octavo.errors import GrammarError
 from octavo.grammar.compiler import compile_grammar
@@ -40,7 +41,7 @@ def test_the_collection_is_large_and_its_examples_conform() -> None:
 
 
 def test_every_schema_accepts_its_example(vocabulary: Vocabulary) -> None:
-    layouts = [{}, {"indent": 2}, {"separators": (",", ":")}]
+    layouts: list[JsonObject] = [{}, {"indent": 2}, {"separators": (",", ":")}]
     refused = [
         case.name
         for case in SCHEMAS

@@ -4,7 +4,6 @@ import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
 
 import pytest
 import torch
@@ -456,7 +455,7 @@ def test_wrong_arguments_write_nothing(engine: Engine, small: tuple[Sequences, K
     out = torch.full_like(query, 7.0)
     good = SequenceTable.from_lists([0], [40], [40], sequences.blocks)
 
-    def status(table: SequenceTable = good, changes: Mapping[str, Any] = MappingProxyType({})) -> int:
+    def status(table: SequenceTable = good, changes: Mapping[str, object] = MappingProxyType({})) -> int:
         arguments = AttentionArguments(
             pages.struct, query.data_ptr(), 64, 16, out.data_ptr(), 64, 16, 40, 4, len(table.first_rows)
         )

@@ -23,7 +23,8 @@ def matrices(library: KernelLibrary, m: int, n: int, k: int, dtype: torch.dtype)
 
 
 def packed(library: KernelLibrary, w: torch.Tensor) -> PackedMatrix:
-    matrix = PackedMatrix(library, *w.shape, w.dtype)
+    n, k = w.shape
+    matrix = PackedMatrix(library, n, k, w.dtype)
     for start in range(0, len(w), 7):  # as they stream in: in pieces that fit no block
         matrix.write_rows(start, w[start : start + 7])
     return matrix

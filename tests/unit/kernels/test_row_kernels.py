@@ -207,8 +207,16 @@ BORDER: list[tuple[str, type[ctypes.Structure], dict[str, int], list[dict[str, i
         rows.RmsNormArguments,
         {**HEADS, "width": 32},
         [
-            *({"x": None}, {"gain": None}, {"y": None}, {"dtype": 2}, {"width": 0}, {"num_heads": -1}),
-            *({"num_rows": 1 << 40}, {"x_stride": 63}, {"y_head_stride": 31}, {"x_head_stride": 1 << 60}),
+            {"x": None},
+            {"gain": None},
+            {"y": None},
+            {"dtype": 2},
+            {"width": 0},
+            {"num_heads": -1},
+            {"num_rows": 1 << 40},
+            {"x_stride": 63},
+            {"y_head_stride": 31},
+            {"x_head_stride": 1 << 60},
         ],
     ),
     (

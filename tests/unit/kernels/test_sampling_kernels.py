@@ -4,11 +4,12 @@ import ctypes
 import math
 import random
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Unpack
 
 import pytest
 import torch
 
+from data.sampling_fields import SamplingFields
 from octavo.kernels.library import Engine, Isa, KernelLibrary
 from octavo.kernels.sampling import Outcome, Row, RowStatus, Sampled, SampleRowArguments, sample
 from octavo.plan import SlotOpening
@@ -42,10 +43,10 @@ def open_row(
     stop_ids: tuple[int, ...] = (),
     choice: int = 0,
     allowed: torch.Tensor | None = None,
-    **params: Any,
+    **params: Unpack[SamplingFields],
 ) -> SampleRow:
     prompt = (0, vocab // 2, vocab - 1)
-    asked = SamplingParams(**{"seed": 1, **params})
+    asked = SamplingParams(**(SamplingFields(seed=1) | params))
     state = RowState(SlotOpening(0, asked, choice, stop_ids, len(prompt), prompt + output))
     return SampleRow(state, state.num_tokens, allowed)
 
@@ -294,7 +295,7 @@ def test_the_border_refuses_and_writes_nothing(library: KernelLibrary, open_engi
     top_ids, top_logprobs = torch.full((2,), 77), torch.full((2,), 77.0)
     good = [engine.handle, logits.data_ptr(), 100, 1, 100, rows, sampled]
     good += [top_ids.data_ptr(), top_logprobs.data_ptr(), 2]
-    changes: list[tuple[int, Any]] = [(i, None) for i in (0, 1, 5, 6, 7, 8)]
+    changes: list[tuple[int, int | None]] = [(i, None) for i in (0, 1, 5, 6, 7, 8)]
     changes += [(2, 99), (2, 1 << 50), (3, 0), (3, -1), (4, 0), (4, 1 << 21), (9, 1), (9, -1)]
     for place, value in changes:
         arguments = [*good]

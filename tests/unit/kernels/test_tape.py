@@ -3,7 +3,6 @@
 import ctypes
 import random
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -166,7 +165,7 @@ def test_few_places_are_enough_for_many_layers(library: KernelLibrary, open_engi
     ],
     ids=str,
 )
-def test_the_border_refuses_a_wrong_tape(library: KernelLibrary, change: dict[str, Any]) -> None:
+def test_the_border_refuses_a_wrong_tape(library: KernelLibrary, change: dict[str, int | None]) -> None:
     arguments = AddArguments()
     patch = PatchStruct(8, 0, 0)
     call = TapeCallStruct(

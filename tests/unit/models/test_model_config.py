@@ -3,11 +3,11 @@
 import json
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 import transformers
 
+from data.json_types import JsonObject
 from octavo.errors import CheckpointError
 from octavo.models.config import (
     FactorScaling,
@@ -18,7 +18,7 @@ from octavo.models.config import (
     RopeConfig,
 )
 
-_LLAMA_3_2_1B: dict[str, Any] = {
+_LLAMA_3_2_1B: JsonObject = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
     "attention_bias": False,
@@ -43,7 +43,7 @@ _LLAMA_3_2_1B: dict[str, Any] = {
     "tie_word_embeddings": True,
     "vocab_size": 128256,
 }
-_SMOLLM2_135M: dict[str, Any] = {
+_SMOLLM2_135M: JsonObject = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
     "attention_bias": False,
@@ -60,7 +60,7 @@ _SMOLLM2_135M: dict[str, Any] = {
     "tie_word_embeddings": True,
     "vocab_size": 49152,
 }
-_QWEN2_5_0_5B: dict[str, Any] = {
+_QWEN2_5_0_5B: JsonObject = {
     "architectures": ["Qwen2ForCausalLM"],
     "model_type": "qwen2",
     "hidden_act": "silu",
@@ -78,7 +78,7 @@ _QWEN2_5_0_5B: dict[str, Any] = {
     "use_sliding_window": False,
     "vocab_size": 151936,
 }
-_QWEN3_0_6B: dict[str, Any] = {
+_QWEN3_0_6B: JsonObject = {
     "architectures": ["Qwen3ForCausalLM"],
     "model_type": "qwen3",
     "attention_bias": False,
@@ -99,7 +99,7 @@ _QWEN3_0_6B: dict[str, Any] = {
     "use_sliding_window": False,
     "vocab_size": 151936,
 }
-_GEMMA_3_270M: dict[str, Any] = {
+_GEMMA_3_270M: JsonObject = {
     "architectures": ["Gemma3ForCausalLM"],
     "model_type": "gemma3_text",
     "_sliding_window_pattern": 6,
@@ -124,7 +124,7 @@ _GEMMA_3_270M: dict[str, Any] = {
     "use_bidirectional_attention": False,
     "vocab_size": 262144,
 }
-_MISTRAL_7B: dict[str, Any] = {
+_MISTRAL_7B: JsonObject = {
     "architectures": ["MistralForCausalLM"],
     "model_type": "mistral",
     "hidden_act": "silu",
@@ -166,7 +166,7 @@ _ALL = {
 }
 
 
-def _read(config: dict[str, Any]) -> ModelConfig:
+def _read(config: JsonObject) -> ModelConfig:
     return ModelConfig.from_huggingface(config)
 
 
@@ -248,7 +248,7 @@ def test_factors_of_a_gguf_file() -> None:
         ({"layer_types": ["full_attention"]}, "layer_types"),
     ],
 )
-def test_what_cannot_run_is_refused(change: dict[str, Any], message: str) -> None:
+def test_what_cannot_run_is_refused(change: JsonObject, message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
         _read({**_LLAMA_3_2_1B, **change})
 

@@ -1,10 +1,10 @@
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 
+from data.json_types import Json
 from octavo.errors import CheckpointError
 from octavo.models.config import ModelConfig
 from octavo.models.registry import build_model, known_architectures
@@ -12,7 +12,7 @@ from octavo.ops import Batch, BatchSequence, LayerKV, select_ops
 from octavo.ops.torch_ops import TorchOps
 
 
-def _config(architecture: str, **changes: Any) -> ModelConfig:
+def _config(architecture: str, **changes: Json) -> ModelConfig:
     return ModelConfig.from_huggingface(
         {
             "architectures": [architecture],
@@ -62,13 +62,13 @@ class _OpaqueOps:
         self.calls: list[str] = []
         self._torch = TorchOps(torch.device("cpu"), torch.float32)
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        operation: Callable[..., Any] = getattr(self._torch, name)
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        operation: Callable[..., object] = getattr(self._torch, name)
         if name.startswith("new_"):
             return operation
         num_results = {"split_heads": 3, "rope": 2, "add_rms_norm": 2}.get(name)
 
-        def note(*_args: Any, **_kwargs: Any) -> Any:
+        def note(*_args: object, **_kwargs: object) -> object:
             self.calls.append(name)
             return _Opaque() if num_results is None else tuple(_Opaque() for _ in range(num_results))
 

@@ -1,13 +1,12 @@
 """Rope frequencies, bit for bit those of transformers: at 128k positions a last bit is many."""
 
-from typing import Any
-
 import pytest
 import torch
 from transformers import Gemma3TextConfig, LlamaConfig
 from transformers.models.gemma3.modeling_gemma3 import Gemma3RotaryEmbedding
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
+from data.json_types import JsonObject
 from octavo.models.config import FactorScaling, ModelConfig, RopeConfig
 from octavo.models.rope import inverse_frequencies
 
@@ -28,7 +27,7 @@ def _read(config: LlamaConfig | Gemma3TextConfig, architecture: str) -> ModelCon
 @pytest.mark.parametrize(
     "scaling", [{"rope_type": "default"}, {"rope_type": "linear", "factor": 3.0}, _LLAMA3]
 )
-def test_llama(scaling: dict[str, Any], head_dim: int) -> None:
+def test_llama(scaling: JsonObject, head_dim: int) -> None:
     theta = 500_000.0
     config = LlamaConfig(
         num_hidden_layers=1, head_dim=head_dim, rope_parameters={**scaling, "rope_theta": theta}
@@ -45,8 +44,12 @@ def test_gemma_has_two() -> None:
     config = Gemma3TextConfig(num_hidden_layers=6, rope_parameters=parameters)
     sliding, full = (_read(config, "Gemma3ForCausalLM").layers[index].rope for index in (0, 5))
     theirs = Gemma3RotaryEmbedding(config)
-    assert torch.equal(inverse_frequencies(sliding, config.head_dim), theirs.sliding_attention_inv_freq)
-    assert torch.equal(inverse_frequencies(full, config.head_dim), theirs.full_attention_inv_freq)
+    assert torch.equal(
+        inverse_frequencies(sliding, config.head_dim), theirs.get_buffer("sliding_attention_inv_freq")
+    )
+    assert torch.equal(
+        inverse_frequencies(full, config.head_dim), theirs.get_buffer("full_attention_inv_freq")
+    )
 
 
 def test_factors_divide_each_frequency() -> None:

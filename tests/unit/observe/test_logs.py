@@ -1,13 +1,14 @@
 import json
 import logging
-from typing import Any
 
 import pytest
 
 from octavo.observe.logs import MOST_REPEATS, WINDOW_SECONDS, RepeatBound, make_handler, with_fields
 
 
-def a_record(message: str, *arguments: Any, level: int = logging.WARNING, line: int = 1) -> logging.LogRecord:
+def a_record(
+    message: str, *arguments: object, level: int = logging.WARNING, line: int = 1
+) -> logging.LogRecord:
     return logging.LogRecord("octavo.server", level, "file.py", line, message, arguments, None)
 
 

@@ -3,14 +3,11 @@ import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import Any
 
 import pytest
 
 from octavo.errors import ConfigError
 from octavo.observe.tracing import check_endpoint, open_tracing
-
-SPAN: Any = {"begin_ns": 1, "end_ns": 2, "parent": {}, "is_error": False, "attributes": {"a": 1}}
 
 
 class Collector(BaseHTTPRequestHandler):
@@ -20,7 +17,7 @@ class Collector(BaseHTTPRequestHandler):
         self.send_response(200)
         self.end_headers()
 
-    def log_message(self, *arguments: Any) -> None:
+    def log_message(self, *arguments: object) -> None:
         pass
 
 
@@ -31,7 +28,9 @@ def test_spans_reach_the_collector(path: str, expected: str) -> None:
         server.taken = []  # type: ignore[attr-defined]
         threading.Thread(target=server.serve_forever, daemon=True).start()
         tracing = open_tracing(f"http://127.0.0.1:{server.server_port}{path}")
-        tracing.tell("POST /v1/completions", **SPAN)
+        tracing.tell(
+            "POST /v1/completions", begin_ns=1, end_ns=2, parent={}, is_error=False, attributes={"a": 1}
+        )
         tracing.close()
         server.shutdown()
         ((taken_path, body),) = server.taken  # type: ignore[attr-defined]

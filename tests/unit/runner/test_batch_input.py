@@ -26,9 +26,9 @@ def test_every_row_stands_where_its_page_table_says() -> None:
         slots.update(plan)
         batch = build_batch(plan, slots, PAGE, torch.device("cpu"))
 
-        tokens = [token for piece in slices for token in piece.token_ids]
+        expected = [token for piece in slices for token in piece.token_ids]
         rows = [(p.slot, p.start + i) for p in slices for i in range(len(p.token_ids))]
-        assert batch.token_ids.tolist() == tokens
+        assert batch.token_ids.tolist() == expected
         assert batch.positions.tolist() == [position for _, position in rows]
         assert batch.kv_slots.tolist() == [tables[s][p // PAGE] * PAGE + p % PAGE for s, p in rows]
         assert batch.num_rows == len(rows)

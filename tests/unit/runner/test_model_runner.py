@@ -10,7 +10,7 @@ from octavo.config import EngineOptions
 from octavo.devices import resolve_device
 from octavo.errors import ConfigError
 from octavo.kernels.library import find_library
-from octavo.ops import NativeOps
+from octavo.ops import LayerKV, NativeOps
 from octavo.plan import SequenceSlice, SlotOpening, StepPlan
 from octavo.protocol import SamplingParams
 from octavo.runner import Worker, start_worker
@@ -20,14 +20,20 @@ PROMPT = tuple(range(65, 85))
 
 @pytest.fixture
 def worker(tiny_checkpoint: Path) -> Worker:
-    options = EngineOptions(kv_memory="1MiB", page_size=8, max_running=4)
+    options = EngineOptions(kv_memory=1 << 20, page_size=8, max_running=4)
     return start_worker(open_checkpoint(str(tiny_checkpoint)), options, progress=False)
 
 
-def opening(slot: int, token_ids: tuple[int, ...], **params: int | float) -> SlotOpening:
-    return SlotOpening(
-        slot, SamplingParams(temperature=0, seed=0, **params), 0, (), len(token_ids), token_ids
-    )
+def opening(slot: int, token_ids: tuple[int, ...], prompt_logprobs: int | None = None) -> SlotOpening:
+    params = SamplingParams(temperature=0, seed=0, prompt_logprobs=prompt_logprobs)
+    return SlotOpening(slot, params, 0, (), len(token_ids), token_ids)
+
+
+def plain_kv(worker: Worker) -> list[LayerKV]:
+    """Tensors, which a test may write to."""
+    layers = [layer for layer in worker.kv if isinstance(layer, LayerKV)]
+    assert len(layers) == len(worker.kv)
+    return layers
 
 
 def whole(
@@ -39,7 +45,7 @@ def whole(
 def test_bad_numbers_blame_their_own_sequence(worker: Worker) -> None:
     """KV that is not finite is read by slot 1 only: slot 0 gets the very token it gets alone."""
     alone = worker.runner.execute(StepPlan(1, (), (opening(0, PROMPT),), (whole(0, PROMPT, (0, 1, 2)),)))
-    for layer in worker.kv:
+    for layer in plain_kv(worker):
         layer.keys[9] = torch.nan
     openings = (opening(0, PROMPT), opening(1, PROMPT))
     poisoned = SequenceSlice(1, 8, PROMPT[8:], 0, (9, 4, 5), 1)
@@ -52,7 +58,7 @@ def test_bad_numbers_blame_their_own_sequence(worker: Worker) -> None:
 
 def test_bad_numbers_have_the_same_words_alone_and_in_a_batch(worker: Worker) -> None:
     """A row that decodes is found out by its logits if all others do too, and by itself if not."""
-    for layer in worker.kv:
+    for layer in plain_kv(worker):
         layer.keys[9] = torch.nan
     poisoned = SequenceSlice(1, len(PROMPT) - 1, PROMPT[-1:], 0, (9, 4, 5), 1)
     alone = worker.runner.execute(StepPlan(1, (), (opening(1, PROMPT),), (poisoned,)))
@@ -65,7 +71,7 @@ def test_bad_numbers_have_the_same_words_alone_and_in_a_batch(worker: Worker) ->
 
 def test_bad_numbers_are_seen_where_nothing_is_sampled(worker: Worker) -> None:
     """In the middle of a prompt too: such pages must not reach the prefix tree."""
-    for layer in worker.kv:
+    for layer in plain_kv(worker):
         layer.values[0] = torch.inf
     middle = SequenceSlice(0, 8, PROMPT[8:16], 0, (0, 1), 0)
     result = worker.runner.execute(StepPlan(1, (), (opening(0, PROMPT),), (middle,)))
@@ -76,7 +82,7 @@ def test_a_table_edit_replaces_the_tail(worker: Worker) -> None:
     """A duplicate page that was swapped for the tree's copy is read in its new place."""
     first = StepPlan(1, (), (opening(0, PROMPT),), (whole(0, PROMPT, (0, 1, 2)),))
     token = worker.runner.execute(first).slices[0].token_ids
-    for layer in worker.kv:
+    for layer in plain_kv(worker):
         layer.keys[5], layer.values[5] = layer.keys[1].clone(), layer.values[1].clone()
         layer.keys[1] = torch.nan
     again = SequenceSlice(0, len(PROMPT) - 1, PROMPT[-1:], 1, (5, 2), 1)
@@ -104,7 +110,7 @@ def test_native_kernels_need_pages_of_a_multiple_of_32(
     tiny_checkpoint: Path, page_size: int, native: bool
 ) -> None:
     checkpoint = open_checkpoint(str(tiny_checkpoint))
-    options = EngineOptions(kv_memory="1MiB", page_size=page_size, kernels="auto")
+    options = EngineOptions(kv_memory=1 << 20, page_size=page_size, kernels="auto")
     worker = start_worker(checkpoint, options, progress=False)
     assert isinstance(worker.ops, NativeOps) is (native and find_library() is not None)
     assert worker.kv_plan.page_size % (32 if native else 8) == 0

@@ -62,7 +62,9 @@ def test_no_infinity_leaves() -> None:
 
 def test_no_alternatives_were_asked_for() -> None:
     assert token_logprob(torch.tensor([0.0, 0.0]), 1, top=0) == TokenLogprob(
-        1, pytest.approx(-math.log(2)), ()
+        1,
+        pytest.approx(-math.log(2)),  # type: ignore[arg-type]
+        (),
     )
 
 

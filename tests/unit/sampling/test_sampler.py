@@ -2,13 +2,14 @@
 
 import logging
 import math
-from typing import Any
+from typing import Unpack
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from data.sampling_fields import SamplingFields
 from octavo.plan import SlotOpening
 from octavo.protocol import SamplingParams
 from octavo.sampling import RowOutcome, RowState, SampleRow, sample_rows
@@ -18,14 +19,26 @@ PROMPT = (5, 9, 9, 2)
 STOP_IDS = (7, 11)
 
 
+class How(SamplingFields, total=False):
+    """What a row is opened with."""
+
+    output: tuple[int, ...]
+    choice: int
+    stop_ids: tuple[int, ...]
+
+
 def open_state(
-    *, output: tuple[int, ...] = (), choice: int = 0, stop_ids: tuple[int, ...] = STOP_IDS, **params: Any
+    *,
+    output: tuple[int, ...] = (),
+    choice: int = 0,
+    stop_ids: tuple[int, ...] = STOP_IDS,
+    **params: Unpack[SamplingFields],
 ) -> RowState:
-    asked = SamplingParams(**{"seed": 1, "logprobs": 3, **params})
+    asked = SamplingParams(**(SamplingFields(seed=1, logprobs=3) | params))
     return RowState(SlotOpening(0, asked, choice, stop_ids, len(PROMPT), PROMPT + output))
 
 
-def open_row(**how: Any) -> SampleRow:
+def open_row(**how: Unpack[How]) -> SampleRow:
     state = open_state(**how)
     return SampleRow(state, state.num_tokens)
 
@@ -34,7 +47,7 @@ def random_logits(rows: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(rows, VOCAB, generator=torch.Generator().manual_seed(seed)) * 3
 
 
-def draw(logits: torch.Tensor, **how: Any) -> int:
+def draw(logits: torch.Tensor, **how: Unpack[How]) -> int:
     """One token from one row, which must succeed."""
     (outcome,) = sample_rows(logits[None], [open_row(**how)])
     assert outcome.error is None
@@ -63,7 +76,7 @@ params_values = st.fixed_dictionaries(
 
 @settings(max_examples=30, deadline=None)
 @given(hows=st.lists(params_values, min_size=1, max_size=9), logits_seed=st.integers(0, 10**6))
-def test_a_row_alone_equals_the_row_in_any_batch(hows: list[dict[str, Any]], logits_seed: int) -> None:
+def test_a_row_alone_equals_the_row_in_any_batch(hows: list[How], logits_seed: int) -> None:
     logits = random_logits(len(hows), logits_seed)
     together = sample_rows(logits, [open_row(**how) for how in hows])
     alone = [sample_rows(logits[i : i + 1], [open_row(**how)])[0] for i, how in enumerate(hows)]
@@ -137,7 +150,7 @@ def test_seed_and_choice_decide_the_tokens() -> None:
 
 
 def test_a_sequence_resumed_anywhere_goes_on_as_it_would_have() -> None:
-    how: dict[str, Any] = {
+    how: SamplingFields = {
         "temperature": 0.9,
         "top_p": 0.95,
         "presence_penalty": 1.0,
@@ -156,21 +169,25 @@ def test_penalties_see_what_they_should() -> None:
     # Prompt token 9 leads, then token 20 (generated twice), then 21.
     logits = torch.zeros(VOCAB)
     logits[9], logits[20], logits[21] = 4.0, 3.9, 3.0
-    history = {"output": (20, 20), "temperature": 0.0}
+    history: How = {"output": (20, 20), "temperature": 0.0}
     assert draw(logits, **history) == 9
-    assert draw(logits, **history, presence_penalty=2.0) == 9, "presence does not look at the prompt"
-    assert draw(logits, **history, frequency_penalty=2.0) == 9, "frequency does not look at the prompt"
-    assert draw(logits, **history, repetition_penalty=2.0) == 21, "repetition looks at prompt and output"
+    assert draw(logits, **(history | {"presence_penalty": 2.0})) == 9, "presence does not look at the prompt"
+    assert draw(logits, **(history | {"frequency_penalty": 2.0})) == 9, (
+        "frequency does not look at the prompt"
+    )
+    assert draw(logits, **(history | {"repetition_penalty": 2.0})) == 21, (
+        "repetition looks at prompt and output"
+    )
     logits[9] = 0.0
-    assert draw(logits, **history, presence_penalty=0.8) == 20, "presence counts a token once"
-    assert draw(logits, **history, frequency_penalty=0.8) == 21, "frequency counts it twice"
+    assert draw(logits, **(history | {"presence_penalty": 0.8})) == 20, "presence counts a token once"
+    assert draw(logits, **(history | {"frequency_penalty": 0.8})) == 21, "frequency counts it twice"
 
 
 def test_stop_tokens_are_banned_until_min_tokens_and_a_bias_cannot_undo_it() -> None:
     logits = torch.zeros(VOCAB)
     logits[7] = 50.0
     for temperature in (0.0, 1.0):
-        how: dict[str, Any] = {"temperature": temperature, "min_tokens": 2, "logit_bias": {7: 100.0}}
+        how: SamplingFields = {"temperature": temperature, "min_tokens": 2, "logit_bias": {7: 100.0}}
         assert draw(logits, **how, output=(1,)) != 7
         assert draw(logits, **how, output=(1, 1)) == 7
 
@@ -206,7 +223,7 @@ BROKEN_LOGITS = {
 }
 
 
-def neighbours() -> list[dict[str, Any]]:
+def neighbours() -> list[How]:
     return [
         {"temperature": 0.0},
         {"temperature": 1.0, "seed": 9},
@@ -246,10 +263,12 @@ def test_broken_logits_blame_their_row_alone(kind: str, temperature: float) -> N
     ],
 )
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_request_that_bans_everything_is_blamed_alone(how: dict[str, Any], temperature: float) -> None:
+def test_a_request_that_bans_everything_is_blamed_alone(how: How, temperature: float) -> None:
     logits = random_logits(4)
     logits[1, PROMPT[0]] = 5.0
-    assert_only_one_is_blamed(logits, open_row(temperature=temperature, **how), "no token that can be drawn")
+    assert_only_one_is_blamed(
+        logits, open_row(**(how | {"temperature": temperature})), "no token that can be drawn"
+    )
 
 
 def test_an_exception_in_one_row_is_logged_and_its_text_stays_inside(

@@ -29,7 +29,8 @@ def oracle(
     processor: hf.LogitsProcessor, row: torch.Tensor, input_ids: torch.Tensor | None = None
 ) -> torch.Tensor:
     ids = torch.zeros(1, 0, dtype=torch.long) if input_ids is None else input_ids[None]
-    return processor(ids, row[None].clone())[0]
+    scores: torch.Tensor = processor(ids, row[None].clone())
+    return scores[0]
 
 
 def assert_same_filter(ours: torch.Tensor, theirs: torch.Tensor, row: torch.Tensor) -> None:

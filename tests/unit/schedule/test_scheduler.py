@@ -1,16 +1,11 @@
 """What the scheduler promises, one example each. Pages hold four tokens unless a test says otherwise."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 from octavo.errors import RequestError
 from octavo.protocol import FinishReason
 from octavo.schedule import Admission
-
-Make = Callable[..., Any]
-Computed = Callable[..., dict[str, tuple[int, int]]]
+from unit.schedule.driver import Computed, Make
 
 
 def test_a_long_prompt_is_computed_in_chunks(make_driver: Make, computed: Computed) -> None:
@@ -39,6 +34,7 @@ def test_the_last_output_tells_every_chunk(make_driver: Make, computed: Computed
     assert [computed(driver.step())["slow"] for _ in range(2)] == [(8, 13), (13, 14)]
     driver.run()
     told = driver.outputs[-1].timings
+    assert told is not None
     spans = [(chunk.start, chunk.start + chunk.num_tokens) for chunk in told.chunks]
     assert spans == [*expected, (8, 13)]
     assert {chunk.seconds for chunk in told.chunks} == {0.25}
@@ -50,6 +46,7 @@ def test_of_very_many_chunks_the_first_are_told(make_driver: Make) -> None:
     driver.add("long", range(300), params={"max_tokens": 2})
     driver.run()
     told = driver.outputs[-1].timings
+    assert told is not None
     assert [(chunk.start, chunk.num_tokens) for chunk in told.chunks] == [(i, 1) for i in range(256)]
     assert told.num_chunks_left_out == 300 - 256
 

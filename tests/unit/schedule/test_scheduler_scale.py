@@ -4,10 +4,14 @@ import sys
 from collections.abc import Callable
 from statistics import median
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import pytest
 
 from octavo.simulate.scale import WARM_UP_STEPS, Load, LoadedScheduler, median_step_milliseconds
+
+if TYPE_CHECKING:
+    from _typeshed import TraceFunction
 
 NUM_RUNNING = 512
 MOST = 1.25  # how much more a step may cost with the larger load
@@ -49,7 +53,7 @@ def opcodes(work: Callable[[], None]) -> int:
     """How many bytecodes of scheduler and cache it runs: the same on every machine, however busy."""
     count = 0
 
-    def trace(frame: FrameType, event: str, _: object) -> Callable[..., object] | None:
+    def trace(frame: FrameType, event: str, _: object) -> "TraceFunction | None":
         nonlocal count
         if event == "call":
             if not any(f"/octavo/{part}/" in frame.f_code.co_filename for part in ("schedule", "cache")):

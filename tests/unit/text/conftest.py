@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from tokenizers import pre_tokenizers
 
+from data.json_types import Json, JsonObject
 from octavo.text.assets import TextAssets
 from octavo.text.gguf_vocab import text_assets_from_gguf
 from octavo.text.tokenizer import Tokenizer
@@ -18,7 +18,7 @@ MERGES = ["h e", "l l", "he ll", "hell o", "Ġ hello", "Ġ Ġ", "æ ¼", "æ¼ �
 
 
 @pytest.fixture
-def byte_level_metadata() -> dict[str, Any]:
+def byte_level_metadata() -> JsonObject:
     merged = [merge.replace(" ", "") for merge in MERGES]
     special = ["<|start|>", "<|im_end|>", "<think>", "[PAD1]"]
     tokens = ALPHABET + merged + special
@@ -38,7 +38,7 @@ def byte_level_metadata() -> dict[str, Any]:
 
 def sentencepiece(
     pieces: dict[str, float], *, space_prefix: bool, defined: tuple[str, ...] = ()
-) -> dict[str, Any]:
+) -> JsonObject:
     fixed = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "[PAD0]"]
     tokens = [*fixed, *defined, *pieces]
     return {
@@ -58,15 +58,21 @@ def sentencepiece(
 
 
 @pytest.fixture
-def sentencepiece_metadata() -> Callable[..., dict[str, Any]]:
+def sentencepiece_metadata() -> Callable[..., JsonObject]:
     return sentencepiece
 
 
 PIECES = {piece: -float(rank) for rank, piece in enumerate(["▁t", "he", "▁the", "▁a", "▁", *"thea漢é."])}
 
 
-def library_tokenizer(model: dict[str, Any], decoder: dict[str, Any] | None, **parts: Any) -> TextAssets:
-    empty = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None}
+def library_tokenizer(model: JsonObject, decoder: JsonObject | None, **parts: Json) -> TextAssets:
+    empty: JsonObject = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": None,
+    }
     whole = {
         **empty,
         "pre_tokenizer": None,
@@ -91,7 +97,12 @@ def wordpiece_assets() -> TextAssets:
 
 
 def metaspace_assets() -> TextAssets:
-    model = {"type": "BPE", "unk_token": None, "vocab": {t: i for i, t in enumerate(PIECES)}, "merges": []}
+    model: JsonObject = {
+        "type": "BPE",
+        "unk_token": None,
+        "vocab": {t: i for i, t in enumerate(PIECES)},
+        "merges": [],
+    }
     return library_tokenizer(
         model, {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
     )
@@ -106,7 +117,7 @@ def undecoded_assets() -> TextAssets:
 @pytest.fixture(
     params=["byte-level", "space prefix", "no space prefix", "wordpiece", "metaspace", "no decoder"]
 )
-def tokenizer(request: pytest.FixtureRequest, byte_level_metadata: dict[str, Any]) -> Tokenizer:
+def tokenizer(request: pytest.FixtureRequest, byte_level_metadata: JsonObject) -> Tokenizer:
     assets: dict[str, Callable[[], TextAssets]] = {
         "byte-level": lambda: text_assets_from_gguf(byte_level_metadata),
         "space prefix": lambda: text_assets_from_gguf(sentencepiece(PIECES, space_prefix=True)),

@@ -1,10 +1,10 @@
 import enum
 import threading
 from datetime import datetime
-from typing import Any
 
 import pytest
 
+from data.json_types import Json
 from octavo.errors import TemplateError
 from octavo.text.assets import TextAssets
 from octavo.text.chat_template import MAX_DEPTH, MAX_TEMPLATE_CHARS, ChatTemplate
@@ -16,8 +16,10 @@ SIMPLE = (
 )
 
 
-def template(source: str | None, **kwargs: Any) -> ChatTemplate:
-    assets = TextAssets(tokenizer_json="", bos_token="<s>", chat_template=source, **kwargs)
+def template(source: str | None, named_templates: dict[str, str] | None = None) -> ChatTemplate:
+    assets = TextAssets(
+        tokenizer_json="", bos_token="<s>", chat_template=source, named_templates=named_templates or {}
+    )
     return ChatTemplate(assets, now=lambda: datetime(2024, 7, 26))
 
 
@@ -91,7 +93,7 @@ def test_templates_see_plain_values_only() -> None:
 
 def test_variables_have_any_name_and_a_bounded_depth() -> None:
     assert template("{{ self_ }}{{ context }}").render([USER], self=1, context=2, self_=3) == "32"
-    nested: Any = "x"
+    nested: Json = "x"
     for _ in range(MAX_DEPTH):
         nested = [nested]
     assert template("{{ a is defined }}").render([USER], a=nested) == "True"
@@ -107,7 +109,7 @@ def test_no_address_is_told() -> None:
 
 
 @pytest.mark.parametrize("messages", [[], "hi", [1], {"role": "user"}])
-def test_what_is_no_conversation_is_refused(messages: Any) -> None:
+def test_what_is_no_conversation_is_refused(messages: Json) -> None:
     with pytest.raises(TemplateError, match=r"[Mm]essages"):
         template(SIMPLE).render(messages)
 

@@ -2,12 +2,12 @@ import itertools
 import runpy
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from data.json_types import JsonObject
 from octavo.text.detokenizer import IncrementalDetokenizer
 from octavo.text.gguf_vocab import text_assets_from_gguf
 from octavo.text.huggingface import text_assets_from_directory
@@ -78,7 +78,7 @@ def test_text_has_no_replacement_characters(tokenizer: Tokenizer, text: str) -> 
 
 
 def test_the_first_word_keeps_its_space_after_a_prompt(
-    sentencepiece_metadata: Callable[..., dict[str, Any]],
+    sentencepiece_metadata: Callable[..., JsonObject],
 ) -> None:
     pieces = {"▁a": -1.0, "▁": -2.0, "a": -3.0}
     tokenizer = Tokenizer(text_assets_from_gguf(sentencepiece_metadata(pieces, space_prefix=True)))
@@ -88,11 +88,11 @@ def test_the_first_word_keeps_its_space_after_a_prompt(
     assert IncrementalDetokenizer(tokenizer, prompt_ids=[1, *ids]).push(ids) == " a a"
 
 
-def test_a_token_costs_the_same_wherever_it_stands(byte_level_metadata: dict[str, Any]) -> None:
+def test_a_token_costs_the_same_wherever_it_stands(byte_level_metadata: JsonObject) -> None:
     tokenizer = Tokenizer(text_assets_from_gguf(byte_level_metadata))
     looked_at: list[int] = []
     original = tokenizer.token_bytes
-    tokenizer.token_bytes = lambda i, first=False: looked_at.append(i) or original(i, first=first)  # type: ignore[method-assign,misc,assignment,func-returns-value]
+    tokenizer.token_bytes = lambda i, first=False: looked_at.append(i) or original(i, first=first)  # type: ignore[method-assign,misc,func-returns-value]
     detokenizer = IncrementalDetokenizer(tokenizer, prompt_ids=tokenizer.encode("hello " * 500))
     assert len(looked_at) <= 3
     looked_at.clear()

@@ -1,19 +1,19 @@
 import itertools
 import json
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import tokenizers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from data.json_types import Json, JsonObject
 from octavo.errors import CheckpointError
 from octavo.text.gguf_vocab import text_assets_from_gguf
 from octavo.text.split_rules import split_rule
 from octavo.text.tokenizer import Tokenizer
 
-Metadata = dict[str, Any]
+Metadata = JsonObject
 NORMAL = 1
 shared_fixtures = settings(
     max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -163,7 +163,7 @@ def test_a_damaged_file_is_refused_or_works(
     byte_level_metadata: Metadata,
     sentencepiece_metadata: Callable[..., Metadata],
     data: st.DataObject,
-    value: Any,
+    value: Json,
     byte_level: bool,
 ) -> None:
     metadata = (

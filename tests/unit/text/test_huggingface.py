@@ -1,12 +1,12 @@
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import transformers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from data.json_types import Json, JsonObject
 from octavo.errors import CheckpointError
 from octavo.text.gguf_vocab import text_assets_from_gguf
 from octavo.text.huggingface import text_assets_from_directory
@@ -14,13 +14,13 @@ from octavo.text.tokenizer import Tokenizer
 
 
 @pytest.fixture
-def folder(tmp_path: Path, byte_level_metadata: dict[str, Any]) -> Path:
+def folder(tmp_path: Path, byte_level_metadata: JsonObject) -> Path:
     """tokenizer.json lists <|start|> and <|im_end|> as special, <think> as added."""
     (tmp_path / "tokenizer.json").write_text(text_assets_from_gguf(byte_level_metadata).tokenizer_json)
     return tmp_path
 
 
-def write(file: Path, value: Any) -> None:
+def write(file: Path, value: Json) -> None:
     file.parent.mkdir(exist_ok=True)
     file.write_text(value if isinstance(value, str) else json.dumps(value))
 
@@ -53,7 +53,7 @@ def test_tokens_are_strings_or_objects_and_the_config_goes_first(folder: Path) -
         (None, [9], [9, "<|im_end|>"]),
     ],
 )
-def test_every_end_in_order(folder: Path, generation: Any, model: Any, expected: list[Any]) -> None:
+def test_every_end_in_order(folder: Path, generation: Json, model: Json, expected: list[Json]) -> None:
     write(folder / "tokenizer_config.json", {"eos_token": "<|im_end|>"})
     write(folder / "generation_config.json", {} if generation is None else {"eos_token_id": generation})
     write(folder / "config.json", {} if model is None else {"eos_token_id": model})
@@ -89,7 +89,7 @@ def test_flags_add_to_a_prompt_what_they_do_in_transformers(
 ) -> None:
     """Nothing, whatever they say: the post-processor decides."""
     flags = {"add_bos_token": add_bos, "add_eos_token": add_eos}
-    config = {
+    config: dict[str, bool | str | None] = {
         "bos_token": "<|start|>",
         "eos_token": "<|im_end|>",
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -104,7 +104,7 @@ def test_flags_add_to_a_prompt_what_they_do_in_transformers(
         assert ours.encode("hello 12") == theirs("hello 12")["input_ids"]
 
 
-def adding_start(tokenizer: dict[str, Any]) -> dict[str, Any]:
+def adding_start(tokenizer: JsonObject) -> JsonObject:
     start = next(token["id"] for token in tokenizer["added_tokens"] if token["content"] == "<|start|>")
     return {
         "type": "TemplateProcessing",
@@ -155,7 +155,7 @@ KEYS = {
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), value=any_json, broken=st.sampled_from(["value", "file", "text"]))
 def test_damaged_files_are_refused_or_work(
-    folder: Path, data: st.DataObject, value: Any, broken: str
+    folder: Path, data: st.DataObject, value: Json, broken: str
 ) -> None:
     name = data.draw(st.sampled_from(sorted(KEYS)))
     file = folder / name

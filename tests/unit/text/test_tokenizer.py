@@ -1,12 +1,12 @@
 import json
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import tokenizers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from data.json_types import JsonObject
 from octavo.errors import CheckpointError, RequestError
 from octavo.text.assets import TextAssets
 from octavo.text.gguf_vocab import text_assets_from_gguf
@@ -35,7 +35,7 @@ def test_decode_is_what_the_library_gives_for_whole_characters(
 @shared_fixtures
 @given(ids=st.lists(st.integers(0, 274), max_size=12))
 def test_byte_level_decode_is_the_library_s_for_any_ids(
-    byte_level_metadata: dict[str, Any], ids: list[int]
+    byte_level_metadata: JsonObject, ids: list[int]
 ) -> None:
     tokenizer = Tokenizer(text_assets_from_gguf(byte_level_metadata))
     assert tokenizer.decode(ids) == tokenizer._backend.decode(ids)
@@ -43,7 +43,7 @@ def test_byte_level_decode_is_the_library_s_for_any_ids(
 
 @shared_fixtures
 @given(text=st.text(max_size=30))
-def test_text_comes_back(byte_level_metadata: dict[str, Any], text: str) -> None:
+def test_text_comes_back(byte_level_metadata: JsonObject, text: str) -> None:
     byte_level_metadata["tokenizer.ggml.pre"] = "gpt-2"  # without Qwen's normalising
     tokenizer = Tokenizer(text_assets_from_gguf(byte_level_metadata))
     ids = tokenizer.encode(text)
@@ -52,7 +52,7 @@ def test_text_comes_back(byte_level_metadata: dict[str, Any], text: str) -> None
     assert b"".join(map(tokenizer.token_bytes, ids[1:])).decode() == text
 
 
-def test_never_a_second_bos(byte_level_metadata: dict[str, Any]) -> None:
+def test_never_a_second_bos(byte_level_metadata: JsonObject) -> None:
     by_flag = text_assets_from_gguf(byte_level_metadata)
     whole = json.loads(by_flag.tokenizer_json)
     bos = byte_level_metadata["tokenizer.ggml.bos_token_id"]
@@ -72,20 +72,20 @@ def test_never_a_second_bos(byte_level_metadata: dict[str, Any]) -> None:
         assert tokenizer.encode("") == [bos]
 
 
-def test_a_tokenizer_without_added_bos_keeps_what_the_text_has(byte_level_metadata: dict[str, Any]) -> None:
+def test_a_tokenizer_without_added_bos_keeps_what_the_text_has(byte_level_metadata: JsonObject) -> None:
     byte_level_metadata["tokenizer.ggml.add_bos_token"] = False
     tokenizer = Tokenizer(text_assets_from_gguf(byte_level_metadata))
     assert tokenizer.encode("<|start|><|start|>") == [tokenizer.bos_id] * 2
 
 
-def test_eos_is_added_where_the_checkpoint_says_so(byte_level_metadata: dict[str, Any]) -> None:
+def test_eos_is_added_where_the_checkpoint_says_so(byte_level_metadata: JsonObject) -> None:
     byte_level_metadata["tokenizer.ggml.add_eos_token"] = True
     tokenizer = Tokenizer(text_assets_from_gguf(byte_level_metadata))
     assert tokenizer.encode("hello")[-1] == tokenizer.eos_ids[0]
     assert tokenizer.eos_ids[0] not in tokenizer.encode("hello", add_special_tokens=False)
 
 
-def test_prompts_are_neither_cut_nor_padded(byte_level_metadata: dict[str, Any]) -> None:
+def test_prompts_are_neither_cut_nor_padded(byte_level_metadata: JsonObject) -> None:
     assets = text_assets_from_gguf(byte_level_metadata)
     backend = tokenizers.Tokenizer.from_str(assets.tokenizer_json)
     backend.enable_truncation(4)
@@ -95,7 +95,7 @@ def test_prompts_are_neither_cut_nor_padded(byte_level_metadata: dict[str, Any])
     assert len(tokenizer.encode("hello" * 9)) == 10
 
 
-def test_special_tokens_are_hidden_and_user_defined_ones_are_not(byte_level_metadata: dict[str, Any]) -> None:
+def test_special_tokens_are_hidden_and_user_defined_ones_are_not(byte_level_metadata: JsonObject) -> None:
     tokenizer = Tokenizer(text_assets_from_gguf(byte_level_metadata))
     ids = tokenizer.encode("a<think>b<|im_end|>")
     assert tokenizer.decode(ids) == "a<think>b"
@@ -114,7 +114,7 @@ def test_ids_outside_the_vocabulary_give_no_text(tokenizer: Tokenizer, token_id:
     assert tokenizer.token_bytes(token_id) == b""
 
 
-def test_half_a_character_is_shown_as_such(byte_level_metadata: dict[str, Any]) -> None:
+def test_half_a_character_is_shown_as_such(byte_level_metadata: JsonObject) -> None:
     tokenizer = Tokenizer(text_assets_from_gguf(byte_level_metadata))
     half = tokenizer.token_id("ðŁ")
     assert half is not None
@@ -134,13 +134,13 @@ def test_a_broken_tokenizer_is_refused(broken: str) -> None:
         Tokenizer(TextAssets(tokenizer_json=broken))
 
 
-def test_a_missing_bos_is_refused(byte_level_metadata: dict[str, Any]) -> None:
+def test_a_missing_bos_is_refused(byte_level_metadata: JsonObject) -> None:
     assets = replace(text_assets_from_gguf(byte_level_metadata), bos_token="<absent>")
     with pytest.raises(CheckpointError, match="BOS"):
         Tokenizer(assets)
 
 
-def test_an_unknown_decoder_is_refused(byte_level_metadata: dict[str, Any]) -> None:
+def test_an_unknown_decoder_is_refused(byte_level_metadata: JsonObject) -> None:
     assets = text_assets_from_gguf(byte_level_metadata)
     whole = {**json.loads(assets.tokenizer_json), "decoder": {"type": "BPEDecoder", "suffix": "</w>"}}
     with pytest.raises(CheckpointError, match="BPEDecoder"):

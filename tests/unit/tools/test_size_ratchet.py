@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -105,7 +106,9 @@ def test_a_nested_function_is_measured_inside_its_parent(project: Project) -> No
     ("kind", "name", "source", "limit"),
     [("files", "src/a.py", file_of, 500), ("functions", "src/a.py::long", function_of, 60)],
 )
-def test_an_entry_may_only_shrink(project: Project, kind: str, name: str, source, limit: int) -> None:
+def test_an_entry_may_only_shrink(
+    project: Project, kind: str, name: str, source: Callable[[int], str], limit: int
+) -> None:
     project.list_sizes(**{kind: {name: limit + 20}})
     project.write("src/a.py", source(limit + 20))
     project.assert_passes()

@@ -3,7 +3,7 @@
 import http.server
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Protocol
 
 import msgspec
 import pytest
@@ -32,12 +32,17 @@ class Scripted(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, *_: Any) -> None:
+    def log_message(self, *_: object) -> None:
         pass
 
 
+class Start(Protocol):
+    def __call__(self, *script: tuple[int, str, bytes]) -> tuple[str, list[tuple[str, str | None]]]:
+        """The address of a server that answers so, and the paths and keys that it hears."""
+
+
 @pytest.fixture
-def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     monkeypatch.setattr(connection, "RETRY_SECONDS", 0.01)
     servers = []
 
@@ -61,7 +66,7 @@ def connected(url: str, key: str | None = None) -> Connection:
     return opened
 
 
-def test_the_key_is_sent_and_events_come(scripted: Any) -> None:
+def test_the_key_is_sent_and_events_come(scripted: Start) -> None:
     url, heard = scripted((200, "text/event-stream; charset=utf-8", b": ping\n\n" + EVENT + EVENT))
     opened = connected(url + "/v1", "k")
     news = [opened.news.get(timeout=HANG_SECONDS) for _ in range(3)]
@@ -71,7 +76,7 @@ def test_the_key_is_sent_and_events_come(scripted: Any) -> None:
     assert heard[0] == ("/octavo/view?interval=0.25", "Bearer k")
 
 
-def test_after_a_restart_it_is_there_again(scripted: Any) -> None:
+def test_after_a_restart_it_is_there_again(scripted: Start) -> None:
     stream = (200, "text/event-stream", EVENT)
     url, _ = scripted(stream, (503, "application/json", b"{}"), (429, "application/json", b"{}"), stream)
     opened = connected(url)
@@ -92,7 +97,7 @@ def test_after_a_restart_it_is_there_again(scripted: Any) -> None:
     ],
 )
 def test_what_will_not_change_is_the_end(
-    scripted: Any, status: int, content_type: str, key: str | None, words: str
+    scripted: Start, status: int, content_type: str, key: str | None, words: str
 ) -> None:
     url, heard = scripted((status, content_type, b"<html>"))
     refusal = connected(url, key).news.get(timeout=HANG_SECONDS)
@@ -101,7 +106,7 @@ def test_what_will_not_change_is_the_end(
     assert len(heard) == 1
 
 
-def test_nobody_there_and_nonsense_are_tried_again(scripted: Any) -> None:
+def test_nobody_there_and_nonsense_are_tried_again(scripted: Start) -> None:
     opened = connected("127.0.0.1:1")
     reason = opened.news.get(timeout=HANG_SECONDS)
     opened.stop()

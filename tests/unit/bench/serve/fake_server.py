@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+
+from data.json_types import Json, JsonObject
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,8 @@ class Piece:
 class FakeServer:
     """`pieces` are the answer to a request with these fields; `refuse` may answer otherwise."""
 
-    pieces: Callable[[dict[str, Any]], list[Piece]] = lambda fields: [Piece(0.0)] * fields["max_tokens"]
-    refuse: Callable[[dict[str, Any]], tuple[int, str] | None] = lambda fields: None
+    pieces: Callable[[JsonObject], list[Piece]] = lambda fields: [Piece(0.0)] * fields["max_tokens"]
+    refuse: Callable[[JsonObject], tuple[int, str] | None] = lambda fields: None
     tells_usage: bool = True
     tells_each: bool = False  # the count with every chunk
     tells_tokens: bool = True
@@ -32,7 +33,7 @@ class FakeServer:
     waits_for: int = 0  # requests that must have come before anything is said
     cached: int | None = None
     models: tuple[str, ...] = ("fake",)
-    asked: list[dict[str, Any]] = field(default_factory=list)
+    asked: list[JsonObject] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
     num_connections: int = 0
     url: str = ""
@@ -54,7 +55,7 @@ class FakeServer:
         finally:
             writer.close()
 
-    async def answer(self, writer: asyncio.StreamWriter, path: str, fields: dict[str, Any]) -> None:
+    async def answer(self, writer: asyncio.StreamWriter, path: str, fields: JsonObject) -> None:
         if path == "/v1/models":
             return self.whole(writer, 200, {"data": [{"id": name} for name in self.models]})
         if path == "/tokenize" and self.tells_tokens:
@@ -67,7 +68,7 @@ class FakeServer:
             return self.whole(writer, refused[0], {"error": {"message": refused[1]}})
         await self.stream(writer, fields, is_chat="messages" in fields)
 
-    async def stream(self, writer: asyncio.StreamWriter, fields: dict[str, Any], *, is_chat: bool) -> None:
+    async def stream(self, writer: asyncio.StreamWriter, fields: JsonObject, *, is_chat: bool) -> None:
         connection = "connection: close\r\n" if self.closes else ""
         writer.write(f"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n{connection}\r\n".encode())
         while len(self.asked) < self.waits_for:
@@ -79,7 +80,7 @@ class FakeServer:
             total += piece.tokens
             finish = "length" if number == len(pieces) - 1 else None
             content = {"delta": {"content": piece.text}} if is_chat else {"text": piece.text}
-            event: dict[str, Any] = {"choices": [{"index": 0, "finish_reason": finish, **content}]}
+            event: JsonObject = {"choices": [{"index": 0, "finish_reason": finish, **content}]}
             if self.tells_each:
                 event["usage"] = self.usage(fields, total)
             self.event(writer, event)
@@ -91,19 +92,19 @@ class FakeServer:
         self.event(writer, "[DONE]")
         writer.write(b"0\r\n\r\n")
 
-    def usage(self, fields: dict[str, Any], completion: int) -> dict[str, Any]:
+    def usage(self, fields: JsonObject, completion: int) -> JsonObject:
         told = {"prompt_tokens": len(fields.get("prompt", "")), "completion_tokens": completion}
         return (
             told if self.cached is None else told | {"prompt_tokens_details": {"cached_tokens": self.cached}}
         )
 
     @staticmethod
-    def event(writer: asyncio.StreamWriter, event: Any) -> None:
+    def event(writer: asyncio.StreamWriter, event: Json) -> None:
         data = b"data: " + (event if isinstance(event, str) else json.dumps(event)).encode() + b"\n\n"
         writer.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
 
     @staticmethod
-    def whole(writer: asyncio.StreamWriter, status: int, content: Any) -> None:
+    def whole(writer: asyncio.StreamWriter, status: int, content: Json) -> None:
         body = json.dumps(content).encode()
         writer.write(f"HTTP/1.1 {status} X\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
 

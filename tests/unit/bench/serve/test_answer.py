@@ -1,27 +1,27 @@
 """Streams as servers write them, in pieces of any size: the same times, counts and ends."""
 
 import json
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data.json_types import Json, JsonObject
 from octavo.bench.serve.answer import Answer
 
 
-def sse(*events: Any, end: str = "\n") -> bytes:
+def sse(*events: Json, end: str = "\n") -> bytes:
     lines = [": a comment"] + [
         f"data: {event if isinstance(event, str) else json.dumps(event)}" for event in events
     ]
     return "".join(line + 2 * end for line in lines).encode()
 
 
-def text(content: str, finish: str | None = None, **more: Any) -> dict[str, Any]:
+def text(content: str, finish: str | None = None, **more: Json) -> JsonObject:
     return {"id": "x", "choices": [{"index": 0, "text": content, "finish_reason": finish}], **more}
 
 
-def usage(completion: int, cached: int | None = None) -> dict[str, Any]:
+def usage(completion: int, cached: int | None = None) -> JsonObject:
     details = {} if cached is None else {"prompt_tokens_details": {"cached_tokens": cached}}
     return {"usage": {"prompt_tokens": 9, "completion_tokens": completion, **details}}
 

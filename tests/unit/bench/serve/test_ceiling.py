@@ -3,7 +3,6 @@
 import asyncio
 import sys
 from types import FrameType
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -24,7 +23,7 @@ def calls_to_read(connection: Connection, chunks: list[bytes]) -> int:
     """Calls of Python and of C: counted, as a clock would tell more of the neighbours than of the client."""
     num_calls = 0
 
-    def count(_frame: FrameType, event: str, _argument: Any) -> None:
+    def count(_frame: FrameType, event: str, _argument: object) -> None:
         nonlocal num_calls
         num_calls += event in ("call", "c_call")
 

@@ -4,10 +4,10 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
-from typing import Any
 
 import pytest
 
+from data.json_types import JsonObject
 from octavo.bench.serve import AtOnce, Fixed, LoadReport, LogUniform, Slo, Workload, find_target, run_load
 from octavo.bench.serve.load_page import load_page, tokens_by_time, under_way_by_time
 from octavo.bench.serve.sweep import SweepBy, SweepPlan, SweepReport, run_sweep
@@ -54,7 +54,7 @@ class Reader(HTMLParser):
 
 @pytest.fixture(scope="module")
 def report() -> Iterator[LoadReport]:
-    def pieces(fields: dict[str, Any]) -> list[Piece]:
+    def pieces(fields: JsonObject) -> list[Piece]:
         return [Piece(0.01, tokens=2)] * (fields["max_tokens"] // 2)
 
     with running(FakeServer(pieces, cached=1)) as server:

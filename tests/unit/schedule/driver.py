@@ -1,0 +1,107 @@
+"""A scheduler with a worker that always answers the same token."""
+
+from collections.abc import Callable, Sequence
+from typing import TypedDict, Unpack
+
+from data.sampling_fields import SamplingFields
+from octavo.cache import KVManager
+from octavo.plan import SequenceSlice, SliceResult, StepPlan, StepResult
+from octavo.protocol import GenerateRequest, SamplingParams, TokenLogprob, TokenOutput
+from octavo.schedule import UNLIMITED, Admission, Scheduler, SchedulerConfig
+
+TOKEN = 9
+STEP_SECONDS = 0.25  # exact in binary
+
+
+class RequestFields(TypedDict, total=False):
+    choice: int
+    stop_ids: tuple[int, ...]
+    priority: int
+    deadline: float | None
+    cache_salt: str
+    resume_ids: tuple[int, ...]
+
+
+class Driver:
+    """Steps a scheduler by hand. `tokens_of(plan)` is what each sequence computes, by its seed's name."""
+
+    def __init__(
+        self,
+        *,
+        num_blocks: int = 100,
+        page_size: int = 4,
+        max_running: int = 8,
+        max_step_tokens: int = UNLIMITED,
+        max_model_len: int = 64,
+        admission: Admission = Admission.CONTINUOUS,
+        prefix_caching: bool = True,
+    ) -> None:
+        self.kv = KVManager(num_blocks, page_size, prefix_caching=prefix_caching)
+        config = SchedulerConfig(max_running, max_model_len, max_step_tokens, admission)
+        self.scheduler = Scheduler(config, self.kv)
+        self.outputs: list[TokenOutput] = []
+        self.now = 0.0
+        self._owner_of_slot: dict[int, str] = {}
+        self._names: list[str] = []
+
+    def add(
+        self,
+        name: str,
+        prompt: Sequence[int],
+        *,
+        params: SamplingFields | None = None,
+        **fields: Unpack[RequestFields],
+    ) -> None:
+        if name not in self._names:
+            self._names.append(name)
+        request = GenerateRequest(
+            request_id=name,
+            prompt_ids=tuple(prompt),
+            params=SamplingParams(
+                **({"max_tokens": 8} | (params or SamplingFields()) | {"seed": self._names.index(name)})
+            ),
+            **fields,
+        )
+        self.scheduler.add(request, self.now)
+
+    def step(self, fails: str = "") -> dict[str, SequenceSlice]:
+        """One step; the slices by the name of their request (and choice, if not the first)."""
+        plan = self.scheduler.schedule(self.now)
+        for opening in plan.opened:
+            assert opening.params.seed is not None
+            name = self._names[opening.params.seed]
+            self._owner_of_slot[opening.slot] = f"{name}/{opening.choice}" if opening.choice else name
+        slices = {self._owner_of_slot[piece.slot]: piece for piece in plan.slices}
+        results = [_answer(piece, name == fails) for name, piece in slices.items()]
+        self.now += STEP_SECONDS
+        self.scheduler.apply(plan, StepResult(tuple(results)), self.now)
+        self.outputs += self.scheduler.drain()
+        self.scheduler.check()
+        self.plan: StepPlan = plan
+        return slices
+
+    def finished(self) -> dict[str, str]:
+        return {output.request_id: str(output.finish) for output in self.outputs if output.finish}
+
+    def run(self) -> None:
+        for _ in range(500):
+            if not self.scheduler.has_unfinished:
+                return
+            self.step()
+        raise AssertionError("it does not end")
+
+
+def computed(slices: dict[str, SequenceSlice]) -> dict[str, tuple[int, int]]:
+    """From where to where each one computes."""
+    return {name: (piece.start, piece.start + len(piece.token_ids)) for name, piece in slices.items()}
+
+
+def _answer(piece: SequenceSlice, fails: bool) -> SliceResult:
+    if fails:
+        return SliceResult(error="broken")
+    scores = tuple(TokenLogprob(token, -1.0) for token in piece.score_ids)
+    return SliceResult((TOKEN,) if piece.num_sampled else (), (), scores)
+
+
+Make = type[Driver]
+Computed = Callable[[dict[str, SequenceSlice]], dict[str, tuple[int, int]]]
