@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from data.tiny_llama import write_tiny_llama
 
@@ -15,6 +16,10 @@ if TYPE_CHECKING:  # it imports torch
 
 # Before torch is imported: test processes beside each other, with a thread per core each, would crawl.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A slow machine finds no fault: an example may take as long as it likes.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 
 @pytest.fixture(scope="session")

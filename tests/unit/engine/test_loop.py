@@ -76,7 +76,11 @@ def test_hello_is_answered_with_what_the_engine_is(wired: Wired) -> None:
     assert answer.facts.vocab_size == 300
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=300,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(frames=st.lists(st.binary(max_size=60), min_size=1, max_size=3))
 def test_random_bytes_are_dropped(wired: Wired, frames: list[bytes]) -> None:
     wired.ask(*frames)
@@ -84,7 +88,11 @@ def test_random_bytes_are_dropped(wired: Wired, frames: list[bytes]) -> None:
     assert not wired.core.has_unfinished
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=300,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(place=st.integers(0, 200), byte=st.integers(0, 255), cut=st.integers(0, 200))
 def test_a_damaged_message_is_dropped_refused_or_served(
     wired: Wired, place: int, byte: int, cut: int

@@ -14,7 +14,9 @@ from octavo.text.huggingface import text_assets_from_directory
 from octavo.text.tokenizer import Tokenizer
 
 shared_fixtures = settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=200,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 

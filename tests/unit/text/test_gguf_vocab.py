@@ -16,7 +16,9 @@ from octavo.text.tokenizer import Tokenizer
 Metadata = JsonObject
 NORMAL = 1
 shared_fixtures = settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=100,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 

@@ -152,7 +152,11 @@ KEYS = {
 }
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=200,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(data=st.data(), value=any_json, broken=st.sampled_from(["value", "file", "text"]))
 def test_damaged_files_are_refused_or_work(
     folder: Path, data: st.DataObject, value: Json, broken: str

@@ -13,7 +13,9 @@ from octavo.text.gguf_vocab import text_assets_from_gguf
 from octavo.text.tokenizer import Tokenizer
 
 shared_fixtures = settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=100,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 
