@@ -6,7 +6,7 @@ import random
 import struct
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 
 from octavo.checkpoint import open_checkpoint
 from octavo.errors import CheckpointError
+from unit.checkpoint.tiny_gguf import WriteGguf
 
 MUTATED_FILES = int(os.environ.get("OCTAVO_FUZZ_FILES", "2500"))  # of each format
 NASTY_INTEGERS = (0, 1, 7, 255, 1 << 31, (1 << 32) - 1, 1 << 40, 1 << 60, 1 << 63, (1 << 64) - 1)
@@ -88,9 +89,7 @@ def run_all(target: Path, opened: Path, files: Iterator[bytes]) -> tuple[int, in
 
 @pytest.mark.usefixtures("bounded_memory")
 @pytest.mark.parametrize("architecture", ["llama", "gemma3"])
-def test_damaged_gguf(
-    tmp_path: Path, write_tiny_gguf: Callable[..., dict[str, np.ndarray]], architecture: str
-) -> None:
+def test_damaged_gguf(tmp_path: Path, write_tiny_gguf: WriteGguf, architecture: str) -> None:
     path = tmp_path / "a.gguf"
     extra = {f"{architecture}.attention.sliding_window": 8, f"{architecture}.attention.key_length": 16}
     factors = {"rope_freqs.weight": np.ones(8, dtype=np.float32)}

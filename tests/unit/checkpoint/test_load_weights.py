@@ -15,6 +15,7 @@ from octavo.checkpoint import Checkpoint, open_checkpoint
 from octavo.checkpoint import tensors as tensors_module
 from octavo.checkpoint.load import load_weights
 from octavo.errors import CheckpointError
+from unit.checkpoint.tiny_gguf import WriteGguf
 
 
 class Target:
@@ -137,9 +138,7 @@ def test_loading_a_real_gguf_takes_less_than_1_3_times_the_weights(assets: Calla
     assert weights <= peak < 1.3 * weights
 
 
-def test_a_gguf_reaches_its_targets(
-    tmp_path: Path, write_tiny_gguf: Callable[..., dict[str, np.ndarray]]
-) -> None:
+def test_a_gguf_reaches_its_targets(tmp_path: Path, write_tiny_gguf: WriteGguf) -> None:
     stored = write_tiny_gguf(tmp_path / "a.gguf", "qwen2")
     checkpoint = open_checkpoint(checkpoint_path=tmp_path)
     targets = {name: Target(tensor.shape) for name, tensor in checkpoint.tensors.items()}
