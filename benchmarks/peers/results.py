@@ -54,7 +54,12 @@ class Results:
         return any((run.engine, run.case, run.round) == (engine, case.key, number) for run in self.runs)
 
     def with_run(self, run: RunFacts) -> "Results":
-        return replace(self, runs=(*self.runs, run))
+        """An engine that has been measured is no longer left out, as it may have been before it was chosen or
+        installed. A case that failed stays: it is not tried again."""
+        model, _, _ = run.case.partition("/")
+        stale = (run.engine, f"{run.engine}, {model}")
+        left_out = {what: why for what, why in self.left_out.items() if what not in stale}
+        return replace(self, left_out=left_out, runs=(*self.runs, run))
 
     def with_engine(self, facts: EngineFacts) -> "Results":
         known = {engine.name: engine for engine in self.engines}

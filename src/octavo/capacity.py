@@ -89,10 +89,15 @@ def plan_kv(
         f" = {num_blocks:,} pages = {num_blocks * page:,} tokens"
     )
     lines.append(
-        f"{counted(num_blocks * page // context, 'sequence')} of {context:,} tokens fit"
+        sequences_that_fit(num_blocks * page // context, context)
         + (f" (the model could do {model_max_len:,})" if context < model_max_len else "")
     )
     return KVPlan(num_blocks, page, context, tuple(lines), shape.bytes_per_token)
+
+
+def sequences_that_fit(number: int, length: int) -> str:
+    """1 sequence of 2,048 tokens fits; 4 sequences of 512 tokens fit"""
+    return f"{counted(number, 'sequence')} of {counted(length, 'token')} {'fits' if number == 1 else 'fit'}"
 
 
 def free_memory() -> int:

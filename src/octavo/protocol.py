@@ -120,6 +120,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
                 )
 
 
+# The least log-probability: of a token that the model rules out, as in OpenAI's API. JSON has no infinity.
+LOGPROB_FLOOR = -9999.0
+
+
 class TokenLogprob(msgspec.Struct, frozen=True):
     """Log-probability of one token under the model itself: before penalties, grammar and filters."""
 

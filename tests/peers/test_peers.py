@@ -227,3 +227,17 @@ def test_the_driver_of_openvino_keeps_to_the_arrivals(
         assert answer["chunk_times"] == sorted(answer["chunk_times"])
         assert answer["chunk_times"][0] >= answer["sent_at"]
         assert due is None or answer["sent_at"] == due
+
+
+def test_an_engine_that_is_measured_later_is_no_longer_left_out() -> None:
+    case = cases()[0]
+    measured = results_of(case, {OURS: [2.0], THEIRS: [1.0]})
+    results = Results(MACHINE, 2)
+    for name in (OURS, THEIRS, "another"):
+        results = results.with_left_out(name, "not chosen for this run")
+    results = results.with_left_out(f"{THEIRS}, {case.model}", "it is not installed")
+    for run in measured.runs:
+        results = results.with_run(run)
+    assert results.left_out == {"another": "not chosen for this run"}
+    failed = results.with_left_out(f"{THEIRS}, {case.key}", "it died")
+    assert f"{THEIRS}, {case.key}" in failed.with_run(measured.runs[0]).left_out

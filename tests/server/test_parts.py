@@ -11,12 +11,12 @@ import pytest
 from octavo.checkpoint import open_checkpoint
 from octavo.config import ServerOptions
 from octavo.errors import ConfigError
-from octavo.protocol import SamplingParams, TokenLogprob
+from octavo.protocol import LOGPROB_FLOOR, SamplingParams, TokenLogprob
 from octavo.server.auth import Keys
 from octavo.server.early import EarlyAnswers
 from octavo.server.errors import ApiError
 from octavo.server.limits import HALF_LIFE, LONGEST_RETRY, UNKNOWN_RETRY, Admission
-from octavo.server.logprobs import LOWEST, LegacyLogprobs, chat_logprobs, prompt_logprobs
+from octavo.server.logprobs import LegacyLogprobs, chat_logprobs, prompt_logprobs
 from octavo.server.sampling_request import chat_params, completion_params
 from octavo.server.schema import ChatRequest, CompletionRequest
 from octavo.server.sse import ChunkFrame
@@ -71,7 +71,7 @@ def test_json_has_no_infinity(tokenizer: Tokenizer) -> None:
         legacy.of_prompt([1, 5], [score]),
     ):
         text = msgspec.json.encode(shown)
-        assert str(LOWEST).encode() in text
+        assert str(LOGPROB_FLOOR).encode() in text
         json.loads(text, parse_constant=pytest.fail)
         assert b"null" not in text.replace(b"[null", b"").replace(b'"rank":null', b"").replace(
             b'"refusal":null', b""

@@ -76,3 +76,12 @@ def test_a_container_limit_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert free_memory() == 600_000
     (tmp_path / "memory.max").write_text("max\n")
     assert free_memory() > 600_000
+
+
+@pytest.mark.parametrize(
+    ("num_sequences", "words"),
+    [(1, "1 sequence of 32 tokens fits"), (2, "2 sequences of 32 tokens fit")],
+)
+def test_one_sequence_fits_and_two_fit(num_sequences: int, words: str) -> None:
+    made = plan(kv_memory=num_sequences * 32 * SMOLLM2.bytes_per_token, model_max_len=32)
+    assert made.explanation[-1] == words

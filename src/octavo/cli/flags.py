@@ -2,7 +2,7 @@
 
 import argparse
 import typing
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from octavo.config import (
     Options,
     ResolvedOptions,
     ServerOptions,
+    given_value,
     nearest_name,
     option_specs,
     resolve_options,
@@ -119,6 +120,14 @@ def add_sampling_flags(
             kwargs |= {"metavar": flag.metavar, "action": "append" if flag.is_repeated else "store"}
             note += "" if default is None or flag.is_repeated else f" [{default}]"
         group.add_argument(flag.name, help=_escaped(note), **kwargs)
+
+
+def wants_json_logs(args: argparse.Namespace, environ: Mapping[str, str]) -> bool:
+    """Whether the command is a service with a log for machines. Known before its options are checked."""
+    if not getattr(args, "is_service", False):
+        return False
+    given = {"log_format": args.log_format} if hasattr(args, "log_format") else {}
+    return bool(given_value("log_format", given, environ, args.config) == "json")
 
 
 def options_from(args: argparse.Namespace, terminal: Terminal) -> ResolvedOptions:

@@ -246,6 +246,8 @@ def _indented(lines: list[str]) -> str:
 
 
 def _memory_lines(model: dict[str, Any], kv: dict[str, Any]) -> list[str]:
+    from octavo.capacity import sequences_that_fit
+
     lines = [
         f"{format_size(kv['free_bytes'])} free - {format_size(model['bytes_in_memory'])} of weights"
         f" = {format_size(kv['free_bytes_after_weights'])}"
@@ -254,8 +256,7 @@ def _memory_lines(model: dict[str, Any], kv: dict[str, Any]) -> list[str]:
     if kv["problem"]:
         return [*lines, f"does not fit: {kv['problem']}"]
     return lines + [
-        f"{counted(sequence['fit'], 'sequence')} of {sequence['length']:,} tokens fit"
-        for sequence in kv["sequences"][1:]
+        sequences_that_fit(sequence["fit"], sequence["length"]) for sequence in kv["sequences"][1:]
     ]
 
 

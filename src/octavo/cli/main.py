@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import octavo
-from octavo.cli.terminal import Terminal
+from octavo.cli.terminal import LogTerminal, Terminal
 from octavo.errors import ConfigError, OctavoError
 
 if TYPE_CHECKING:
@@ -29,10 +29,15 @@ def main(argv: Sequence[str] | None = None, *, open_model: "OpenModel | None" = 
     """Run one command; the result is the exit code."""
     terminal = Terminal.of_process(os.environ)
     args = build_parser().parse_args(argv)
-    from octavo.cli.flags import options_from
+    from octavo.cli.flags import options_from, wants_json_logs
     from octavo.cli.invocation import Invocation
     from octavo.cli.model import open_llm
 
+    if wants_json_logs(args, terminal.environ):
+        from octavo.observe.logs import configure_logs
+
+        configure_logs("json", "octavo")
+        terminal = LogTerminal(terminal.stdin, terminal.stdout, terminal.stderr, terminal.environ)
     try:
         resolved = options_from(args, terminal)
         logging.basicConfig(format="octavo: %(message)s")

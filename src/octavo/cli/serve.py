@@ -16,6 +16,7 @@ The port answers at once, with 503 until the model is loaded. SIGTERM lets answe
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model_argument", metavar="MODEL", nargs="?", help="hub id or path of a checkpoint")
     add_option_flags(parser, (ServerOptions, EngineOptions))
+    parser.set_defaults(is_service=True)
 
 
 def run(call: Invocation) -> int:

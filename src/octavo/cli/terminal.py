@@ -1,6 +1,7 @@
 """Where a command writes: answers on stdout, everything about them on stderr."""
 
 import io
+import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,6 +10,8 @@ from enum import StrEnum
 from typing import TextIO
 
 from octavo.errors import ConfigError
+
+logger = logging.getLogger(__name__)
 
 
 class Style(StrEnum):
@@ -80,6 +83,16 @@ class Terminal:
 
     def error(self, text: str) -> None:
         self.say(self.styled("error:", Style.RED, self.stderr) + " " + text)
+
+
+class LogTerminal(Terminal):
+    """Of a service whose log is for machines: its problems are lines of that log."""
+
+    def warn(self, text: str) -> None:
+        logger.warning("%s", text)
+
+    def error(self, text: str) -> None:
+        logger.error("%s", text)
 
 
 def as_typed(value: object) -> str:

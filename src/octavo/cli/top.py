@@ -81,7 +81,7 @@ def print_once(connection: "Connection", terminal: "Terminal") -> int:
         for event in connection.events(ONCE_VIEWS):
             history.note(event)
     except (OSError, http.client.HTTPException, msgspec.MsgspecError) as error:
-        raise OctavoError(in_words(error, connection.address)) from error
+        raise OctavoError(f"cannot reach the server: {in_words(error, connection.address)}") from error
     width = shutil.get_terminal_size((ONCE_WIDTH, 24)).columns
     colour = terminal.colour(terminal.stdout)
     for line in snapshot(history, width, glyphs_of(terminal)):

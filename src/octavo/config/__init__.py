@@ -16,7 +16,7 @@ from octavo.config.definition import (
 from octavo.config.engine import DTYPE_BYTES, EngineOptions
 from octavo.config.server import ServerOptions
 from octavo.config.sizes import counted, format_size, parse_size
-from octavo.config.sources import Origin, ResolvedOptions, Source, resolve_options
+from octavo.config.sources import Origin, ResolvedOptions, Source, given_value, resolve_options
 
 __all__ = [
     "DTYPE_BYTES",
@@ -31,6 +31,7 @@ __all__ = [
     "Source",
     "counted",
     "format_size",
+    "given_value",
     "nearest_name",
     "option_specs",
     "parse_size",

@@ -53,10 +53,43 @@ def resolve_options(
 
     `flags` holds only what was given. The text "none" stands for no value, in every source.
     """
-    specs = {spec.name: spec for kind in (EngineOptions, ServerOptions) for spec in option_specs_of(kind)}
+    specs = _all_specs()
+    values, origins = _gathered(specs, flags, environ, config_file)
+    for_server = {name: value for name, value in values.items() if _is_for_server(name)}
+    for_engine = {name: value for name, value in values.items() if name not in for_server}
+    return ResolvedOptions(
+        EngineOptions.model_validate(for_engine, context=origins),
+        ServerOptions.model_validate(for_server, context=origins),
+        types.MappingProxyType(origins),
+        _unknown_variables(environ, specs.values()),
+    )
+
+
+def given_value(
+    name: str, flags: Mapping[str, Any], environ: Mapping[str, str], config_file: Path | None = None
+) -> Any:
+    """What an option was set to, unchecked, or None. A file that cannot be read says nothing."""
+    try:
+        values, _ = _gathered(_all_specs(), flags, environ, config_file)
+    except ConfigError:
+        without_file = {key: value for key, value in environ.items() if key != CONFIG_VARIABLE}
+        values, _ = _gathered(_all_specs(), flags, without_file, None)
+    return values.get(name)
+
+
+def _all_specs() -> dict[str, OptionSpec]:
+    return {spec.name: spec for kind in (EngineOptions, ServerOptions) for spec in option_specs_of(kind)}
+
+
+def _gathered(
+    specs: Mapping[str, OptionSpec],
+    flags: Mapping[str, Any],
+    environ: Mapping[str, str],
+    config_file: Path | None,
+) -> tuple[dict[str, Any], dict[str, Origin]]:
+    """What was given, and where; the later source replaces the earlier."""
     if config_file is None and environ.get(CONFIG_VARIABLE):
         config_file = Path(environ[CONFIG_VARIABLE])
-
     values: dict[str, Any] = {}
     origins = {name: Origin(Source.DEFAULT) for name in specs}
     if config_file is not None:
@@ -72,14 +105,7 @@ def resolve_options(
     for name, value in values.items():
         if isinstance(value, str) and value.lower() == "none" and name in specs and specs[name].is_optional:
             values[name] = None
-    for_server = {name: value for name, value in values.items() if _is_for_server(name)}
-    for_engine = {name: value for name, value in values.items() if name not in for_server}
-    return ResolvedOptions(
-        EngineOptions.model_validate(for_engine, context=origins),
-        ServerOptions.model_validate(for_server, context=origins),
-        types.MappingProxyType(origins),
-        _unknown_variables(environ, specs.values()),
-    )
+    return values, origins
 
 
 def _is_for_server(name: str) -> bool:

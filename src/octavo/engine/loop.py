@@ -24,7 +24,7 @@ from octavo.link.folder import EXIT_CANNOT_START, EngineFolder, EngineSettings
 from octavo.link.parent import live_and_die_with
 from octavo.link.status_page import Phase, StatusPage
 from octavo.link.wire import FromEngine, ToEngine, decode_to_engine, encode
-from octavo.observe.logs import make_handler
+from octavo.observe.logs import configure_logs
 from octavo.protocol import (
     EngineFacts,
     EngineOutputs,
@@ -50,8 +50,7 @@ def run_engine(arguments: list[str], start: StartEngine) -> int:
     folder, parent = EngineFolder(Path(arguments[0])), int(arguments[1])
     live_and_die_with(parent)
     page, settings = folder.open_status(), folder.read_settings()
-    handler = make_handler(settings.log_format, "octavo engine")
-    logging.basicConfig(handlers=[handler], level=settings.log_level.upper())
+    configure_logs(settings.log_format, "octavo engine", settings.log_level.upper())
     pulse, profile = Pulse(page), Profile.open(settings.profile)
     around = pulse.around if profile is None else lambda execute: pulse.around(profile.around(execute))
     try:

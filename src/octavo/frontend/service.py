@@ -29,7 +29,7 @@ from octavo.frontend.flights import Flights
 from octavo.frontend.intake import PreparedRequest
 from octavo.frontend.output import OutputProcessor
 from octavo.frontend.updates import Update, Updates
-from octavo.link.folder import EngineSettings, new_run_folder
+from octavo.link.folder import EngineSettings, engine_path, new_run_folder
 from octavo.link.status_page import Phase, Status
 from octavo.link.wire import ToEngine, decode_from_engine, encode
 from octavo.observe.engine_tally import EngineTally
@@ -284,7 +284,7 @@ class EngineService:
         """Start an engine, watch it, and start the next, until that makes no sense any more: why."""
         fruitless_starts = useless_lives = 0
         while True:
-            life = await self._live_once(folder / f"engine-{self.num_restarts}")
+            life = await self._live_once(engine_path(folder, self.num_restarts))
             fruitless_starts = 0 if life.was_ready else fruitless_starts + 1
             useless_lives = 0 if life.was_useful else useless_lives + 1
             if life.cannot_start and self.facts is None:

@@ -126,7 +126,8 @@ PROTOTYPES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "ov_rope": (ctypes.c_int, (Pointer, ctypes.POINTER(RopeArguments))),
     "ov_gated": (ctypes.c_int, (Pointer, ctypes.POINTER(GatedArguments))),
     "ov_add": (ctypes.c_int, (Pointer, ctypes.POINTER(AddArguments))),
-    "ov_finite": (ctypes.c_int, (ctypes.c_int32, Pointer, Size, Size, Size, ctypes.c_char_p)),
+    # A typed pointer, since `c_char_p` and `c_void_p` take `bytes`, and the kernel writes.
+    "ov_finite": (ctypes.c_int, (ctypes.c_int32, Pointer, Size, Size, Size, ctypes.POINTER(ctypes.c_uint8))),
     "ov_scale": (ctypes.c_int, (Pointer, ctypes.POINTER(ScaleArguments))),
 }
 
@@ -281,9 +282,9 @@ def scale(engine: Engine, x: torch.Tensor, factor: float) -> torch.Tensor:
 def are_finite(engine: Engine, x: torch.Tensor) -> list[bool]:
     """For each row of [T, width], whether all its numbers are finite."""
     _check_rows(x)
-    finite = bytes(len(x))
     if not x.numel():
         return [True] * len(x)
+    finite = (ctypes.c_uint8 * len(x))()
     engine.library.check(
         engine.library.functions.ov_finite(DTYPES[x.dtype], x.data_ptr(), _row_stride(x), *x.shape, finite)
     )

@@ -9,6 +9,7 @@ import msgspec
 import torch
 
 from octavo.kernels.library import Engine, Pointer, Size
+from octavo.protocol import LOGPROB_FLOOR
 
 
 class RowStatus(enum.IntEnum):
@@ -67,6 +68,7 @@ PROTOTYPES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
             Pointer,
             Pointer,
             Size,
+            ctypes.c_float,
         ),
     ),
 }
@@ -133,6 +135,7 @@ def sample(engine: Engine, logits: torch.Tensor, rows: Sequence[Row]) -> list[Ou
             None if top_ids is None else top_ids.data_ptr(),
             None if top_logprobs is None else top_logprobs.data_ptr(),
             most,
+            LOGPROB_FLOOR,
         )
     )
     if top_ids is None or top_logprobs is None:

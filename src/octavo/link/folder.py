@@ -11,19 +11,23 @@ from octavo.link.profile_window import ProfileWindow
 from octavo.link.status_page import StatusPage
 
 EXIT_CANNOT_START = 3  # the settings or the checkpoint are wrong: to try again would not help
-LONGEST_SOCKET_PATH = 100  # bytes; the kernel's limit is 103 to 107
-
-
-LONGEST_BASE = 70  # characters: the name of a unix socket may have 107 in all
+# Bytes in the path of a unix socket: the smallest of the kernels' limits (macOS has 103, Linux 107).
+LONGEST_SOCKET_PATH = 103
+MOST_RESTARTS = 999_999  # the path of an engine with this number still fits
 
 
 def new_run_folder() -> Path:
     """A folder for the folders of engines. Only the user may look into it."""
     path = Path(tempfile.mkdtemp(prefix="octavo-"))
-    if len(str(path)) <= LONGEST_BASE:
+    if EngineFolder(engine_path(path, MOST_RESTARTS)).fits:
         return path
     path.rmdir()
     return Path(tempfile.mkdtemp(prefix="octavo-", dir="/tmp"))
+
+
+def engine_path(run_folder: Path, number: int) -> Path:
+    """Where engine `number` of a run has its folder."""
+    return run_folder / f"engine-{number}"
 
 
 class EngineSettings(msgspec.Struct, frozen=True):
@@ -47,7 +51,7 @@ class EngineFolder:
     @classmethod
     def create(cls, path: Path, settings: EngineSettings) -> Self:
         folder = cls(path)
-        if len(bytes(folder.socket)) > LONGEST_SOCKET_PATH:
+        if not folder.fits:
             raise ConfigError(
                 f"the path of a socket may have {LONGEST_SOCKET_PATH} bytes; {folder.socket} has more:"
                 " let TMPDIR name a shorter folder"
@@ -56,6 +60,11 @@ class EngineFolder:
         folder._settings.write_bytes(msgspec.json.encode(settings))
         StatusPage.create(folder._status)
         return folder
+
+    @property
+    def fits(self) -> bool:
+        """Whether a socket can have this path. Kernels count bytes, not characters."""
+        return len(bytes(self.socket)) <= LONGEST_SOCKET_PATH
 
     def open_status(self) -> StatusPage:
         return StatusPage.open(self._status)

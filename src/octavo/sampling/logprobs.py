@@ -5,10 +5,7 @@ One row at a time: then a row's reduction cannot depend on how many rows there a
 
 import torch
 
-from octavo.protocol import TokenLogprob
-
-# JSON has no infinity. A token that the model rules out gets this, as OpenAI's API does it.
-LOGPROB_FLOOR = -9999.0
+from octavo.protocol import LOGPROB_FLOOR, TokenLogprob
 
 
 def token_logprob(logits: torch.Tensor, token_id: int, top: int) -> TokenLogprob:

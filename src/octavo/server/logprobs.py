@@ -3,15 +3,13 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from octavo.protocol import TokenLogprob
+from octavo.protocol import LOGPROB_FLOOR, TokenLogprob
 from octavo.text.detokenizer import IncrementalDetokenizer
 from octavo.text.tokenizer import Tokenizer
 
-LOWEST = -9999.0  # JSON has no infinity
-
 
 def finite(logprob: float) -> float:
-    return max(logprob, LOWEST)
+    return max(logprob, LOGPROB_FLOOR)
 
 
 def chat_logprobs(tokenizer: Tokenizer, logprobs: Iterable[TokenLogprob]) -> dict[str, Any]:

@@ -1,9 +1,11 @@
 """What is remembered of one HTTP request, for its log line, its span and the metrics."""
 
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 from fastapi import Request
 from starlette.types import Scope
@@ -25,6 +27,9 @@ METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 QUIET_ROUTES = ("/livez", "/readyz", "/healthz", "/health", "/metrics")
 TOKEN_ROUTES = ("/v1/chat/completions", "/v1/completions")
 OTHER = "other"
+UNKNOWN_PATH = "(unknown path)"
+LONGEST_PATH = 200  # characters of a path in a log line
+PARAMETER = re.compile(r"\{[^}]*\}")  # of a route, such as {name:path}
 
 
 class RequestRecord:
@@ -137,7 +142,8 @@ class RequestRecord:
         self._metrics.answered(route, self.status)
         level = logging.DEBUG if route in QUIET_ROUTES else logging.INFO
         if logger.isEnabledFor(level):
-            fields = self._fields(method, route, seconds)
+            path = _shown_path(scope, route, self.status)
+            fields = self._fields(method, route, path, seconds)
             logger.log(level, "%s", _in_words(fields), extra=with_fields(**fields))
         if tracing is not None:
             tracing.tell(
@@ -149,11 +155,12 @@ class RequestRecord:
                 attributes=self._attributes(method, route, seconds),
             )
 
-    def _fields(self, method: str, route: str, seconds: float) -> dict[str, Any]:
+    def _fields(self, method: str, route: str, path: str, seconds: float) -> dict[str, Any]:
         fields: dict[str, Any] = {
             "request_id": self.request_id,
             "method": method,
             "route": route,
+            "path": path,
             "status": self.status,
             "seconds": round(seconds, 6),
         }
@@ -224,6 +231,19 @@ def record_of(request: Request) -> RequestRecord:
     return record
 
 
+def _shown_path(scope: Scope, route: str, status: int | None) -> str:
+    """A path that names something of ours; of any other the route alone, for the rest is a client's words.
+
+    It is quoted as in a URL, so that it cannot break a line, and has no query, in which there may be a key.
+    """
+    if route == OTHER:
+        return UNKNOWN_PATH
+    if status is None or status >= 400:
+        return PARAMETER.sub("...", route)
+    path = quote(scope["path"], safe="/:@+,;=~")
+    return path if len(path) <= LONGEST_PATH else path[:LONGEST_PATH] + "..."
+
+
 def _trace_headers(scope: Scope) -> Mapping[str, str]:
     wanted = (b"traceparent", b"tracestate")
     return {name.decode(): value.decode("latin-1") for name, value in scope["headers"] if name in wanted}
@@ -235,7 +255,7 @@ def _rounded(seconds: float | None) -> float | None:
 
 def _in_words(fields: Mapping[str, Any]) -> str:
     status = "gone" if fields["status"] is None else fields["status"]
-    words = [f"{fields['method']} {fields['route']} {status} {fields['request_id']}"]
+    words = [f"{fields['method']} {fields['path']} {status} {fields['request_id']}"]
     if "error" in fields:
         words.append(f"{fields['error']} {fields.get('error_id', '')}".strip())
     if "finish_reason" in fields:

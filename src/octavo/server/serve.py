@@ -12,7 +12,7 @@ import uvloop
 
 from octavo.config import EngineOptions, ServerOptions
 from octavo.errors import ConfigError
-from octavo.observe.logs import make_handler
+from octavo.observe.logs import configure_logs
 from octavo.observe.tracing import check_endpoint
 from octavo.server.early import EarlyAnswers
 from octavo.server.loopback import is_loopback
@@ -31,7 +31,7 @@ SEND_BUFFER = 128 << 10  # bytes that the kernel keeps for a client that reads s
 
 def serve(options: EngineOptions, server_options: ServerOptions) -> int:
     """Until a signal comes. The result is the exit code."""
-    logging.basicConfig(handlers=[make_handler(server_options.log_format, "octavo")], force=True)
+    configure_logs(server_options.log_format, "octavo")
     if server_options.otlp_endpoint is not None:
         check_endpoint(server_options.otlp_endpoint)
     allow_many_files()

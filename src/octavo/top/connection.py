@@ -83,7 +83,7 @@ class Connection:
                 self.news.put(error)
                 return
             except (OSError, http.client.HTTPException, msgspec.MsgspecError) as error:
-                self.news.put(Away(in_words(error, self.address)))
+                self.news.put(Away(f"{in_words(error, self.address)}; trying again"))
             self._stopped.wait(RETRY_SECONDS)
 
     def events(self, count: int | None = None) -> Iterator[Event]:
@@ -124,17 +124,18 @@ class Connection:
 
 def _busy(status: int) -> str:
     if status == 429:
-        return "the server has as many watchers as it takes; trying again"
-    return "the server is starting, or none stands behind its proxy; trying again"
+        return "the server has as many watchers as it takes: end another one"
+    return "the server is starting, or none stands behind its proxy: wait until it is ready"
 
 
 def in_words(error: Exception, address: Address) -> str:
+    """What is wrong and what to do about it."""
     if isinstance(error, ConnectionRefusedError):
-        return f"nothing answers at {address}: start a server there with `octavo serve MODEL`; trying again"
+        return f"nothing answers at {address}: start a server there with `octavo serve MODEL`"
     if isinstance(error, TimeoutError):
-        return f"{address} says nothing; trying again"
+        return f"{address} says nothing: check the address"
     if isinstance(error, msgspec.MsgspecError):
-        return f"{address} sends what this version does not understand ({error}); trying again"
+        return f"{address} sends what this version does not understand ({error}): use the server's version"
     if type(error) is http.client.HTTPException:
         return str(error)
-    return f"no connection to {address} ({str(error) or type(error).__name__}); trying again"
+    return f"no connection to {address} ({str(error) or type(error).__name__}): check the address"

@@ -86,6 +86,13 @@ def test_the_page_for_people_says_the_same(checkpoint: Path, run_octavo: RunComm
     assert "16 sequences of 512 tokens fit" in out
 
 
+def test_one_sequence_fits(checkpoint: Path, run_octavo: RunCommand) -> None:
+    out = run_octavo("inspect", str(checkpoint), "--device", "cpu", "--kv-memory", "512KiB").out
+    assert "  1 sequence of 4,096 tokens fits" in out.splitlines()
+    out = run_octavo("inspect", str(checkpoint), "--device", "cpu", "--kv-memory", "288KiB").out
+    assert "  1 sequence of 2,048 tokens fits" in out.splitlines()
+
+
 def test_what_does_not_fit_is_said_and_the_rest_still_shown(checkpoint: Path, run_octavo: RunCommand) -> None:
     ran = run_octavo("inspect", str(checkpoint), "--device", "cpu", "--kv-memory", "1KiB")
     assert ran.code == 0

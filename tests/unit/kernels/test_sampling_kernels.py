@@ -13,7 +13,7 @@ from data.sampling_fields import SamplingFields
 from octavo.kernels.library import Engine, Isa, KernelLibrary
 from octavo.kernels.sampling import Outcome, Row, RowStatus, Sampled, SampleRowArguments, sample
 from octavo.plan import SlotOpening
-from octavo.protocol import SamplingParams
+from octavo.protocol import LOGPROB_FLOOR, SamplingParams
 from octavo.sampling import RowState, SampleRow, sample_rows, score_rows
 from octavo.sampling.native_sampler import kernel_row
 from octavo.sampling.random import noise_key
@@ -224,7 +224,7 @@ def test_given_tokens_are_scored_as_the_oracle_scores_them(open_engine: OpenEngi
         assert one.token_id == oracle.token_id
         assert one.logprob == pytest.approx(oracle.logprob, rel=1e-5, abs=1e-5)
         assert [token for token, _ in one.top] == [token for token, _ in oracle.top]
-    assert found[1].logprob == -9999.0
+    assert found[1].logprob == LOGPROB_FLOOR
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -294,9 +294,10 @@ def test_the_border_refuses_and_writes_nothing(library: KernelLibrary, open_engi
     sampled = (Sampled * 1)(Sampled(77, 77.0, 77))
     top_ids, top_logprobs = torch.full((2,), 77), torch.full((2,), 77.0)
     good = [engine.handle, logits.data_ptr(), 100, 1, 100, rows, sampled]
-    good += [top_ids.data_ptr(), top_logprobs.data_ptr(), 2]
-    changes: list[tuple[int, int | None]] = [(i, None) for i in (0, 1, 5, 6, 7, 8)]
+    good += [top_ids.data_ptr(), top_logprobs.data_ptr(), 2, LOGPROB_FLOOR]
+    changes: list[tuple[int, float | None]] = [(i, None) for i in (0, 1, 5, 6, 7, 8)]
     changes += [(2, 99), (2, 1 << 50), (3, 0), (3, -1), (4, 0), (4, 1 << 21), (9, 1), (9, -1)]
+    changes += [(10, -math.inf), (10, math.nan)]
     for place, value in changes:
         arguments = [*good]
         arguments[place] = value

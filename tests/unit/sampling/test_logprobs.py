@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.protocol import TokenLogprob
+from octavo.protocol import LOGPROB_FLOOR, TokenLogprob
 from octavo.sampling import RowError, score_rows
-from octavo.sampling.logprobs import LOGPROB_FLOOR, best_ids, token_logprob
+from octavo.sampling.logprobs import best_ids, token_logprob
 
 
 def random_rows(count: int, vocab: int) -> torch.Tensor:

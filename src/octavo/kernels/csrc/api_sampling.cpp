@@ -39,13 +39,14 @@ extern "C" {
 
 ov_status ov_sample(ov_engine* engine, const float* logits, int64_t logits_stride, int64_t num_rows, int64_t vocab,
                     const ov_sample_row* rows, ov_sampled* sampled, int64_t* top_ids, float* top_logprobs,
-                    int64_t top_stride) {
+                    int64_t top_stride, float logprob_floor) {
   if (engine == nullptr || logits == nullptr || rows == nullptr || sampled == nullptr) return OV_NULL_POINTER;
   const Timer timer(engine->times.sampling);
   if (!is_size(num_rows) || !is_size(vocab) || vocab > MOST_TOKENS) return OV_BAD_SIZE;
   if (logits_stride < vocab || logits_stride > MOST) return OV_BAD_STRIDE;
   const bool has_top = top_ids != nullptr && top_logprobs != nullptr;
   if (has_top && (top_stride < 0 || top_stride > MOST)) return OV_BAD_STRIDE;
+  if (!std::isfinite(logprob_floor)) return OV_BAD_VALUE;
   for (int64_t row = 0; row < num_rows; ++row) {
     if (const ov_status status = check(rows[row], vocab, has_top, top_stride)) return status;
   }
@@ -59,9 +60,9 @@ ov_status ov_sample(ov_engine* engine, const float* logits, int64_t logits_strid
   std::atomic<int64_t> next{0};
   const auto work = [&](int64_t worker) {
     for (int64_t row; (row = next.fetch_add(1)) < num_rows;) {
-      sample_row(kernel, logits + row * logits_stride, vocab, rows[row], workspaces + size_t(worker) * num_bytes,
-                 sampled[row], has_top ? top_ids + row * top_stride : nullptr,
-                 has_top ? top_logprobs + row * top_stride : nullptr);
+      sample_row(kernel, logits + row * logits_stride, vocab, rows[row], logprob_floor,
+                 workspaces + size_t(worker) * num_bytes, sampled[row],
+                 has_top ? top_ids + row * top_stride : nullptr, has_top ? top_logprobs + row * top_stride : nullptr);
     }
   };
   if (num_workers == 1) {

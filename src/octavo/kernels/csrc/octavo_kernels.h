@@ -212,14 +212,15 @@ enum {
 
 typedef struct {
   int64_t token_id;   // -1 with an error
-  float logprob;      // under the raw logits; at least -9999
+  float logprob;      // under the raw logits; at least logprob_floor
   ov_row_error error;
 } ov_sampled;
 
-// top_ids and top_logprobs are [num_rows, top_stride], best first; null if no row asks for alternatives.
+// top_ids and top_logprobs are [num_rows, top_stride], best first; null if no row asks for alternatives. No logprob is
+// less than logprob_floor, which is finite: that of a token with the logit -infinity is equal to it.
 ov_status ov_sample(ov_engine* engine, const float* logits, int64_t logits_stride, int64_t num_rows, int64_t vocab,
                     const ov_sample_row* rows, ov_sampled* sampled, int64_t* top_ids, float* top_logprobs,
-                    int64_t top_stride);
+                    int64_t top_stride, float logprob_floor);
 
 // -- Attention over keys and values in pages -------------------------------------------------------------------------
 // One layer's keys and values: two arrays of ov_kv_bytes() each, aligned to 64 bytes, filled by ov_kv_write. The layout

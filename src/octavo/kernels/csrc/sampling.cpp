@@ -16,7 +16,6 @@ namespace octavo {
 
 namespace {
 
-constexpr float LOGPROB_FLOOR = -9999.0f;
 constexpr int64_t SAMPLE_STEP = 32;  // of so many blocks one stands for all, where a guess will do
 constexpr double UNIT = 4398046511104.0;  // 2^42: the weight of the best token
 
@@ -99,7 +98,7 @@ class RowSampler {
     find_peak();
   }
 
-  ov_row_error sample(ov_sampled& sampled, int64_t* top_ids, float* top_logprobs) {
+  ov_row_error sample(float logprob_floor, ov_sampled& sampled, int64_t* top_ids, float* top_logprobs) {
     if (!std::isfinite(peak_)) return OV_ROW_UNUSABLE_LOGITS;
     if (!ids_are_good()) return OV_ROW_BAD_ID;
     // Logprobs are the raw logits', so what they need comes before the edits.
@@ -118,7 +117,7 @@ class RowSampler {
       if (!std::isfinite(peak_)) return OV_ROW_NO_TOKEN_LEFT;
       token_id = asked_.temperature == 0.0 ? best_id() : draw();
     }
-    const auto logprob = [&](int64_t id) { return std::max(LOGPROB_FLOOR, float(double(raw_[id]) - log_sum)); };
+    const auto logprob = [&](int64_t id) { return std::max(logprob_floor, float(double(raw_[id]) - log_sum)); };
     sampled.token_id = token_id;
     sampled.logprob = asked_.num_top >= 0 ? logprob(token_id) : 0.0f;
     for (int64_t i = 0; i < asked_.num_top; ++i) top_logprobs[i] = logprob(top_ids[i]);
@@ -404,8 +403,9 @@ class RowSampler {
 size_t workspace_bytes(int64_t vocab) { return Workspace(nullptr, vocab).num_bytes; }
 
 void sample_row(const SamplingKernel& kernel, const float* logits, int64_t vocab, const ov_sample_row& asked,
-                void* workspace, ov_sampled& sampled, int64_t* top_ids, float* top_logprobs) {
-  sampled.error = RowSampler(kernel, logits, vocab, asked, workspace).sample(sampled, top_ids, top_logprobs);
+                float logprob_floor, void* workspace, ov_sampled& sampled, int64_t* top_ids, float* top_logprobs) {
+  RowSampler sampler(kernel, logits, vocab, asked, workspace);
+  sampled.error = sampler.sample(logprob_floor, sampled, top_ids, top_logprobs);
   if (sampled.error != OV_ROW_OK) {
     sampled.token_id = -1;
     sampled.logprob = 0.0f;

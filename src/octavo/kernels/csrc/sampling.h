@@ -77,6 +77,6 @@ size_t workspace_bytes(int64_t vocab);
 
 // One row; arguments were checked, token ids were not.
 void sample_row(const SamplingKernel& kernel, const float* logits, int64_t vocab, const ov_sample_row& asked,
-                void* workspace, ov_sampled& sampled, int64_t* top_ids, float* top_logprobs);
+                float logprob_floor, void* workspace, ov_sampled& sampled, int64_t* top_ids, float* top_logprobs);
 
 }  // namespace octavo

@@ -1,0 +1,27 @@
+"""docs/benchmarks-peers.md agrees with its data: an engine that has figures is not called unmeasured."""
+
+from benchmarks.peers.page import DATA, page_text
+from benchmarks.peers.results import Results
+
+from docs.pages import ROOT, text_of
+
+PAGE = "docs/benchmarks-peers.md"
+
+
+def results() -> Results:
+    return Results.read(ROOT / "docs/assets" / DATA)
+
+
+def test_an_engine_with_figures_is_not_listed_as_not_measured() -> None:
+    _, heading, after = text_of(PAGE).partition("\nNot measured:\n")
+    assert heading
+    listed = {line.removeprefix("- ").split(":")[0] for line in after.splitlines() if line.startswith("- ")}
+    measured = {run.engine for run in results().runs}
+    assert measured == {engine.name for engine in results().engines}
+    assert len(measured) > 1
+    assert not listed & measured
+    assert not set(results().left_out) & measured
+
+
+def test_the_page_is_what_its_data_says() -> None:
+    assert text_of(PAGE) == page_text(results())

@@ -1,0 +1,81 @@
+"""The path in a request's log line: the one asked for, if it is ours; never what a client made up."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from octavo.server.page import read_page
+from octavo.server.record import LONGEST_PATH, UNKNOWN_PATH
+from server.null_bench import Bench
+from server.test_logs import lines_of
+
+RunNull = Callable[..., None]
+ASSET = next(name for name in read_page() if name.endswith(".js"))
+
+
+def shown(
+    run_null: RunNull, caplog: pytest.LogCaptureFixture, path: str, model_name: str | None = None
+) -> tuple[str, str]:
+    """The path that the line for machines has, and the line for people."""
+    caplog.set_level(logging.INFO, "octavo")
+
+    async def test(bench: Bench) -> None:
+        if model_name is not None:
+            bench.state.model = replace(bench.state.model, name=model_name)
+        await bench.ask(path, None).done()
+
+    run_null(test)
+    (fields,) = lines_of(caplog)
+    (message,) = [one.getMessage() for one in caplog.records if one.name == "octavo.server.record"]
+    assert message.startswith(f"GET {fields['path']} {fields['status']} ")
+    return fields["path"], message
+
+
+@pytest.mark.parametrize("path", ["/", f"/page/{ASSET}", "/v1/models", "/v1/models/tiny", "/openapi.json"])
+def test_a_path_of_ours_is_shown(run_null: RunNull, caplog: pytest.LogCaptureFixture, path: str) -> None:
+    assert shown(run_null, caplog, path)[0] == path
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/page/made-up", "/page/..."),
+        ("/page/made\r\nup", UNKNOWN_PATH),
+        ("/page/made\x1b\r{up}", "/page/..."),
+        ("/v1/models/" + "made-up" * 1000, "/v1/models/..."),
+        ("/made-up", UNKNOWN_PATH),
+        ("/v1/models?key=made-up", "/v1/models"),
+        (f"/page/{ASSET}?key=made-up", f"/page/{ASSET}"),
+    ],
+)
+def test_words_of_a_client_are_not_shown(
+    run_null: RunNull, caplog: pytest.LogCaptureFixture, path: str, words: str
+) -> None:
+    found, message = shown(run_null, caplog, path)
+    assert found == words
+    assert "made" not in message
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("org/a\tmodel\x1b of é", "/v1/models/org/a%09model%1B%20of%20%C3%A9"),
+        ("x" * 1000, ("/v1/models/" + "x" * 1000)[:LONGEST_PATH] + "..."),
+    ],
+)
+def test_a_path_is_quoted_and_cut(
+    run_null: RunNull, caplog: pytest.LogCaptureFixture, name: str, words: str
+) -> None:
+    assert shown(run_null, caplog, f"/v1/models/{name}", name)[0] == words
+
+
+def test_routes_stay_few_for_metrics(run_null: RunNull) -> None:
+    async def test(bench: Bench) -> None:
+        await bench.ask(f"/page/{ASSET}", None).done()
+        await bench.ask("/page/made-up", None).done()
+        routes = (await bench.scrape()).by("http_requests_total", "route")
+        assert set(routes) == {"/page/{name:path}"}
+
+    run_null(test)

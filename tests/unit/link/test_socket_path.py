@@ -1,0 +1,79 @@
+"""The one limit of a socket's path decides where the run folder is, and what is refused."""
+
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from octavo.errors import ConfigError
+from octavo.link.folder import (
+    LONGEST_SOCKET_PATH,
+    MOST_RESTARTS,
+    EngineFolder,
+    EngineSettings,
+    engine_path,
+    new_run_folder,
+)
+
+# A run folder and what is below it, as `tempfile` and `engine_path` name them.
+BELOW_TMPDIR = len(bytes(EngineFolder(engine_path(Path("/octavo-12345678"), MOST_RESTARTS)).socket))
+NARROW, WIDE = "x", "é"  # one byte, and two
+
+
+@pytest.fixture
+def base() -> Iterator[Path]:
+    """Short, unlike `tmp_path`: the tests fill it up to the limit."""
+    with tempfile.TemporaryDirectory(prefix="o-", dir="/tmp") as path:
+        yield Path(path)
+
+
+def named(base: Path, num_bytes: int, letter: str) -> Path:
+    """A folder whose path has so many bytes, most of them in letters of this kind."""
+    left = num_bytes - len(bytes(base)) - 1
+    width = len(letter.encode())
+    path = base / (NARROW * (left % width) + letter * (left // width))
+    assert len(bytes(path)) == num_bytes
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def set_tmpdir(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    monkeypatch.setattr(tempfile, "tempdir", None)  # what `tempfile` remembers of TMPDIR
+    yield monkeypatch
+    tempfile.tempdir = None
+
+
+@pytest.mark.parametrize("letter", [NARROW, WIDE])
+@pytest.mark.parametrize("too_many", [0, 1])
+def test_the_run_folder_is_in_tmpdir_while_every_socket_below_it_fits(
+    base: Path, set_tmpdir: pytest.MonkeyPatch, letter: str, too_many: int
+) -> None:
+    tmpdir = named(base, LONGEST_SOCKET_PATH - BELOW_TMPDIR + too_many, letter)
+    set_tmpdir.setenv("TMPDIR", str(tmpdir))
+    run_folder = new_run_folder()
+    try:
+        assert run_folder.parent == (Path("/tmp") if too_many else tmpdir)
+        assert list(tmpdir.iterdir()) == ([] if too_many else [run_folder])
+        # Whatever folder was chosen, engines can be made in it.
+        for number in (0, MOST_RESTARTS):
+            EngineFolder.create(engine_path(run_folder, number), EngineSettings({}))
+    finally:
+        shutil.rmtree(run_folder)
+
+
+@pytest.mark.parametrize("letter", [NARROW, WIDE])
+def test_the_longest_path_is_bound_and_one_byte_more_is_refused(base: Path, letter: str) -> None:
+    longest = LONGEST_SOCKET_PATH - len(b"/socket")
+    folder = EngineFolder(named(base, longest, letter))
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(os.fspath(folder.socket))
+    folder.socket.unlink()
+    folder.path.rmdir()
+    assert EngineFolder.create(folder.path, EngineSettings({})).path.is_dir()
+    with pytest.raises(ConfigError, match=f"{LONGEST_SOCKET_PATH} bytes.*TMPDIR"):
+        EngineFolder.create(folder.path.with_name(folder.path.name + NARROW), EngineSettings({}))

@@ -1,0 +1,71 @@
+"""`octavo top --once` tries once: where there is no view it says why and what to do, and fails."""
+
+import http.server
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from octavo.cli.main import main
+from octavo.top.connection import Address, Away, Connection
+
+
+@pytest.fixture
+def dead_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+class Busy(http.server.BaseHTTPRequestHandler):
+    status = 503
+
+    def do_GET(self) -> None:
+        self.send_response(self.status)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(params=[429, 503])
+def busy_port(request: pytest.FixtureRequest) -> Iterator[int]:
+    handler = type("Handler", (Busy,), {"status": request.param})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
+        yield server.server_port
+        server.shutdown()
+
+
+def said(port: int, capsys: pytest.CaptureFixture[str]) -> str:
+    """On stderr, by a command that must fail."""
+    assert main(["top", f"127.0.0.1:{port}", "--once"]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    return shown.err
+
+
+def test_a_dead_port_is_said_with_what_to_do(dead_port: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(dead_port, capsys) == (
+        f"error: cannot reach the server: nothing answers at http://127.0.0.1:{dead_port}:"
+        " start a server there with `octavo serve MODEL`\n"
+    )
+
+
+def test_a_server_that_has_no_view_now_is_not_tried_again(
+    busy_port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = said(busy_port, capsys)
+    assert error.startswith("error: cannot reach the server: the server ")
+    assert "trying again" not in error
+
+
+def test_who_watches_is_told_that_it_is_tried_again(dead_port: int) -> None:
+    watching = Connection(Address.of(f"127.0.0.1:{dead_port}"), None, 0.25)
+    watching.start()
+    news = watching.news.get(timeout=60)
+    watching.stop()
+    assert isinstance(news, Away)
+    assert news.reason.endswith("; trying again")
