@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from server.conftest import StartServer
+from server.process import StartServer
 
 pytestmark = pytest.mark.xdist_group("server")
 
