@@ -92,7 +92,7 @@ def main() -> None:
         for number in range(options.rounds):
             arguments = (options.model, common, options.streams, options.tokens)
             alone.append(statistics.median(pool.submit(engine_alone, *arguments).result()))
-            server = Server(Path(folder), Path(options.model), "--no-prefix-caching", *flags)
+            server = Server(Path(folder), Path(options.model), "--no-prefix-caching", *flags, records=False)
             try:
                 server.wait_until_ready()
                 http.append(statistics.median(over_http(server.port, options.streams, options.tokens)))

@@ -129,7 +129,7 @@ def main() -> None:
     options = parser.parse_args()
     flags = ("--dtype", options.dtype, "--kv-memory", "256MiB", "--max-model-len", "1024")
     with tempfile.TemporaryDirectory() as folder:
-        server = Server(Path(folder), options.model, *flags)
+        server = Server(Path(folder), options.model, *flags, records=False)
         try:
             server.wait_until_ready()
             run(measure(server, options))

@@ -309,7 +309,7 @@ def _taken(kind: type[pydantic.BaseModel], name: str) -> str:
 
 
 def _words(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Iterable[str]:
-    if "anyOf" in schema:
+    if "anyOf" in schema and "type" not in schema:  # beside a type, it bounds that type
         for part in schema["anyOf"]:
             if part.get("type") != "null":
                 yield from _words(part, definitions)

@@ -16,6 +16,7 @@ import pytest
 
 from docs.pages import marked
 from patience import HANG_SECONDS
+from server.recording import octavo_command, problems_in
 
 DEFAULT_ADDRESS = "127.0.0.1:8000"
 
@@ -23,8 +24,9 @@ pytestmark = [pytest.mark.assets, pytest.mark.xdist_group("server")]
 
 
 @pytest.fixture(scope="module")
-def address(assets: Callable[[str], Path]) -> Iterator[str]:
-    """A server as the page starts it, but for the port."""
+def address(assets: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server as the page starts it, but for the port. Its description must allow what it accepts."""
+    requests = tmp_path_factory.mktemp("docs") / "server.requests"
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -32,13 +34,15 @@ def address(assets: Callable[[str], Path]) -> Iterator[str]:
     (command,) = {re.sub(" --port 8000", "", block.commands[0]) for block in serving}
     arguments = command.replace("$MODEL", str(assets("smollm2-135m-instruct-q4_1.gguf"))).split()[1:]
     port = ["--port", address.partition(":")[2], "--kv-memory", "256MiB"]
-    process = subprocess.Popen([sys.executable, "-m", "octavo.cli.main", *arguments, *port])
+    process = subprocess.Popen([*octavo_command(requests), *arguments, *port])
     try:
         wait_until_ready(process, address)
         yield address
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
+    assert requests.exists(), "no example was recorded"
+    assert problems_in(requests) == []
 
 
 def wait_until_ready(process: subprocess.Popen[bytes], address: str) -> None:

@@ -28,7 +28,7 @@ def servers(model: Path, folder: Path) -> Iterator[Start]:
     started: list[Server] = []
 
     def start(*flags: str) -> Server:
-        started.append(Server(folder, model, "--threads", "1", *flags))
+        started.append(Server(folder, model, "--threads", "1", *flags, records=False))
         return started[-1].wait_until_ready()
 
     try:

@@ -1,6 +1,7 @@
 """Servers and clients for the tests of this folder."""
 
 import asyncio
+import contextlib
 import shutil
 import subprocess
 from collections.abc import Awaitable, Callable, Iterator
@@ -13,20 +14,31 @@ from octavo.server.state import ServedModel
 from patience import HANG_SECONDS
 from server.null_bench import Bench, RunNull, on_null_engine
 from server.process import Server, StartServer
+from server.recording import take_problems
 
 
 @pytest.fixture
 def start(tiny_checkpoint: Path, tmp_path: Path) -> Iterator[StartServer]:
     """`start("--flag", ...)` is a server on the tiny model, which may not be ready yet."""
-    servers: list[Server] = []
+    with contextlib.ExitStack() as servers:
 
-    def start(*flags: str, model: Path = tiny_checkpoint, environ: dict[str, str] | None = None) -> Server:
-        servers.append(Server(tmp_path, model, "--kv-memory", "4MiB", *flags, environ=environ))
-        return servers[-1]
+        def start(
+            *flags: str, model: Path = tiny_checkpoint, environ: dict[str, str] | None = None
+        ) -> Server:
+            server = Server(tmp_path, model, "--kv-memory", "4MiB", *flags, environ=environ)
+            servers.callback(server.stop)
+            return server
 
-    yield start
-    for server in servers:
-        server.stop()
+        yield start
+
+
+@pytest.fixture(autouse=True)
+def accepted_requests_conform() -> Iterator[None]:
+    """What applications in this process accept conforms to their description, as it must in servers."""
+    take_problems()
+    yield
+    problems = take_problems()
+    assert not problems, "\n".join(problems)
 
 
 @pytest.fixture(scope="session")

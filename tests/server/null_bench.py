@@ -16,6 +16,7 @@ from octavo.server.auth import Keys
 from octavo.server.state import ServedModel, ServerState
 from patience import HANG_SECONDS
 from server.exchange import Exchange
+from server.recording import recorded
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 STEP_SECONDS = 0.002
@@ -50,7 +51,7 @@ class Bench:
     def __init__(self, service: EngineService, model: ServedModel) -> None:
         self.service = service
         self.state = ServerState(ServerOptions(), model, service)
-        self.app = build_app(self.state, Keys())
+        self.app = recorded(build_app(self.state, Keys()))
 
     def ask(self, path: str, body: Json) -> Exchange:
         return Exchange(self.app, path, body)

@@ -6,7 +6,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -18,15 +17,26 @@ import openai
 
 from data.json_types import Json
 from patience import HANG_SECONDS
+from server.recording import octavo_command, problems_in
 
 
 class Server:
-    """`octavo serve` and what is known of it. Always stopped in the end."""
+    """`octavo serve` and what is known of it. Always stopped in the end: then every request that it has
+    accepted must conform to the description of the API that it publishes, unless `records` is false."""
 
-    def __init__(self, folder: Path, model: Path, *flags: str, environ: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        model: Path,
+        *flags: str,
+        environ: dict[str, str] | None = None,
+        records: bool = True,
+    ) -> None:
         self.log_path = folder / f"server-{time.monotonic_ns()}.log"
+        self.requests_path = self.log_path.with_suffix(".requests")
         self.temporary = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))  # short: sockets have short names
-        command = [sys.executable, "-m", "octavo.cli.main", "serve", str(model), "--port", "0", *flags]
+        program = octavo_command(self.requests_path if records else None)
+        command = [*program, "serve", str(model), "--port", "0", *flags]
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
                 command,
@@ -103,6 +113,8 @@ class Server:
             self.process.kill()
             self.process.wait()
             raise
+        problems = problems_in(self.requests_path)
+        assert not problems, "\n".join(problems)
 
 
 class StartServer(Protocol):

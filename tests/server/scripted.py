@@ -23,6 +23,7 @@ from octavo.text.chat_template import ChatTemplate
 from octavo.text.huggingface import text_assets_from_directory
 from octavo.text.tokenizer import Tokenizer
 from patience import HANG_SECONDS
+from server.recording import recorded
 
 FACTS = engine_facts(vocab_size=1 << 20, system_fingerprint="scripted")
 
@@ -113,7 +114,8 @@ def scripted_server(path: Path) -> Iterator[ScriptedServer]:
     model = served_tokenizer(path)
     service = ScriptedService(model.tokenizer)
     state = ServerState(ServerOptions(), model, service)  # type: ignore[arg-type]
-    config = uvicorn.Config(build_app(state, Keys()), port=0, log_config=None, lifespan="off", ws="none")
+    app = recorded(build_app(state, Keys()))
+    config = uvicorn.Config(app, port=0, log_config=None, lifespan="off", ws="none")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
     thread.start()

@@ -25,6 +25,7 @@ from octavo.server.state import ServedModel, ServerState
 from patience import HANG_SECONDS
 from server.bench_reader import BenchReader
 from server.exchange import Exchange
+from server.recording import recorded
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
@@ -90,7 +91,7 @@ class Bench:
             facts=engine_facts(max_model_len=100_000, num_pages=9, device="cpu", dtype="float32")
         )
         self.state = ServerState(ServerOptions(**options), model, self.service)  # type: ignore[arg-type]
-        self.app = build_app(self.state, Keys.from_options(self.state.options))
+        self.app = recorded(build_app(self.state, Keys.from_options(self.state.options)))
 
     def ask(self, body: Json, path: str = COMPLETIONS, *headers: tuple[bytes, bytes]) -> Exchange:
         return Exchange(self.app, path, body, headers)

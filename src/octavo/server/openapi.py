@@ -9,7 +9,7 @@ from fastapi import FastAPI
 
 from octavo.frontend.intake import PRIORITY, TIMEOUT, Limits, whole_numbers
 from octavo.protocol import LOGIT_BIAS, NUMBERS
-from octavo.server.state import ServerState
+from octavo.server.state import ServedModel, ServerState
 
 Schema = dict[str, Any]
 
@@ -54,12 +54,8 @@ ONLY: dict[str, Schema] = {
     "web_search_options": NOTHING,
     "function_call": NOTHING,
     "functions": {"enum": [None, []]},
-    "tools": {"enum": [None, []]},
-    "tool_choice": {"enum": [None, "none", "auto"]},
     "modalities": {"enum": [None, ["text"]]},
-    "response_format": {"enum": [None, {"type": "text"}]},
     "suffix": {"enum": [None, ""]},
-    "best_of": NOTHING,
 }
 UNKNOWN_SIZE = 1 << 31  # of what only an engine that is ready can say
 
@@ -110,22 +106,22 @@ def describe(app: FastAPI, state: ServerState) -> Schema:
             if app.state.keys.keys and "401" in operation["responses"]:
                 operation["security"] = [{"key": []}]
             for content in operation.get("requestBody", {}).get("content", {}).values():
-                _bound(content["schema"]["properties"], limits, state.model.name)
+                _bound(content["schema"]["properties"], limits, state.model)
     return document
 
 
-def _bound(properties: Schema, limits: Limits, model: str) -> None:
+def _bound(properties: Schema, limits: Limits, model: ServedModel) -> None:
     """Write into the fields of a body what they may be."""
     ids = {"minimum": 0, "maximum": limits.vocab_size - 1}
     words: dict[str, dict[str, Schema]] = {  # of a field, by the JSON type they are about
-        "model": {"string": {"enum": [model]}},
+        "model": {"string": {"enum": [model.name]}},
         "stop": {
             "string": {"minLength": 1, "maxLength": limits.max_stop_bytes},
             "array": {"maxItems": limits.max_stop_strings},
         },
         "stop_token_ids": {"integer": ids, "array": {"maxItems": limits.max_stop_token_ids}},
         "prompt": {"integer": ids, "array": {"minItems": 1}},
-        "tokens": {"integer": ids},
+        "tokens": {"integer": {"minimum": 0, "maximum": model.tokenizer.vocab_size - 1}},
         "logit_bias": {
             "number": _from_to(LOGIT_BIAS),
             "object": {
@@ -142,9 +138,13 @@ def _bound(properties: Schema, limits: Limits, model: str) -> None:
     words["top_k"] = {"integer": {**words["top_k"]["integer"], "minimum": -1}}
     words["top_logprobs"] = words["logprobs"]
     words["max_completion_tokens"] = words["max_tokens"]
+    words["best_of"] = words["n"]  # that they must be equal, no schema can say
     if "echo" in properties:  # with it, 0 asks for the prompt only
         words["max_tokens"] = {"integer": {**words["max_tokens"]["integer"], "minimum": 0}}
-        words["prompt"]["string"] = {"minLength": 1}
+        if not model.tokenizer.encode(
+            ""
+        ):  # else an empty text is a prompt of the tokens that begin every text
+            words["prompt"]["string"] = {"minLength": 1}
     for name in words.keys() & properties.keys():
         _write(properties[name], words[name])
     for name in ONLY.keys() & properties.keys():

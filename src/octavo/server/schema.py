@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from octavo.frontend.intake import Limits
+from octavo.grammar.limits import GrammarLimits
 
 MAX_MESSAGES = 8192
 MAX_TOOLS = 128
@@ -39,7 +40,17 @@ TEXT_PARTS = ("text", "refusal", "input_text", "output_text")
 
 def _needs(**types: Any) -> list[dict[str, Any]]:
     """For the description: each of the fields, with its type, would do. (`null` is as good as nothing.)"""
-    return [{"required": [name], "properties": {name: {"type": kind}}} for name, kind in types.items()]
+    return [_with(**{name: {"type": kind}}) for name, kind in types.items()]
+
+
+def _with(**fields: dict[str, Any]) -> dict[str, Any]:
+    """For the description: all of the fields are there, as their schemas say."""
+    return {"required": list(fields), "properties": fields}
+
+
+def _if_given(**fields: dict[str, Any]) -> dict[str, Any]:
+    """For the description: those of the fields that are there are as their schemas say."""
+    return {"properties": fields}
 
 
 class WireModel(pydantic.BaseModel, strict=True, extra="ignore", allow_inf_nan=False):
@@ -62,7 +73,16 @@ class NamedSchema(WireModel):
     strict: bool | None = None
 
 
-class ResponseFormat(WireModel):
+HAS_ITS_SCHEMA = {
+    "anyOf": [
+        _with(type={"enum": ["text", "json_object"]}),
+        _with(json_schema={"type": "object", **_with(schema={"type": "object"})}),
+        {"required": ["schema"], **_if_given(schema={"type": "object"}, json_schema={"type": "null"})},
+    ]
+}
+
+
+class ResponseFormat(WireModel, json_schema_extra=HAS_ITS_SCHEMA):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: NamedSchema | None = None
     schema_: dict[str, Any] | None = Field(
@@ -70,12 +90,19 @@ class ResponseFormat(WireModel):
     )
 
 
-class StructuredOutputs(WireModel, json_schema_extra={"minProperties": 1, "maxProperties": 1}):
+ONE_CONSTRAINT = {
+    "oneOf": _needs(json=["object", "string"], regex="string", choice="array", grammar="string")
+}
+
+
+class StructuredOutputs(WireModel, json_schema_extra=ONE_CONSTRAINT):
     """One of them: what the whole answer must be."""
 
     json_: dict[str, Any] | str | None = Field(None, alias="json", description="a JSON schema")
     regex: str | None = None
-    choice: Quick[Annotated[str, Field(min_length=1)]] | None = None
+    choice: Quick[Annotated[str, Field(min_length=1)]] | None = Field(
+        None, json_schema_extra={"minItems": 1, "maxItems": GrammarLimits().max_choices}
+    )
     grammar: str | None = Field(None, description="a context-free grammar in Lark's notation")
 
 
@@ -147,7 +174,15 @@ class CompletionRequest(SamplingFields):
     best_of: int | None = Field(None, description="not supported, unless it equals n")
 
 
-class ContentPart(WireModel):
+HAS_ITS_TEXT = {
+    "anyOf": [
+        _with(type={"enum": [kind for kind in TEXT_PARTS if kind != "refusal"]}, text={"type": "string"}),
+        _with(type={"enum": ["refusal"]}, refusal={"type": "string"}),
+    ]
+}
+
+
+class ContentPart(WireModel, json_schema_extra=HAS_ITS_TEXT):
     type: str = Field(json_schema_extra={"enum": list(TEXT_PARTS)})
     text: str | None = None
     refusal: str | None = None
@@ -155,7 +190,9 @@ class ContentPart(WireModel):
 
 class FunctionCall(WireModel):
     name: str
-    arguments: str | dict[str, Any] | None = None
+    arguments: str | dict[str, Any] | None = Field(
+        None, json_schema_extra={"contentMediaType": "application/json"}
+    )
 
 
 class ToolCall(WireModel):
@@ -164,7 +201,12 @@ class ToolCall(WireModel):
     function: FunctionCall
 
 
-SAYS_SOMETHING = {"anyOf": _needs(content=["string", "array"], tool_calls="array", refusal="string")}
+SAYS_SOMETHING = {
+    "anyOf": [
+        *_needs(content=["string", "array"], refusal="string"),
+        _with(tool_calls={"type": "array", "minItems": 1}),
+    ]
+}
 
 
 class Message(WireModel, json_schema_extra=SAYS_SOMETHING):
@@ -214,7 +256,15 @@ class TemplateFields(WireModel):
     reasoning_effort: str | None = None
 
 
-class ChatRequest(SamplingFields, TemplateFields):
+HAS_TOOLS_TO_CHOOSE = {
+    "anyOf": [
+        _if_given(tool_choice={"enum": [None, "none", "auto"]}),
+        _with(tools={"type": "array", "minItems": 1}),
+    ]
+}
+
+
+class ChatRequest(SamplingFields, TemplateFields, json_schema_extra=HAS_TOOLS_TO_CHOOSE):
     messages: Messages
     max_completion_tokens: int | None = Field(None, description="wins over max_tokens")
     logprobs: bool | None = None
