@@ -32,7 +32,7 @@ class Harness:
     """lm-eval's `local-completions`, in a few lines."""
 
     def __init__(self, url: str) -> None:
-        self._http = httpx.Client(base_url=url, timeout=60)
+        self._http = httpx.Client(base_url=url, timeout=HANG_SECONDS)
         info = self._http.get("/tokenizer_info").raise_for_status().json()
         self.eos = info["eos_token"]
         self.prefix = self.encode(info["bos_token"] or info["eos_token"])[:1]

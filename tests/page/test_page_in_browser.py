@@ -22,6 +22,7 @@ import pytest
 from crowd import crowd
 
 from page.browser import Open, Scheme, launched, opened, serious_violations
+from patience import HANG_SECONDS
 from server.process import Server
 from server.scripted import scripted_server
 
@@ -272,7 +273,7 @@ def streams(url: str, number: int) -> AbstractContextManager[None]:
     """So many clients that ask again and again, and begin alike."""
 
     def ask_on(client: int, is_over: threading.Event) -> None:
-        with httpx.Client(base_url=url, headers=AUTHORIZED, timeout=60) as http:
+        with httpx.Client(base_url=url, headers=AUTHORIZED, timeout=HANG_SECONDS) as http:
             while not is_over.is_set():
                 question = "All of them begin with these words, so that they share pages. " * 2 + f"{client}"
                 body = {

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from octavo.config import EngineOptions, ServerOptions
+    from octavo.server.auth import Keys
+    from octavo.server.running import RunningServer
+    from octavo.server.state import ServerState
+
 Description = dict[str, Any]
 
 MOST_PROBLEMS = 5  # the first few say enough
@@ -149,12 +154,14 @@ def record_into(requests: Path) -> None:
 
     open_server = serve._open
 
-    def open_recorded(*arguments: Any) -> Any:
-        from octavo.server import running
+    def open_recorded(options: "EngineOptions", server_options: "ServerOptions") -> "RunningServer":
+        from octavo.server import app, running
 
-        build_app = running.build_app
-        running.build_app = lambda *parts: recorded(build_app(*parts), requests)
-        return open_server(*arguments)
+        def build_recorded(state: "ServerState", keys: "Keys") -> "FastAPI":
+            return recorded(app.build_app(state, keys), requests)
+
+        running.build_app = build_recorded  # type: ignore[attr-defined]
+        return open_server(options, server_options)
 
     serve._open = open_recorded
 

@@ -24,7 +24,7 @@ PROMPT = "a prompt of some length that somebody made up"
 def guidellm_stream(server: Server, path: str, body: Json) -> tuple[list[str], Json]:
     """Line by line; an iteration is a line whose first choice has text. Ends at [DONE]."""
     texts, usage = [], None
-    with httpx.stream("POST", server.url + path, json=body, timeout=60) as response:
+    with httpx.stream("POST", server.url + path, json=body, timeout=HANG_SECONDS) as response:
         response.raise_for_status()
         for line in response.iter_lines():
             if not line.strip().startswith("data:"):

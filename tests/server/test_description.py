@@ -16,9 +16,9 @@ from octavo.server.app import build_app
 from octavo.server.auth import Keys
 from octavo.server.openapi import describe
 from octavo.server.state import ServedModel, ServerState
-from server.conftest import StartServer
 from server.hostile import CHAT, COMPLETIONS, GOOD
 from server.null_bench import Bench
+from server.process import StartServer
 from server.recording import (
     Accepted,
     Description,

@@ -283,7 +283,7 @@ def test_a_watcher_that_does_not_read_waits_alone(run_null: RunNull) -> None:
 
 
 def stream(url: str, seen: list[Json], ended: threading.Event) -> None:
-    with httpx.stream("GET", f"{url}{VIEW}?interval=0.1", timeout=60) as answer:
+    with httpx.stream("GET", f"{url}{VIEW}?interval=0.1", timeout=HANG_SECONDS) as answer:
         seen.extend(
             json.loads(line.removeprefix("data: "))
             for line in answer.iter_lines()
