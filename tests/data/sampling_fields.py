@@ -1,8 +1,10 @@
 """The fields of `SamplingParams`, for helpers that pass them on."""
 
-from typing import TypedDict
+from typing import TypedDict, Unpack
 
-from octavo.protocol import GrammarSpec
+import msgspec
+
+from octavo.protocol import GrammarSpec, SamplingParams
 
 
 class SamplingFields(TypedDict, total=False):
@@ -26,3 +28,11 @@ class SamplingFields(TypedDict, total=False):
     prompt_logprobs: int | None
     skip_special_tokens: bool
     grammar: GrammarSpec | None
+
+
+def unchecked_params(**fields: Unpack[SamplingFields]) -> SamplingParams:
+    """Parameters that would be refused when they are made: to see that a worker survives them."""
+    params = SamplingParams()
+    for name, value in fields.items():
+        msgspec.structs.force_setattr(params, name, value)
+    return params

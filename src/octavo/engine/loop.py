@@ -131,7 +131,7 @@ class EngineLoop:
             owner, *frames = self._socket.recv_multipart()
             try:
                 self._handle(owner, decode_to_engine(b"".join(frames)))
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, RequestError) as error:
                 logger.error("a message that is none was dropped: %s", error)
             wait = 0
 

@@ -9,11 +9,11 @@ from typing import Unpack
 import pytest
 import torch
 
-from data.sampling_fields import SamplingFields
+from data.sampling_fields import SamplingFields, unchecked_params
 from octavo.kernels.library import Engine, Isa, KernelLibrary
 from octavo.kernels.sampling import Outcome, Row, RowStatus, Sampled, SampleRowArguments, sample
 from octavo.plan import SlotOpening
-from octavo.protocol import LOGPROB_FLOOR, SamplingParams
+from octavo.protocol import LOGPROB_FLOOR
 from octavo.sampling import RowState, SampleRow, sample_rows, score_rows
 from octavo.sampling.native_sampler import kernel_row
 from octavo.sampling.random import noise_key
@@ -46,7 +46,7 @@ def open_row(
     **params: Unpack[SamplingFields],
 ) -> SampleRow:
     prompt = (0, vocab // 2, vocab - 1)
-    asked = SamplingParams(**(SamplingFields(seed=1) | params))
+    asked = unchecked_params(**(SamplingFields(seed=1) | params))
     state = RowState(SlotOpening(0, asked, choice, stop_ids, len(prompt), prompt + output))
     return SampleRow(state, state.num_tokens, allowed)
 

@@ -9,9 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.sampling_fields import SamplingFields
+from data.sampling_fields import SamplingFields, unchecked_params
 from octavo.plan import SlotOpening
-from octavo.protocol import SamplingParams
 from octavo.sampling import RowOutcome, RowState, SampleRow, sample_rows
 
 VOCAB = 503
@@ -34,7 +33,7 @@ def open_state(
     stop_ids: tuple[int, ...] = STOP_IDS,
     **params: Unpack[SamplingFields],
 ) -> RowState:
-    asked = SamplingParams(**(SamplingFields(seed=1, logprobs=3) | params))
+    asked = unchecked_params(**(SamplingFields(seed=1, logprobs=3) | params))
     return RowState(SlotOpening(0, asked, choice, stop_ids, len(PROMPT), PROMPT + output))
 
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.generation import logits_process as hf
 
+from data.sampling_fields import unchecked_params
 from octavo.protocol import SamplingParams
 from octavo.sampling import transforms
 
@@ -189,7 +190,7 @@ tied_rows = st.lists(st.integers(-3, 3), min_size=1, max_size=30).map(
 @given(
     row=tied_rows,
     params=st.builds(
-        SamplingParams,
+        unchecked_params,
         temperature=st.sampled_from([5e-324, 1e-5, 0.5, 1.0, 2.0, 1e9]),
         top_k=st.integers(0, 40),
         top_p=st.sampled_from([0.0, 1e-300, 1e-9, 0.3, 0.5, 0.999999, 1.0]),
