@@ -141,9 +141,8 @@ def _bound(properties: Schema, limits: Limits, model: ServedModel) -> None:
     words["best_of"] = words["n"]  # that they must be equal, no schema can say
     if "echo" in properties:  # with it, 0 asks for the prompt only
         words["max_tokens"] = {"integer": {**words["max_tokens"]["integer"], "minimum": 0}}
-        if not model.tokenizer.encode(
-            ""
-        ):  # else an empty text is a prompt of the tokens that begin every text
+        # With a token that begins every text, an empty text is a prompt.
+        if not model.tokenizer.encode(""):
             words["prompt"]["string"] = {"minLength": 1}
     for name in words.keys() & properties.keys():
         _write(properties[name], words[name])
