@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from data.engine_facts import engine_facts
+from data.json_types import JsonObject
 from octavo.config import ServerOptions
 from octavo.server.app import build_app
 from octavo.server.auth import Keys
@@ -33,7 +34,7 @@ from server.scripted import served_tokenizer
 pytestmark = pytest.mark.xdist_group("server")
 
 RunNull = Callable[..., None]
-Body = dict[str, Any]
+Body = JsonObject
 
 TOOL: Body = {
     "type": "function",

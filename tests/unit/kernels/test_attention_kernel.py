@@ -488,12 +488,8 @@ def test_wrong_arguments_write_nothing(engine: Engine, small: tuple[Sequences, K
     assert status(changes={"keys": pages.struct.keys + 4}) == 4
     for name, value in BAD_SIZES:
         assert status(changes={name: value}) == 2, (name, value)
-    for name, value in (
-        ("q_stride", 63),
-        ("out_stride", -1),
-        ("q_head_stride", 15),
-        ("out_head_stride", 2**41),
-    ):
+    strides = (("q_stride", 63), ("out_stride", -1), ("q_head_stride", 15), ("out_head_stride", 2**41))
+    for name, value in strides:
         assert status(changes={name: value}) == 3, (name, value)
     assert (out == 7.0).all()
 
