@@ -260,7 +260,7 @@ NOT_A_PROMPT: list[object] = [
 ]
 
 
-@pytest.mark.parametrize("prompt", NOT_A_PROMPT, ids=repr)
+@pytest.mark.parametrize("prompt", NOT_A_PROMPT)
 @pytest.mark.parametrize("call", ONE_PROMPT)
 def test_what_is_no_prompt_is_refused(tiny_llm: LLM, call: str, prompt: PromptInput) -> None:
     with pytest.raises(RequestError) as caught:
@@ -269,7 +269,7 @@ def test_what_is_no_prompt_is_refused(tiny_llm: LLM, call: str, prompt: PromptIn
     assert not tiny_llm.has_unfinished
 
 
-@pytest.mark.parametrize("prompts", [["a", "b"], [[1], [2]], numpy.array([[1, 2], [3, 4]])], ids=repr)
+@pytest.mark.parametrize("prompts", [["a", "b"], [[1], [2]], numpy.array([[1, 2], [3, 4]])])
 @pytest.mark.parametrize("call", sorted(ONE_PROMPT.keys() - {"generate"}))
 def test_a_call_for_one_prompt_refuses_several(tiny_llm: LLM, call: str, prompts: PromptInput) -> None:
     with pytest.raises(RequestError, match="only `generate` takes a list of prompts"):
@@ -277,7 +277,7 @@ def test_a_call_for_one_prompt_refuses_several(tiny_llm: LLM, call: str, prompts
 
 
 @pytest.mark.parametrize(
-    "messages", ["hi", {"role": "user", "content": "hi"}, [{"role": "user"}, "hi"], ["hi"], None, 3], ids=repr
+    "messages", ["hi", {"role": "user", "content": "hi"}, [{"role": "user"}, "hi"], ["hi"], None, 3]
 )
 @pytest.mark.parametrize("call", ONE_CONVERSATION)
 def test_what_is_no_conversation_is_refused(tiny_llm: LLM, call: str, messages: Iterable[Message]) -> None:
@@ -286,9 +286,7 @@ def test_what_is_no_conversation_is_refused(tiny_llm: LLM, call: str, messages: 
     assert caught.value.param == "messages"
 
 
-@pytest.mark.parametrize(
-    "params", [{"temperature": 0}, "greedy", 3, [None, 3], {GREEDY.max_tokens}], ids=repr
-)
+@pytest.mark.parametrize("params", [{"temperature": 0}, "greedy", 3, [None, 3], {GREEDY.max_tokens}])
 def test_what_are_no_params_is_refused(tiny_llm: LLM, params: SamplingParams) -> None:
     calls: list[Callable[[], object]] = [
         lambda: tiny_llm.generate(["a", "b"], params),
