@@ -50,7 +50,7 @@ FIGURES = (
     ),
     Figure(
         "kill",
-        partial(deaths.measure_kills, kills=5, streams=16, tokens=300),
+        partial(deaths.measure_kills, kills=3, streams=16, tokens=300),
         partial(deaths.measure_kills, kills=5, streams=16, tokens=400),
     ),
     Figure(

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from octavo import LLM, SamplingParams
+from parity.oracle import oracle_model
 
 WINDOW = 1024
 # Transformers takes a minute or two for all windows in float32, so what it gave is written down here: the
@@ -38,9 +39,7 @@ def octavo_losses(file: Path, windows: Sequence[list[int]], dtype: str) -> list[
 
 @torch.inference_mode()
 def transformers_losses(file: Path, windows: Sequence[list[int]]) -> list[float]:
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+    model = oracle_model(file)
     batches = [torch.tensor([window]) for window in windows]
     return [
         torch.nn.functional.cross_entropy(model(ids).logits[0, :-1].double(), ids[0, 1:]).item()

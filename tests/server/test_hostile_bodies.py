@@ -86,6 +86,7 @@ async def check_unharmed(bench: Bench, pid: int | None) -> None:
     assert (await bench.ask("/readyz", None).done()).status == 200
 
 
+@pytest.mark.usefixtures("untraced")
 def test_bodies_with_anything_wrong_in_them(run_null: RunNull) -> None:
     async def test(bench: Bench) -> None:
         pid, started = bench.service.engine_pid, time.perf_counter()
@@ -149,6 +150,7 @@ def whole(value: Json) -> Json:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+@pytest.mark.usefixtures("untraced")
 @pytest.mark.parametrize(
     "mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=lambda mode: mode.value
 )

@@ -1,4 +1,4 @@
-"""A million steps of the real scheduler and cache without a violation; one seed is one run."""
+"""Half a million steps of the real scheduler and cache without a violation; one seed is one run."""
 
 import os
 import subprocess
@@ -11,8 +11,8 @@ from octavo.simulate.planted_bugs import ALL_BUGS
 from octavo.simulate.ticket import Violation
 from octavo.simulate.world import World, run_worlds
 
-CHUNKS = 8  # spread over the cores by pytest-xdist
-STEPS = int(os.environ.get("OCTAVO_SIMULATION_STEPS", "1_000_000"))  # more for a soak
+CHUNKS = 4  # spread over the cores by pytest-xdist
+STEPS = int(os.environ.get("OCTAVO_SIMULATION_STEPS", "500_000"))  # more for a soak
 
 
 @pytest.mark.usefixtures("untraced")

@@ -87,7 +87,7 @@ def run_all(target: Path, opened: Path, files: Iterator[bytes]) -> tuple[int, in
     return good, bad
 
 
-@pytest.mark.usefixtures("bounded_memory")
+@pytest.mark.usefixtures("untraced", "bounded_memory")
 @pytest.mark.parametrize("architecture", ["llama", "gemma3"])
 def test_damaged_gguf(tmp_path: Path, write_tiny_gguf: WriteGguf, architecture: str) -> None:
     path = tmp_path / "a.gguf"
@@ -103,7 +103,7 @@ def test_damaged_gguf(tmp_path: Path, write_tiny_gguf: WriteGguf, architecture: 
     assert bad > good / 4  # else the damage misses the header, and the test tests nothing
 
 
-@pytest.mark.usefixtures("bounded_memory")
+@pytest.mark.usefixtures("untraced", "bounded_memory")
 def test_damaged_safetensors(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     path = tmp_path / "model.safetensors"
