@@ -95,9 +95,10 @@ async def _leave(server: Server, gauges: Gauges, phase: Phase, clients: int, nam
         await gauges.until(_is_empty)
     else:
         gone_at = await gauges.until(_is_empty)
-        generated = (await gauges.look())("generation_tokens_total") - tokens
-        # Whoever is not cut off is computed to the end, and then its pages are free as well.
-        is_in_time = generated < clients * DECODED if phase.name == "decode" else generated == 0
+        after = await gauges.look()
+        # Whoever is not cut off is computed to the end, a step for each token, and frees its pages then.
+        steps = after("step_seconds_count") - before("step_seconds_count")
+        is_in_time = steps < DECODED if phase.name == "decode" else after("generation_tokens_total") == tokens
     return gone_at - left_at if is_in_time else None
 
 
