@@ -35,7 +35,7 @@ from octavo.protocol import (
     Timings,
     TokenLogprob,
 )
-from octavo.server.schema import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from octavo.server.openai.schema import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 
 DOCS = Path(__file__).parents[1] / "docs"
 MADE = (

@@ -6,7 +6,7 @@ const SERVER = "http://127.0.0.1:8000";
 export default defineConfig({
   base: "/page/",
   build: {
-    outDir: "../src/octavo/server/page",
+    outDir: "../src/octavo/server/operate/page",
     emptyOutDir: true,
     target: "es2022",
     cssTarget: ["chrome123", "firefox128", "safari17.5"], // they know light-dark(), so it stays as it is

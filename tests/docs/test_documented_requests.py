@@ -13,7 +13,7 @@ from docs.pages import ROOT, all_blocks
 from octavo.checkpoint import open_checkpoint
 from octavo.config import ServerOptions
 from octavo.server.app import build_app
-from octavo.server.auth import Keys
+from octavo.server.http.keys import Keys
 from octavo.server.openapi import describe
 from octavo.server.state import ServedModel, ServerState
 from server.recording import Accepted, Description, problems

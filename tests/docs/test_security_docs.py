@@ -5,7 +5,7 @@ import re
 import pytest
 
 from docs.pages import text_of
-from octavo.server.running import OTHER_FILES
+from octavo.server.http.listener import OTHER_FILES
 
 BOUND = re.compile(r"the system allows open files, less (\d+) for the server itself")
 

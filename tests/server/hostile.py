@@ -10,7 +10,7 @@ import typing
 import pydantic
 
 from data.json_types import Json, JsonObject
-from octavo.server.schema import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from octavo.server.openai.schema import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 MODELS: dict[str, type[pydantic.BaseModel]] = {

@@ -12,7 +12,7 @@ from octavo.config import ServerOptions
 from octavo.frontend.service import EngineService
 from octavo.link.folder import EngineSettings
 from octavo.server.app import build_app
-from octavo.server.auth import Keys
+from octavo.server.http.keys import Keys
 from octavo.server.state import ServedModel, ServerState
 from patience import HANG_SECONDS
 from server.exchange import Exchange

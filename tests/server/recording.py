@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from octavo.config import EngineOptions, ServerOptions
-    from octavo.server.auth import Keys
-    from octavo.server.running import RunningServer
+    from octavo.server.http.keys import Keys
+    from octavo.server.lifecycle import RunningServer
     from octavo.server.state import ServerState
 
 Description = dict[str, Any]
@@ -155,12 +155,12 @@ def record_into(requests: Path) -> None:
     open_server = serve._open
 
     def open_recorded(options: "EngineOptions", server_options: "ServerOptions") -> "RunningServer":
-        from octavo.server import app, running
+        from octavo.server import app, lifecycle
 
         def build_recorded(state: "ServerState", keys: "Keys") -> "FastAPI":
             return recorded(app.build_app(state, keys), requests)
 
-        running.build_app = build_recorded  # type: ignore[attr-defined]
+        lifecycle.build_app = build_recorded  # type: ignore[attr-defined]
         return open_server(options, server_options)
 
     serve._open = open_recorded

@@ -17,7 +17,7 @@ from octavo.frontend.service import ServiceState, Updates
 from octavo.observe.engine_tally import EngineTally
 from octavo.protocol import FinishReason, SamplingParams, Timings, TokenLogprob, TokenOutput
 from octavo.server.app import build_app
-from octavo.server.auth import Keys
+from octavo.server.http.keys import Keys
 from octavo.server.state import ServedModel, ServerState
 from octavo.text.chat_template import ChatTemplate
 from octavo.text.huggingface import text_assets_from_directory

@@ -18,9 +18,9 @@ from octavo.frontend.intake import PreparedRequest
 from octavo.frontend.output import Choice, RequestOutput, StreamDelta
 from octavo.frontend.service import ServiceState, Updates
 from octavo.protocol import EngineFacts, Timings
-from octavo.server import sse
+from octavo.server import event_stream
 from octavo.server.app import build_app
-from octavo.server.auth import Keys
+from octavo.server.http.keys import Keys
 from octavo.server.state import ServedModel, ServerState
 from patience import HANG_SECONDS
 from server.bench_reader import BenchReader
@@ -224,7 +224,7 @@ def test_a_failure_in_mid_stream_is_said_and_the_stream_ended(run: Run) -> None:
 
 
 def test_silence_is_filled_with_comments(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "PING_SECONDS", 0.02)
+    monkeypatch.setattr(event_stream, "PING_SECONDS", 0.02)
 
     async def test(bench: Bench) -> None:
         asked = bench.ask({"prompt": "x", "stream": True})
@@ -240,7 +240,7 @@ def test_silence_is_filled_with_comments(run: Run, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_comment_costs_no_reader_the_event_behind_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "PING_SECONDS", 0.02)
+    monkeypatch.setattr(event_stream, "PING_SECONDS", 0.02)
 
     async def test(bench: Bench) -> None:
         asked = bench.ask({"prompt": "x", "stream": True})

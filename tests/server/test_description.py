@@ -14,7 +14,7 @@ from data.engine_facts import engine_facts
 from data.json_types import JsonObject
 from octavo.config import ServerOptions
 from octavo.server.app import build_app
-from octavo.server.auth import Keys
+from octavo.server.http.keys import Keys
 from octavo.server.openapi import describe
 from octavo.server.state import ServedModel, ServerState
 from server.hostile import CHAT, COMPLETIONS, GOOD

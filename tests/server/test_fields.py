@@ -16,7 +16,7 @@ import pytest
 from pydantic import BaseModel
 
 from data.json_types import Json, JsonObject
-from octavo.server.schema import ChatRequest, CompletionRequest
+from octavo.server.openai.schema import ChatRequest, CompletionRequest
 from server.fields import BASE, CASES, CHAT, COMPLETIONS, Answer, Case, Fields, streamed, whole
 from server.node import run_node
 from server.process import Server

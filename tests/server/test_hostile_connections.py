@@ -15,9 +15,9 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from octavo.config import ServerOptions
-from octavo.server import http_protocol
-from octavo.server.errors import ApiError
-from octavo.server.hosts import Hosts
+from octavo.server.http import connection
+from octavo.server.http.errors import ApiError
+from octavo.server.http.hosts import Hosts
 from patience import HANG_SECONDS
 from server.hostile import CHAT, COMPLETIONS, LEAKS
 from server.process import Server
@@ -193,15 +193,15 @@ def test_a_gigabyte_in_chunks_is_cut_early(server: Server, path: str, status: in
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """The port of our protocol around an application that answers at once, with little patience."""
-    monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 0.2)
-    monkeypatch.setattr(http_protocol, "LEFT_SECONDS", 0.2)
+    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(connection, "LEFT_SECONDS", 0.2)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
         await send({"type": "http.response.body", "body": b"ok"})
 
     config = uvicorn.Config(
-        app, http=http_protocol.BoundedHttpProtocol, lifespan="off", log_config=None, timeout_keep_alive=1
+        app, http=connection.BoundedHttpProtocol, lifespan="off", log_config=None, timeout_keep_alive=1
     )
     running = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listener:

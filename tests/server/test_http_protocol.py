@@ -10,8 +10,8 @@ import uvicorn
 import uvloop
 from starlette.types import Receive, Scope, Send
 
-from octavo.server.http_protocol import BoundedHttpProtocol
-from octavo.server.running import HttpServer
+from octavo.server.http.connection import BoundedHttpProtocol
+from octavo.server.lifecycle import HttpServer
 from patience import HANG_SECONDS
 
 LARGE = 8 << 20  # bytes: more than the kernel keeps for a client with a small buffer

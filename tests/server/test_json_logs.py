@@ -23,7 +23,7 @@ import sys
 
 class NoisyLibrary:
     def find_spec(self, name, path=None, target=None):
-        if name in ("octavo.server.running", "octavo.engine.build"):
+        if name in ("octavo.server.lifecycle", "octavo.engine.build"):
             import logging, threading, warnings
             warnings.warn("a Python warning", stacklevel=2)
             logger = logging.getLogger("noisy")

@@ -30,7 +30,7 @@ def test_the_front_end_has_no_torch(server: Server) -> None:
     assert "libtorch" not in mapped(server.process.pid)
     assert server.engine_pid is not None
     assert "libtorch" in mapped(server.engine_pid)
-    code = "import octavo.server.running, octavo.cli.serve, sys; print('torch' in sys.modules)"
+    code = "import octavo.server.lifecycle, octavo.cli.serve, sys; print('torch' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"
 
 

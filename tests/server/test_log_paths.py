@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from octavo.server.page import read_page
-from octavo.server.record import LONGEST_PATH, UNKNOWN_PATH
+from octavo.server.operate.page import read_page
+from octavo.server.operate.record import LONGEST_PATH, UNKNOWN_PATH
 from server.null_bench import Bench
 from server.test_logs import lines_of
 
@@ -28,7 +28,7 @@ def shown(
 
     run_null(test)
     (fields,) = lines_of(caplog)
-    (message,) = [one.getMessage() for one in caplog.records if one.name == "octavo.server.record"]
+    (message,) = [one.getMessage() for one in caplog.records if one.name == "octavo.server.operate.record"]
     assert message.startswith(f"GET {fields['path']} {fields['status']} ")
     return fields["path"], message
 

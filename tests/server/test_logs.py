@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from data.json_types import JsonObject
-from octavo.server.record import RequestRecord
+from octavo.server.operate.record import RequestRecord
 from patience import HANG_SECONDS
 from server.exchange import Exchange
 from server.null_bench import CHAT, COMPLETIONS, Bench, RunNull
@@ -21,7 +21,7 @@ def lines_of(caplog: pytest.LogCaptureFixture) -> list[JsonObject]:
     return [
         record.fields  # type: ignore[attr-defined]
         for record in caplog.records
-        if record.name == "octavo.server.record" and record.levelno == logging.INFO
+        if record.name == "octavo.server.operate.record" and record.levelno == logging.INFO
     ]
 
 

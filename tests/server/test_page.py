@@ -14,8 +14,8 @@ import pytest
 
 from octavo.config import ServerOptions
 from octavo.server.app import build_app
-from octavo.server.auth import Keys
-from octavo.server.page import FOLDER, INDEX, POLICY, read_page
+from octavo.server.http.keys import Keys
+from octavo.server.operate.page import FOLDER, INDEX, POLICY, read_page
 from octavo.server.state import ServedModel, ServerState
 from patience import HANG_SECONDS
 from server.exchange import Exchange
@@ -155,7 +155,7 @@ def test_an_installed_octavo_has_the_page(tmp_path: Path) -> None:
     python = os.environ.get("OCTAVO_TEST_PYTHON")
     if python is None:
         pytest.skip("OCTAVO_TEST_PYTHON is not set: it names a Python with a plain install")
-    program = "from octavo.server.page import FOLDER; print(FOLDER)"
+    program = "from octavo.server.operate.page import FOLDER; print(FOLDER)"
     done = subprocess.run(
         [python, "-I", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
     )

@@ -12,14 +12,14 @@ from octavo.checkpoint import open_checkpoint
 from octavo.config import ServerOptions
 from octavo.errors import ConfigError
 from octavo.protocol import LOGPROB_FLOOR, SamplingParams, TokenLogprob
-from octavo.server.auth import Keys
-from octavo.server.early import EarlyAnswers
-from octavo.server.errors import ApiError
-from octavo.server.limits import HALF_LIFE, LONGEST_RETRY, UNKNOWN_RETRY, Admission
-from octavo.server.logprobs import LegacyLogprobs, chat_logprobs, prompt_logprobs
-from octavo.server.sampling_request import chat_params, completion_params
-from octavo.server.schema import ChatRequest, CompletionRequest
-from octavo.server.sse import ChunkFrame
+from octavo.server.admission import HALF_LIFE, LONGEST_RETRY, UNKNOWN_RETRY, Admission
+from octavo.server.http.errors import ApiError
+from octavo.server.http.keys import Keys
+from octavo.server.http.startup_answers import EarlyAnswers
+from octavo.server.openai.chunk_frame import ChunkFrame
+from octavo.server.openai.logprobs import LegacyLogprobs, chat_logprobs, prompt_logprobs
+from octavo.server.openai.params import chat_params, completion_params
+from octavo.server.openai.schema import ChatRequest, CompletionRequest
 from octavo.text.tokenizer import Tokenizer
 
 MINUS_INFINITY = float("-inf")

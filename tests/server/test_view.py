@@ -17,8 +17,8 @@ from starlette.types import Message
 from data.json_types import Json
 from octavo.frontend.service import EngineService
 from octavo.observe.recent import RecentLatencies
-from octavo.server.feed import EARLY, MOST_WATCHERS, Told
-from octavo.server.view import ViewStream
+from octavo.server.operate.view import ViewStream
+from octavo.server.operate.view_feed import EARLY, MOST_WATCHERS, Told
 from octavo.simulate.null_engine import NUM_PAGES, PAGE_SIZE
 from octavo.view import FREE, Event
 from patience import HANG_SECONDS

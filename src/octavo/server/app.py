@@ -9,14 +9,15 @@ from starlette.responses import Response
 
 import octavo
 from octavo.errors import OctavoError
-from octavo.server import chat, completions, metrics, models, probes, tokenize, view
-from octavo.server.auth import Keys, require_key
-from octavo.server.boundary import Boundary
-from octavo.server.errors import ApiError, as_api_error, error_response
-from octavo.server.hosts import Hosts
+from octavo.server.http.errors import ApiError, as_api_error, error_response
+from octavo.server.http.hosts import Hosts
+from octavo.server.http.keys import Keys, require_key
+from octavo.server.middleware import Boundary
+from octavo.server.openai import chat, completions, models, tokenize
 from octavo.server.openapi import describe, failures
-from octavo.server.page import page_router
-from octavo.server.record import record_of
+from octavo.server.operate import metrics, probes, view
+from octavo.server.operate.page import page_router
+from octavo.server.operate.record import record_of
 from octavo.server.state import ServerState
 
 

@@ -17,11 +17,11 @@ from octavo.frontend.output import RequestOutput, StreamDelta
 from octavo.frontend.service import Update, Updates
 from octavo.grammar.matcher import TOO_COMPLEX
 from octavo.protocol import GrammarSpec, SamplingParams
-from octavo.server.errors import ApiError, ClientGone, internal, unavailable
-from octavo.server.record import RequestRecord
-from octavo.server.schema import SamplingFields
+from octavo.server.http.errors import ApiError, ClientGone, internal, unavailable
+from octavo.server.openai.schema import SamplingFields
+from octavo.server.openai.usage import explanation
+from octavo.server.operate.record import RequestRecord
 from octavo.server.state import ServerState
-from octavo.server.usage import explanation
 
 Result = TypeVar("Result")
 

@@ -1,32 +1,26 @@
 """Start the server. The port answers at once, and the engine starts while the rest is being imported."""
 
 import asyncio
-import contextlib
 import logging
 import os
-import resource
 import socket
 from typing import TYPE_CHECKING
 
 import uvloop
 
 from octavo.config import EngineOptions, ServerOptions
-from octavo.errors import ConfigError
 from octavo.observe.logs import configure_logs
 from octavo.observe.tracing import check_endpoint
-from octavo.server.early import EarlyAnswers
-from octavo.server.loopback import is_loopback
-from octavo.server.stopping import Stopping, hold_signals
+from octavo.server.http.listener import allow_many_files, is_loopback, listen
+from octavo.server.http.startup_answers import EarlyAnswers
+from octavo.server.signals import Stopping, hold_signals
 
 if TYPE_CHECKING:
     from octavo.frontend.service import EngineService
     from octavo.link.profile_window import ProfileWindow
-    from octavo.server.running import RunningServer
+    from octavo.server.lifecycle import RunningServer
 
 logger = logging.getLogger(__name__)
-
-BACKLOG = 4096
-SEND_BUFFER = 128 << 10  # bytes that the kernel keeps for a client that reads slowly; it would take megabytes
 
 
 def serve(options: EngineOptions, server_options: ServerOptions) -> int:
@@ -43,32 +37,6 @@ def serve(options: EngineOptions, server_options: ServerOptions) -> int:
         logger.warning("anybody who reaches %s may use this server: set an API key", host)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(options, server_options, listener))
-
-
-def allow_many_files() -> None:
-    """A connection is an open file, and what a shell allows is often 1024 of them."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):  # some systems have a hard limit that cannot be reached
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def listen(options: ServerOptions) -> socket.socket:
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # its connections have it too
-        listener.bind(address)
-        listener.listen(BACKLOG)
-    except OSError as error:
-        raise ConfigError(
-            f"cannot listen on {options.host}, port {options.port}: {error.strerror or error};"
-            " give another host or port"
-        ) from error
-    listener.setblocking(False)
-    return listener
 
 
 async def _serve(options: EngineOptions, server_options: ServerOptions, listener: socket.socket) -> int:
@@ -111,6 +79,6 @@ def _profile_window(server_options: ServerOptions) -> "ProfileWindow | None":
 
 
 def _open(options: EngineOptions, server_options: ServerOptions) -> "RunningServer":
-    from octavo.server.running import RunningServer
+    from octavo.server.lifecycle import RunningServer
 
     return RunningServer.open(options, server_options)

@@ -20,9 +20,9 @@ from octavo.observe.collector import Seen, registry_of
 from octavo.observe.request_metrics import RequestMetrics
 from octavo.observe.tracing import Tracing
 from octavo.protocol import EngineFacts, SamplingParams
-from octavo.server.errors import ApiError, unavailable
-from octavo.server.feed import ViewFeed
-from octavo.server.limits import Admission
+from octavo.server.admission import Admission
+from octavo.server.http.errors import ApiError, unavailable
+from octavo.server.operate.view_feed import ViewFeed
 from octavo.text.assets import TextAssets
 from octavo.text.chat_template import ChatTemplate
 from octavo.text.tokenizer import Tokenizer

@@ -53,7 +53,7 @@ def test_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_is_imported_unasked() -> None:
     # FastAPI brings the interfaces by itself; they send nothing.
     program = (
-        "import sys, octavo.server.running;"
+        "import sys, octavo.server.lifecycle;"
         "assert not {'opentelemetry.sdk', 'opentelemetry.exporter'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -13,7 +13,7 @@ from octavo.kernels.library import Engine, Isa, find_library
 from octavo.kernels.loading import load_kernels
 from octavo.protocol import LOGPROB_FLOOR
 from octavo.sampling import NativeSampler, score_rows
-from octavo.server.logprobs import finite
+from octavo.server.openai.logprobs import finite
 
 SOURCE = Path(octavo.__file__).parent
 CODE = {".py", ".cpp", ".h"}

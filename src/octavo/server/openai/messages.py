@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 
 from octavo.dialect.told import in_plain_words
-from octavo.server.errors import invalid, unsupported
-from octavo.server.schema import TEXT_PARTS, ContentPart, Message, TemplateFields, ToolCall
+from octavo.server.http.errors import invalid, unsupported
+from octavo.server.openai.schema import TEXT_PARTS, ContentPart, Message, TemplateFields, ToolCall
 from octavo.server.state import LONG_TEXT, ServerState
 
 TURN_CHARS = 64  # a message costs a template as much as so many characters cost a tokenizer

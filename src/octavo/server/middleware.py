@@ -7,9 +7,9 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from octavo.server.errors import ClientGone, as_api_error, error_response
-from octavo.server.hosts import Hosts
-from octavo.server.record import RequestRecord
+from octavo.server.http.errors import ClientGone, as_api_error, error_response
+from octavo.server.http.hosts import Hosts
+from octavo.server.operate.record import RequestRecord
 from octavo.server.state import ServerState
 
 

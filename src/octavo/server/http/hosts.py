@@ -11,8 +11,8 @@ from typing import Self
 from starlette.types import Scope
 
 from octavo.config import ServerOptions
-from octavo.server.errors import ApiError, invalid
-from octavo.server.loopback import is_loopback
+from octavo.server.http.errors import ApiError, invalid
+from octavo.server.http.listener import is_loopback
 
 ANY = "*"
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from octavo.config import counted
-from octavo.server.errors import ApiError, invalid, too_many
+from octavo.server.http.errors import ApiError, invalid, too_many
 
 HALF_LIFE = 10.0  # seconds after which a measurement counts half
 LONGEST_RETRY = 60.0

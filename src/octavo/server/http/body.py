@@ -9,8 +9,8 @@ from fastapi import Request
 from pydantic import ValidationError
 
 from octavo.config import format_size
-from octavo.server.errors import ApiError, ClientGone, invalid, of_validation
-from octavo.server.schema import WireModel
+from octavo.server.http.errors import ApiError, ClientGone, invalid, of_validation
+from octavo.server.openai.schema import WireModel
 
 BODY_SECONDS = 60.0
 

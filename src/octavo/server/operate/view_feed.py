@@ -11,7 +11,7 @@ from octavo.frontend.service import EngineService, ServiceState
 from octavo.link.status_page import Phase
 from octavo.observe.recent import RecentLatencies
 from octavo.observe.request_metrics import RequestMetrics
-from octavo.server.errors import too_many
+from octavo.server.http.errors import too_many
 from octavo.view import MOST_STEPS, AwayEvent, EngineView, FactsEvent, FinishedRequest
 
 MOST_WATCHERS = 16

@@ -9,8 +9,8 @@ from octavo.dialect.families import MISTRAL_OPEN
 from octavo.dialect.reader import AnswerFormat
 from octavo.dialect.reasoning import Reasons
 from octavo.dialect.tools import described
-from octavo.server.errors import invalid
-from octavo.server.schema import ChatRequest, NamedTool, Tool
+from octavo.server.http.errors import invalid
+from octavo.server.openai.schema import ChatRequest, NamedTool, Tool
 from octavo.server.state import ServedModel
 from octavo.text.tokenizer import Tokenizer
 

@@ -10,22 +10,24 @@ from starlette.responses import Response
 from octavo.dialect.choose import reasons_after
 from octavo.dialect.reasoning import CLOSE, Reasons
 from octavo.frontend.output import Choice, StreamDelta
-from octavo.server.auth import caller
-from octavo.server.body import read_request
-from octavo.server.chat_message import CallIds, finish_reason, message_delta, whole_message
-from octavo.server.constraint import constraint
-from octavo.server.errors import unsupported
+from octavo.server.event_stream import EventStream
 from octavo.server.generation import Asked, Generation, raise_if_failed
-from octavo.server.logprobs import chat_logprobs, prompt_logprobs
-from octavo.server.messages import render
+from octavo.server.http.body import read_request
+from octavo.server.http.errors import unsupported
+from octavo.server.http.keys import caller
+from octavo.server.http.sse import encode
+from octavo.server.openai.chat_message import CallIds, finish_reason, message_delta, whole_message
+from octavo.server.openai.chunk_frame import ChunkFrame
+from octavo.server.openai.constraint import constraint
+from octavo.server.openai.logprobs import chat_logprobs, prompt_logprobs
+from octavo.server.openai.messages import render
+from octavo.server.openai.params import chat_params
+from octavo.server.openai.schema import ChatRequest
+from octavo.server.openai.tool_use import answer_format, tool_use
+from octavo.server.openai.usage import explanation, usage, usage_of
 from octavo.server.openapi import EVENTS, GENERATION_ERRORS, failures, json_body
-from octavo.server.record import record_of
-from octavo.server.sampling_request import chat_params
-from octavo.server.schema import ChatRequest
-from octavo.server.sse import ChunkFrame, EventStream, encode
+from octavo.server.operate.record import record_of
 from octavo.server.state import ServerState
-from octavo.server.tool_use import answer_format, tool_use
-from octavo.server.usage import explanation, usage, usage_of
 
 router = APIRouter()
 

@@ -6,7 +6,7 @@ import msgspec
 
 from octavo.errors import RequestError
 from octavo.protocol import SamplingParams
-from octavo.server.schema import ChatRequest, CompletionRequest, SamplingFields
+from octavo.server.openai.schema import ChatRequest, CompletionRequest, SamplingFields
 
 LEGACY_MAX_TOKENS = 16  # of completions that do not say
 

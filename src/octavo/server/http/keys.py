@@ -10,7 +10,7 @@ from fastapi import Request
 
 from octavo.config import ServerOptions
 from octavo.errors import ConfigError
-from octavo.server.errors import ApiError
+from octavo.server.http.errors import ApiError
 
 MAX_KEY_FILE_BYTES = 1 << 20
 

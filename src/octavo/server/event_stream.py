@@ -1,33 +1,16 @@
-"""Server-sent events: chunks as they come, comments while nothing comes, and an end that is always said."""
+"""A streamed answer: events as they come, comments while nothing comes, and an end that is always said."""
 
 import asyncio
 import time
-from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
-import msgspec
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from octavo.frontend.output import StreamDelta
-from octavo.server.errors import ApiError, ClientGone, as_api_error
 from octavo.server.generation import Generation
-
-PING_SECONDS = 5.0
-
-PING = b": ping\n\n"
-# Comes before the first event after a ping, in one write with it. `vllm bench serve` strips what it reads,
-# and would take "ping" and the event for one comment: then the first token would be lost to it.
-AFTER_PING = b":\n\n"
-DONE = b"data: [DONE]\n\n"
-
-HEADERS = {
-    "content-type": "text/event-stream; charset=utf-8",
-    "cache-control": "no-cache, no-transform",
-    "x-accel-buffering": "no",
-}
-
-encode = msgspec.json.Encoder().encode
+from octavo.server.http.errors import ClientGone, as_api_error
+from octavo.server.http.sse import AFTER_PING, DONE, HEADERS, PING, PING_SECONDS, error_event
 
 
 class Chunks(Protocol):
@@ -36,30 +19,6 @@ class Chunks(Protocol):
     def of_delta(self, delta: StreamDelta) -> bytes: ...
 
     def at_end(self) -> bytes: ...
-
-
-class ChunkFrame:
-    """The part of an event that is the same in all of a response, encoded once.
-
-    data: {"id": ..., "model": ..., "choices":[    CHOICE    ],"usage":null}
-    `---------------- start ----------------´                `----- end ----´
-    """
-
-    def __init__(self, head: Mapping[str, Any], *, has_usage: bool) -> None:
-        self._has_usage = has_usage
-        self.start = b"data: " + encode(head)[:-1] + b',"choices":['
-        self.end = b'],"usage":null}\n\n' if has_usage else b"]}\n\n"
-
-    def chunk(self, choice: bytes, *, usage: Mapping[str, Any] | None = None, **more: Any) -> bytes:
-        """`more` are further fields of the event, beside `choices`."""
-        if usage is None and not more:
-            return self.start + choice + self.end
-        rest = ({"usage": usage} if self._has_usage or usage is not None else {}) | more
-        return self.start + choice + b"]," + encode(rest)[1:] + b"\n\n"
-
-
-def error_event(error: ApiError) -> bytes:
-    return b"data: " + encode(error.body) + b"\n\n"
 
 
 class EventStream(StreamingResponse):

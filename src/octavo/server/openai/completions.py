@@ -10,21 +10,23 @@ from starlette.responses import Response
 from octavo.dialect.reasoning import Reasons
 from octavo.frontend.intake import PreparedRequest, Prompt
 from octavo.frontend.output import Choice, RequestOutput, StreamDelta
-from octavo.server.auth import caller
-from octavo.server.body import read_request
-from octavo.server.chat import head
-from octavo.server.constraint import constraint
-from octavo.server.errors import invalid, unsupported
+from octavo.server.event_stream import EventStream
 from octavo.server.generation import Asked, Generation, raise_if_failed
-from octavo.server.logprobs import LegacyLogprobs, joined, prompt_logprobs
+from octavo.server.http.body import read_request
+from octavo.server.http.errors import invalid, unsupported
+from octavo.server.http.keys import caller
+from octavo.server.http.sse import encode
+from octavo.server.openai.chat import head
+from octavo.server.openai.chunk_frame import ChunkFrame
+from octavo.server.openai.constraint import constraint
+from octavo.server.openai.logprobs import LegacyLogprobs, joined, prompt_logprobs
+from octavo.server.openai.params import completion_params
+from octavo.server.openai.schema import CompletionRequest
+from octavo.server.openai.tool_use import ToolUse
+from octavo.server.openai.usage import explanation, usage, usage_of
 from octavo.server.openapi import EVENTS, GENERATION_ERRORS, failures, json_body
-from octavo.server.record import record_of
-from octavo.server.sampling_request import completion_params
-from octavo.server.schema import CompletionRequest
-from octavo.server.sse import ChunkFrame, EventStream, encode
+from octavo.server.operate.record import record_of
 from octavo.server.state import ServerState
-from octavo.server.tool_use import ToolUse
-from octavo.server.usage import explanation, usage, usage_of
 
 router = APIRouter()
 

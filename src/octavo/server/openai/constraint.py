@@ -9,10 +9,10 @@ from octavo.errors import GrammarError, GrammarNotChecked
 from octavo.grammar import specs
 from octavo.grammar.limits import schema_of
 from octavo.protocol import GrammarKind, GrammarSpec
-from octavo.server.errors import ApiError, invalid, unavailable
-from octavo.server.schema import SamplingFields, StructuredOutputs
+from octavo.server.http.errors import ApiError, invalid, unavailable
+from octavo.server.openai.schema import SamplingFields, StructuredOutputs
+from octavo.server.openai.tool_use import ToolUse
 from octavo.server.state import ServerState
-from octavo.server.tool_use import ToolUse
 
 
 async def constraint(

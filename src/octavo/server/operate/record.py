@@ -16,7 +16,7 @@ from octavo.frontend.service import Update
 from octavo.observe.logs import with_fields
 from octavo.observe.request_metrics import RequestMetrics
 from octavo.observe.tracing import Tracing
-from octavo.server.errors import ApiError
+from octavo.server.http.errors import ApiError
 from octavo.view import FinishedRequest
 
 logger = logging.getLogger(__name__)

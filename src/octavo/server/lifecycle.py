@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import resource
 import socket
 import time
 from collections.abc import Iterator
@@ -17,19 +16,18 @@ from octavo.config import EngineOptions, ServerOptions, counted
 from octavo.frontend.service import EngineService, ServiceState
 from octavo.observe.tracing import Tracing, open_tracing
 from octavo.server.app import build_app
-from octavo.server.auth import Keys
-from octavo.server.early import EarlyAnswers
-from octavo.server.http_protocol import BoundedHttpProtocol
-from octavo.server.serve import BACKLOG
+from octavo.server.http.connection import BoundedHttpProtocol
+from octavo.server.http.keys import Keys
+from octavo.server.http.listener import BACKLOG, most_connections
+from octavo.server.http.startup_answers import EarlyAnswers
+from octavo.server.signals import Stopping
 from octavo.server.state import ServedModel, ServerState
-from octavo.server.stopping import Stopping
 
 logger = logging.getLogger(__name__)
 
 KEEP_ALIVE_SECONDS = 75  # longer than clients and proxies keep an idle connection: they close it, not we
 CLOSING_SECONDS = 5  # for the last bytes to reach clients, once every answer is complete
 POLL_SECONDS = 0.05
-OTHER_FILES = 256  # that we may need to have open beside connections, to start an engine for one
 
 EXIT_FAILED = 1
 
@@ -150,9 +148,3 @@ class RunningServer:
         scheme = "http" if self._server_options.tls_cert is None else "https"
         host, port = listener.getsockname()[:2]
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-
-
-def most_connections() -> int:
-    """So many that an engine can still be started: whoever comes then is turned away."""
-    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(allowed - OTHER_FILES, allowed // 2)

@@ -7,10 +7,10 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from octavo.server.errors import invalid
-from octavo.server.feed import Watcher
+from octavo.server.http.errors import invalid
+from octavo.server.http.sse import AFTER_PING, HEADERS, PING, PING_SECONDS
 from octavo.server.openapi import EVENTS, failures, query
-from octavo.server.sse import AFTER_PING, HEADERS, PING, PING_SECONDS
+from octavo.server.operate.view_feed import Watcher
 from octavo.server.state import ServerState
 
 router = APIRouter()

@@ -5,12 +5,12 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from octavo.server.body import read_request
-from octavo.server.errors import invalid
-from octavo.server.messages import render
+from octavo.server.http.body import read_request
+from octavo.server.http.errors import invalid
+from octavo.server.http.sse import encode
+from octavo.server.openai.messages import render
+from octavo.server.openai.schema import DetokenizeRequest, TokenizeRequest
 from octavo.server.openapi import BODY_ERRORS, failures, json_body
-from octavo.server.schema import DetokenizeRequest, TokenizeRequest
-from octavo.server.sse import encode
 from octavo.server.state import ServerState
 from octavo.text.tokenizer import Tokenizer
 

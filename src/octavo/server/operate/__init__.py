@@ -1,0 +1,1 @@
+"""For the people and machines that run the server: probes, metrics, logs, the view and the page."""
