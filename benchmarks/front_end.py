@@ -15,7 +15,7 @@ import pstats
 import time
 
 from octavo.checkpoint import open_checkpoint
-from octavo.frontend.intake import Intake, Limits
+from octavo.frontend.intake import Intake, Limits, PromptTask
 from octavo.frontend.output import RequestOutput
 from octavo.frontend.service import EngineService
 from octavo.link.folder import EngineSettings
@@ -36,7 +36,7 @@ async def measure(tokenizer: Tokenizer, streams: int, tokens: int, profile: cPro
         intake = Intake(tokenizer, Limits(service.facts.vocab_size, service.facts.max_model_len))
         params = SamplingParams(max_tokens=tokens, ignore_eos=True, seed=1)
         prompts = [
-            intake.prepare(f"r{number}", f"Story {number}: once", params, now=0.0)
+            intake.prepare(f"r{number}", PromptTask(f"Story {number}: once", params), now=0.0)
             for number in range(streams)
         ]
 

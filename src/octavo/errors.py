@@ -1,5 +1,7 @@
 """Every error a person can meet. The message says what to do next."""
 
+from typing import Self
+
 
 class OctavoError(Exception):
     """Base of all errors raised on purpose."""
@@ -36,8 +38,12 @@ class ContextLengthError(RequestError):
 class GrammarError(RequestError):
     """A grammar is refused: it is malformed, says what we cannot hold an answer to, or is too complex."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, "grammar")
+    def __init__(self, message: str, param: str = "grammar") -> None:
+        super().__init__(message, param)
+
+    def in_field(self, field: str) -> Self:
+        """The same error, of the field that the grammar came from."""
+        return type(self)(f"{field}: {self}", field)
 
 
 class GrammarNotChecked(GrammarError):

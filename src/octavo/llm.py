@@ -13,11 +13,9 @@ from typing import Any, Self
 
 from octavo.checkpoint import open_checkpoint
 from octavo.config import EngineOptions
-from octavo.errors import ConfigError, RequestError
+from octavo.errors import ConfigError, GrammarError, RequestError
 from octavo.frontend.batches import (
-    Message,
     PromptInput,
-    Tool,
     conversations_of,
     one_conversation,
     one_params,
@@ -26,17 +24,17 @@ from octavo.frontend.batches import (
     prompts_of,
     tools_of,
 )
+from octavo.frontend.chat import ChatTask, Message, compose
 from octavo.frontend.client import EngineClient, InProcessClient
-from octavo.frontend.defaults import default_params
 from octavo.frontend.engine_thread import EngineThread
-from octavo.frontend.intake import Intake, Limits, PreparedRequest, Prompt
+from octavo.frontend.intake import FieldGrammar, Intake, Limits, PreparedRequest, Prompt, PromptTask
 from octavo.frontend.output import OutputProcessor, RequestOutput, StreamDelta
 from octavo.frontend.parsed import Schema, held_to, with_objects
 from octavo.frontend.progress import BatchProgress
+from octavo.frontend.text_model import TextModel
+from octavo.frontend.tool_use import Tool, ToolChoice
 from octavo.grammar.checker import GrammarChecker
 from octavo.protocol import Abort, EngineFacts, EngineStats, KernelTimes, SamplingParams
-from octavo.text.chat_template import ChatTemplate
-from octavo.text.tokenizer import Tokenizer
 
 Update = StreamDelta | RequestOutput
 Mailbox = deque[Update]
@@ -85,10 +83,11 @@ class LLM:
         checkpoint = open_checkpoint(
             model, checkpoint_path=checkpoint_path, revision=revision, tokenizer=tokenizer
         )
+        self._text = TextModel.of_checkpoint(checkpoint)
         self.name = checkpoint.name
-        self.tokenizer = Tokenizer(checkpoint.text)
-        self.chat_template = ChatTemplate(checkpoint.text)
-        self.default_params = default_params(checkpoint.generation_config)
+        self.tokenizer = self._text.tokenizer
+        self.chat_template = self._text.template
+        self.default_params = self._text.defaults
         self._client: EngineClient = InProcessClient.start(checkpoint, self.options, progress=progress)
         facts = self._client.facts
         self._intake = Intake(self.tokenizer, Limits(facts.vocab_size, facts.max_model_len))
@@ -121,8 +120,11 @@ class LLM:
         cache_salt.
         """
         batch = prompts_of(prompts)
-        each = [held_to(schema, one) for one in params_for(batch, params, self.default_params)]
-        prepared = [self._prepare(p, s, **request) for p, s in zip(batch, each, strict=True)]
+        each = params_for(batch, params, self.default_params)
+        prepared = [
+            self._prepare(_completion(p, held_to(schema, s), _field(schema)), **request)
+            for p, s in zip(batch, each, strict=True)
+        ]
         return [with_objects(schema, output) for output in self._run(prepared, progress)]
 
     def chat(
@@ -131,6 +133,7 @@ class LLM:
         params: SamplingParams | Iterable[SamplingParams] | None = None,
         *,
         tools: Iterable[Tool] | None = None,
+        tool_choice: str = "auto",
         schema: Schema | None = None,
         progress: bool | None = None,
         template: Mapping[str, Any] | None = None,
@@ -138,18 +141,21 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answer one conversation or many; a message has `role` and `content`.
 
+        What the model calls or thinks is not in an answer's `text`: see `calls` and `reasoning`.
+        `tool_choice` is "auto", "none", "required" (at least one call) or the name of the function to call.
         `template` holds further values for the chat template, such as `enable_thinking`; `schema` is as in
         `generate`.
         """
-        given_tools = tools_of(tools)
-        prompts = [
-            self.chat_template.render(conversation, tools=given_tools, **(template or {}))
-            for conversation in conversations_of(messages)
-        ]
-        each = [held_to(schema, one) for one in params_for(prompts, params, self.default_params)]
+        given_tools, conversations = tools_of(tools), conversations_of(messages)
+        each = params_for(conversations, params, self.default_params)
         prepared = [
-            self._prepare(p, s, add_special_tokens=False, **request)
-            for p, s in zip(prompts, each, strict=True)
+            self._prepare(
+                self._chat_task(
+                    c, s, tools=given_tools, tool_choice=tool_choice, schema=schema, template=template
+                ),
+                **request,
+            )
+            for c, s in zip(conversations, each, strict=True)
         ]
         return [with_objects(schema, output) for output in self._run(prepared, progress)]
 
@@ -165,11 +171,16 @@ class LLM:
         params: SamplingParams | None = None,
         *,
         tools: Iterable[Tool] | None = None,
+        tool_choice: str = "auto",
+        schema: Schema | None = None,
         template: Mapping[str, Any] | None = None,
         **request: Any,
     ) -> RequestOutput:
-        """Answer one conversation; many calls at once share the batch."""
-        return await self._finish(self._prepare_chat(messages, params, tools, template, request))
+        """Answer one conversation, as `chat` does; many calls at once share the batch."""
+        task = self._one_chat(
+            messages, params, tools=tools, tool_choice=tool_choice, schema=schema, template=template
+        )
+        return with_objects(schema, await self._finish(self._prepare(task, **request)))
 
     # -- streams ------------------------------------------------------------------------------------
 
@@ -185,10 +196,16 @@ class LLM:
         params: SamplingParams | None = None,
         *,
         tools: Iterable[Tool] | None = None,
+        tool_choice: str = "auto",
+        schema: Schema | None = None,
         template: Mapping[str, Any] | None = None,
         **request: Any,
     ) -> Iterator[StreamDelta]:
-        return self._stream(self._prepare_chat(messages, params, tools, template, request))
+        """The answer of `chat` piece by piece: text, reasoning and calls. Closed as in `stream`."""
+        task = self._one_chat(
+            messages, params, tools=tools, tool_choice=tool_choice, schema=schema, template=template
+        )
+        return self._stream(self._prepare(task, **request))
 
     def astream(
         self, prompt: PromptInput, params: SamplingParams | None = None, **request: Any
@@ -201,10 +218,15 @@ class LLM:
         params: SamplingParams | None = None,
         *,
         tools: Iterable[Tool] | None = None,
+        tool_choice: str = "auto",
+        schema: Schema | None = None,
         template: Mapping[str, Any] | None = None,
         **request: Any,
     ) -> AsyncIterator[StreamDelta]:
-        return self._astream(self._prepare_chat(messages, params, tools, template, request))
+        task = self._one_chat(
+            messages, params, tools=tools, tool_choice=tool_choice, schema=schema, template=template
+        )
+        return self._astream(self._prepare(task, **request))
 
     # -- underneath -----------------------------------------------------------------------------------
 
@@ -269,32 +291,54 @@ class LLM:
 
     # -- parts ----------------------------------------------------------------------------------------
 
-    def _prepare(
-        self, prompt: Prompt, params: SamplingParams, *, request_id: str | None = None, **request: Any
-    ) -> PreparedRequest:
-        if params.grammar is not None:
-            self._grammar_checker.check(params.grammar)
+    def _prepare(self, task: PromptTask, *, request_id: str | None = None, **request: Any) -> PreparedRequest:
+        for one in task.grammars:
+            try:
+                self._grammar_checker.check(one.spec)
+            except GrammarError as error:
+                raise error.in_field(one.field) from error
         return self._intake.prepare(
-            f"request-{next(self._numbers)}", prompt, params, now=time.monotonic(), name=request_id, **request
+            f"request-{next(self._numbers)}", task, now=time.monotonic(), name=request_id, **request
         )
 
     def _prepare_one(
         self, prompt: PromptInput, params: SamplingParams | None, **request: Any
     ) -> PreparedRequest:
-        return self._prepare(one_prompt(prompt), one_params(params, self.default_params), **request)
+        task = _completion(one_prompt(prompt), one_params(params, self.default_params), _field(None))
+        return self._prepare(task, **request)
 
-    def _prepare_chat(
+    def _one_chat(
         self,
         messages: Iterable[Message],
         params: SamplingParams | None,
+        *,
         tools: Iterable[Tool] | None,
+        **chat: Any,
+    ) -> PromptTask:
+        definite = one_params(params, self.default_params)
+        return self._chat_task(one_conversation(messages), definite, tools=tools_of(tools), **chat)
+
+    def _chat_task(
+        self,
+        messages: list[Message],
+        params: SamplingParams,
+        *,
+        tools: list[Tool] | None,
+        tool_choice: str,
+        schema: Schema | None,
         template: Mapping[str, Any] | None,
-        request: Mapping[str, Any],
-    ) -> PreparedRequest:
-        prompt = self.chat_template.render(
-            one_conversation(messages), tools=tools_of(tools), **(template or {})
+    ) -> PromptTask:
+        is_name = tool_choice not in tuple(ToolChoice)
+        task = ChatTask(
+            messages,
+            held_to(schema, params),
+            grammar_field=_field(schema),
+            tools=tools or (),
+            tool_choice=ToolChoice.REQUIRED if is_name else ToolChoice(tool_choice),
+            only_tool=tool_choice if is_name else None,
+            template=template or {},
         )
-        return self._prepare_one(prompt, params, add_special_tokens=False, **request)
+        return compose(task, self._text)
 
     # -- on the engine thread -------------------------------------------------------------------------
 
@@ -408,3 +452,15 @@ class LLM:
             if isinstance(update, RequestOutput):
                 return update
         raise AssertionError("a request ends with its result")
+
+
+def _completion(prompt: Prompt, params: SamplingParams, grammar_field: str) -> PromptTask:
+    grammar = params.grammar
+    return PromptTask(
+        prompt, params, grammars=() if grammar is None else (FieldGrammar(grammar_field, grammar),)
+    )
+
+
+def _field(schema: Schema | None) -> str:
+    """Where the grammar of a request came from."""
+    return "grammar" if schema is None else "schema"

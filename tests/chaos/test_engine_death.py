@@ -19,7 +19,7 @@ import pytest
 from octavo.checkpoint import open_checkpoint
 from octavo.engine.core import STEP_FAILED
 from octavo.frontend.flight import ENGINE_LOST, MOST_REPLAYS
-from octavo.frontend.intake import Intake, Limits
+from octavo.frontend.intake import Intake, Limits, PromptTask
 from octavo.frontend.output import RequestOutput
 from octavo.frontend.service import EngineService, ServiceState
 from octavo.link.folder import EngineSettings
@@ -58,7 +58,9 @@ class Harness:
         intake = Intake(self._tokenizer, Limits(facts.vocab_size, facts.max_model_len))
         self._count += 1
         now = time.monotonic()
-        prepared = intake.prepare(f"r{self._count}", prompt, params, now=now, name="r", timeout=timeout)
+        prepared = intake.prepare(
+            f"r{self._count}", PromptTask(prompt, params), now=now, name="r", timeout=timeout
+        )
         texts = [""] * params.n
         async for update in await self.service.submit(prepared):
             if isinstance(update, RequestOutput):

@@ -12,10 +12,11 @@ from data.engine_facts import engine_facts
 from docs.pages import ROOT, all_blocks
 from octavo.checkpoint import open_checkpoint
 from octavo.config import ServerOptions
+from octavo.frontend.text_model import TextModel
 from octavo.server.app import build_app
 from octavo.server.http.keys import Keys
 from octavo.server.openapi import describe
-from octavo.server.state import ServedModel, ServerState
+from octavo.server.state import ServerState
 from server.recording import Accepted, Description, problems
 
 CURL = re.compile(r"curl [^']*?(?:https?://[^/\s]+|\$url)(/[\w/]+).*?-d '(\{.*?\})'(?:\n|$)", re.DOTALL)
@@ -25,7 +26,7 @@ SHELL_VARIABLES = {"model": "smollm2", "question": '[{"role": "user", "content":
 @pytest.fixture(scope="module")
 def description(tiny_checkpoint: Path) -> Description:
     """Of a server whose model has the name that the pages use."""
-    model = ServedModel.of_checkpoint(open_checkpoint(str(tiny_checkpoint)), "smollm2", 0)
+    model = TextModel.of_checkpoint(open_checkpoint(str(tiny_checkpoint)), "smollm2")
     service: Any = SimpleNamespace(facts=engine_facts())
     state = ServerState(ServerOptions(), model, service)
     try:

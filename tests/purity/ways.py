@@ -92,7 +92,7 @@ def resumed(llm: LLM, requests: Sequence[Request], expected: Answers) -> Answers
     """As after a crash: half of the tokens were sent, and an engine that knows nothing goes on from there."""
     prepared = []
     for request, answers in zip(requests, expected, strict=True):
-        whole = llm._prepare(request.prompt, request.params)
+        whole = llm._prepare_one(request.prompt, request.params)
         messages = [
             msgspec.structs.replace(message, resume_ids=answer.token_ids[: len(answer.token_ids) // 2])
             for message, answer in zip(whole.messages, answers, strict=True)

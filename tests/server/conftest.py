@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from octavo.checkpoint import open_checkpoint
-from octavo.server.state import ServedModel
+from octavo.frontend.text_model import TextModel
 from patience import HANG_SECONDS
 from server.null_bench import Bench, RunNull, on_null_engine
 from server.process import Server, StartServer
@@ -68,13 +68,13 @@ def smollm2(assets: Callable[[str], Path], tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture(scope="session")
-def tiny_model(tiny_checkpoint: Path) -> ServedModel:
+def tiny_model(tiny_checkpoint: Path) -> TextModel:
     """The text side of the tiny model."""
-    return ServedModel.of_checkpoint(open_checkpoint(str(tiny_checkpoint)), "tiny", 0)
+    return TextModel.of_checkpoint(open_checkpoint(str(tiny_checkpoint)), "tiny")
 
 
 @pytest.fixture
-def run_null(tiny_model: ServedModel) -> RunNull:
+def run_null(tiny_model: TextModel) -> RunNull:
     """Runs a test of the application on an engine that computes nothing."""
 
     def run(test: Callable[[Bench], Awaitable[None]], **options: float) -> None:

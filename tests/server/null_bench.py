@@ -10,10 +10,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from data.json_types import Json
 from octavo.config import ServerOptions
 from octavo.frontend.service import EngineService
+from octavo.frontend.text_model import TextModel
 from octavo.link.folder import EngineSettings
 from octavo.server.app import build_app
 from octavo.server.http.keys import Keys
-from octavo.server.state import ServedModel, ServerState
+from octavo.server.state import ServerState
 from patience import HANG_SECONDS
 from server.exchange import Exchange
 from server.recording import recorded
@@ -48,7 +49,7 @@ class Scrape:
 
 
 class Bench:
-    def __init__(self, service: EngineService, model: ServedModel) -> None:
+    def __init__(self, service: EngineService, model: TextModel) -> None:
         self.service = service
         self.state = ServerState(ServerOptions(), model, service)
         self.app = recorded(build_app(self.state, Keys()))
@@ -75,7 +76,7 @@ class RunNull(Protocol):
 
 
 async def on_null_engine(
-    model: ServedModel, test: Callable[[Bench], Awaitable[None]], **options: float
+    model: TextModel, test: Callable[[Bench], Awaitable[None]], **options: float
 ) -> None:
     """`options` are those of `octavo.simulate.null_engine`."""
     engine = {"vocab_size": 260, "step_seconds": STEP_SECONDS} | options

@@ -14,11 +14,12 @@ from octavo.dialect.choose import dialect_of
 from octavo.frontend.intake import PreparedRequest
 from octavo.frontend.output import OutputProcessor
 from octavo.frontend.service import ServiceState, Updates
+from octavo.frontend.text_model import TextModel
 from octavo.observe.engine_tally import EngineTally
 from octavo.protocol import FinishReason, SamplingParams, Timings, TokenLogprob, TokenOutput
 from octavo.server.app import build_app
 from octavo.server.http.keys import Keys
-from octavo.server.state import ServedModel, ServerState
+from octavo.server.state import ServerState
 from octavo.text.chat_template import ChatTemplate
 from octavo.text.huggingface import text_assets_from_directory
 from octavo.text.tokenizer import Tokenizer
@@ -28,12 +29,12 @@ from server.recording import recorded
 FACTS = engine_facts(vocab_size=1 << 20, system_fingerprint="scripted")
 
 
-def served_tokenizer(path: Path) -> ServedModel:
+def served_tokenizer(path: Path) -> TextModel:
     """The text side of a model, without the model."""
     assets = text_assets_from_directory(path)
     template = ChatTemplate(assets)
-    return ServedModel(
-        "scripted", assets, Tokenizer(assets), template, dialect_of(template.source), SamplingParams(), 0
+    return TextModel(
+        "scripted", assets, Tokenizer(assets), template, dialect_of(template.source), SamplingParams()
     )
 
 

@@ -17,11 +17,12 @@ from octavo.config import ServerOptions
 from octavo.frontend.intake import PreparedRequest
 from octavo.frontend.output import Choice, RequestOutput, StreamDelta
 from octavo.frontend.service import ServiceState, Updates
+from octavo.frontend.text_model import TextModel
 from octavo.protocol import EngineFacts, Timings
-from octavo.server import event_stream
+from octavo.server import answer
 from octavo.server.app import build_app
 from octavo.server.http.keys import Keys
-from octavo.server.state import ServedModel, ServerState
+from octavo.server.state import ServerState
 from patience import HANG_SECONDS
 from server.bench_reader import BenchReader
 from server.exchange import Exchange
@@ -86,7 +87,7 @@ class FakeService:
 
 
 class Bench:
-    def __init__(self, model: ServedModel, **options: str | int) -> None:
+    def __init__(self, model: TextModel, **options: str | int) -> None:
         self.service = FakeService(
             facts=engine_facts(max_model_len=100_000, num_pages=9, device="cpu", dtype="float32")
         )
@@ -109,8 +110,8 @@ class Bench:
 
 
 @pytest.fixture(scope="module")
-def model(tiny_checkpoint: Path) -> ServedModel:
-    return ServedModel.of_checkpoint(open_checkpoint(str(tiny_checkpoint)), "tiny", 0)
+def model(tiny_checkpoint: Path) -> TextModel:
+    return TextModel.of_checkpoint(open_checkpoint(str(tiny_checkpoint)), "tiny")
 
 
 class Run(Protocol):
@@ -119,7 +120,7 @@ class Run(Protocol):
 
 
 @pytest.fixture
-def run(model: ServedModel) -> Run:
+def run(model: TextModel) -> Run:
     def run(test: Callable[[Bench], Awaitable[None]], **options: str | int) -> None:
         async def main() -> None:
             bench = Bench(model, **options)
@@ -224,7 +225,7 @@ def test_a_failure_in_mid_stream_is_said_and_the_stream_ended(run: Run) -> None:
 
 
 def test_silence_is_filled_with_comments(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_stream, "PING_SECONDS", 0.02)
+    monkeypatch.setattr(answer, "PING_SECONDS", 0.02)
 
     async def test(bench: Bench) -> None:
         asked = bench.ask({"prompt": "x", "stream": True})
@@ -240,7 +241,7 @@ def test_silence_is_filled_with_comments(run: Run, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_comment_costs_no_reader_the_event_behind_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_stream, "PING_SECONDS", 0.02)
+    monkeypatch.setattr(answer, "PING_SECONDS", 0.02)
 
     async def test(bench: Bench) -> None:
         asked = bench.ask({"prompt": "x", "stream": True})

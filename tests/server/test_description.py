@@ -13,10 +13,11 @@ import pytest
 from data.engine_facts import engine_facts
 from data.json_types import JsonObject
 from octavo.config import ServerOptions
+from octavo.frontend.text_model import TextModel
 from octavo.server.app import build_app
 from octavo.server.http.keys import Keys
 from octavo.server.openapi import describe
-from octavo.server.state import ServedModel, ServerState
+from octavo.server.state import ServerState
 from server.hostile import CHAT, COMPLETIONS, GOOD
 from server.null_bench import Bench
 from server.process import StartServer
@@ -172,7 +173,7 @@ def test_a_server_that_is_not_to_be_recorded_is_the_plain_command(tmp_path: Path
     assert not problems_in(tmp_path / "nothing.requests")
 
 
-def described(model: ServedModel, vocab_size: int) -> Description:
+def described(model: TextModel, vocab_size: int) -> Description:
     """By a server whose model has so many tokens, which may be others than its tokenizer's."""
     service: Any = SimpleNamespace(facts=engine_facts(vocab_size=vocab_size))
     state = ServerState(ServerOptions(), model, service)
@@ -182,7 +183,7 @@ def described(model: ServedModel, vocab_size: int) -> Description:
         state.close()
 
 
-def test_ids_to_detokenize_are_the_tokenizers(tiny_model: ServedModel) -> None:
+def test_ids_to_detokenize_are_the_tokenizers(tiny_model: TextModel) -> None:
     last = tiny_model.tokenizer.vocab_size - 1
     description = described(tiny_model, vocab_size=10)
     assert not found_in(description, "/detokenize", {"tokens": [0, last]})
@@ -192,7 +193,7 @@ def test_ids_to_detokenize_are_the_tokenizers(tiny_model: ServedModel) -> None:
 
 @pytest.mark.assets
 def test_an_empty_prompt_is_one_where_every_text_begins_with_a_token(
-    tiny_model: ServedModel, assets: Callable[[str], Path]
+    tiny_model: TextModel, assets: Callable[[str], Path]
 ) -> None:
     begins = served_tokenizer(assets("tokenizer-llama3.2"))
     for model, is_allowed in ((begins, True), (tiny_model, False)):

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from octavo.config import ServerOptions
+from octavo.frontend.text_model import TextModel
 from octavo.server.app import build_app
 from octavo.server.http.keys import Keys
 from octavo.server.operate.page import FOLDER, INDEX, POLICY, read_page
-from octavo.server.state import ServedModel, ServerState
+from octavo.server.state import ServerState
 from patience import HANG_SECONDS
 from server.exchange import Exchange
 from server.process import Server
@@ -43,7 +44,7 @@ STRANGE = (
 )
 
 
-def page_answer(model: ServedModel, path: str, **options: bool | str) -> Exchange:
+def page_answer(model: TextModel, path: str, **options: bool | str) -> Exchange:
     """Of an application with these options, to somebody without a key."""
 
     async def ask() -> Exchange:
@@ -58,7 +59,7 @@ def page_answer(model: ServedModel, path: str, **options: bool | str) -> Exchang
     return asyncio.run(ask())
 
 
-def test_anybody_may_load_the_page_and_nothing_else(tiny_model: ServedModel) -> None:
+def test_anybody_may_load_the_page_and_nothing_else(tiny_model: TextModel) -> None:
     index = page_answer(tiny_model, "/", api_key="secret")
     assert (index.status, index.content) == (200, (FOLDER / INDEX).read_bytes())
     names = re.findall(r'(?:src|href)="/page/([^"]+)"', index.content.decode())
@@ -71,7 +72,7 @@ def test_anybody_may_load_the_page_and_nothing_else(tiny_model: ServedModel) -> 
         assert page_answer(tiny_model, path, api_key="secret").status == 401
 
 
-def test_the_page_says_what_it_may_do_and_how_long_it_is_valid(tiny_model: ServedModel) -> None:
+def test_the_page_says_what_it_may_do_and_how_long_it_is_valid(tiny_model: TextModel) -> None:
     for name in read_page():
         headers = page_answer(tiny_model, f"/page/{name}").headers
         assert headers["content-security-policy"] == POLICY
@@ -88,7 +89,7 @@ def test_the_page_says_what_it_may_do_and_how_long_it_is_valid(tiny_model: Serve
     assert {word for words in allowed.values() for word in words.split()} == {"'self'", "'none'", "data:"}
 
 
-def test_no_page_is_no_page(tiny_model: ServedModel) -> None:
+def test_no_page_is_no_page(tiny_model: TextModel) -> None:
     for path in ("/", "/page/index.html", *(f"/page/{name}" for name in read_page())):
         assert page_answer(tiny_model, path, page=False).status == 404
     assert page_answer(tiny_model, "/livez", page=False).status == 200

@@ -16,9 +16,9 @@ from octavo.server.admission import HALF_LIFE, LONGEST_RETRY, UNKNOWN_RETRY, Adm
 from octavo.server.http.errors import ApiError
 from octavo.server.http.keys import Keys
 from octavo.server.http.startup_answers import EarlyAnswers
-from octavo.server.openai.chunk_frame import ChunkFrame
 from octavo.server.openai.logprobs import LegacyLogprobs, chat_logprobs, prompt_logprobs
 from octavo.server.openai.params import chat_params, completion_params
+from octavo.server.openai.response import ChunkFrame
 from octavo.server.openai.schema import ChatRequest, CompletionRequest
 from octavo.text.tokenizer import Tokenizer
 

@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 
 from octavo import LLM, RequestOutput, SamplingParams, StreamDelta
 from octavo.errors import RequestError
-from octavo.frontend.batches import Message, PromptInput
+from octavo.frontend.batches import PromptInput
+from octavo.frontend.chat import Message
+from octavo.frontend.tool_use import Tool
 
 GREEDY = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
 TEXTS = st.text("abc XYZ.", min_size=1, max_size=12)
@@ -212,22 +214,17 @@ def test_the_rows_of_a_table_are_prompts(
     assert content(tiny_llm.generate(make(rows), GREEDY)) == content(tiny_llm.generate(rows, GREEDY))
 
 
-def test_tools_in_a_generator_reach_every_conversation(
-    tiny_llm: LLM, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[object] = []
-    render = tiny_llm.chat_template.render
+def test_tools_in_a_generator_reach_every_conversation(tiny_llm: LLM) -> None:
+    def tools() -> Iterator[Tool]:
+        yield {"type": "function", "function": {"name": "now"}}
 
-    def recording(messages: list[Message], **keywords: object) -> str:
-        seen.append(keywords["tools"])
-        return render(messages)
-
-    monkeypatch.setattr(tiny_llm.chat_template, "render", recording)
-    tool = {"type": "function", "function": {"name": "now"}}
     conversation = [{"role": "user", "content": "hi"}]
-    tiny_llm.chat([conversation, conversation], GREEDY, tools=(one for one in [tool]))
-    list(tiny_llm.stream_chat(conversation, GREEDY, tools=(one for one in [tool])))
-    assert seen == [[tool]] * 3
+    (alone,) = tiny_llm.chat([conversation], GREEDY, tools=list(tools()))
+    assert '"name": "now"' in (alone.prompt or "")
+    several = tiny_llm.chat([conversation, conversation], GREEDY, tools=tools())
+    assert [output.prompt for output in several] == [alone.prompt] * 2
+    deltas = list(tiny_llm.stream_chat(conversation, GREEDY, tools=tools()))
+    assert [token for delta in deltas for token in delta.token_ids] == list(alone.token_ids)
 
 
 def test_nothing_asked_is_nothing_answered(tiny_llm: LLM) -> None:

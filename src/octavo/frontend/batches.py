@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from octavo.errors import RequestError
+from octavo.frontend.chat import Message
 from octavo.frontend.intake import Prompt
+from octavo.frontend.tool_use import Tool
 from octavo.protocol import SamplingParams
 
 PromptInput = str | Iterable[int] | Mapping[str, str | Iterable[int]]
-Message = Mapping[str, Any]
-Tool = Mapping[str, Any]
 
 
 def one_prompt(value: PromptInput) -> Prompt:

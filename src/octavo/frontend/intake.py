@@ -13,7 +13,7 @@ import msgspec
 from octavo.checks import check_ids, check_integer, check_number
 from octavo.dialect.reader import AnswerFormat
 from octavo.errors import ContextLengthError, GrammarError, RequestError
-from octavo.protocol import MAY_BE_NONE, WHOLE_NUMBERS, GenerateRequest, SamplingParams
+from octavo.protocol import MAY_BE_NONE, WHOLE_NUMBERS, GenerateRequest, GrammarSpec, SamplingParams
 from octavo.text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
@@ -49,6 +49,26 @@ def whole_numbers(limits: Limits) -> dict[str, tuple[int, int]]:
 
 
 @dataclass(frozen=True)
+class FieldGrammar:
+    """A grammar, and what the caller calls the field that it came from."""
+
+    field: str
+    spec: GrammarSpec
+
+
+@dataclass(frozen=True)
+class PromptTask:
+    """What to generate from one prompt: a completion as it was asked for, or a chat (`chat.compose`)."""
+
+    prompt: Prompt
+    params: SamplingParams
+    add_special_tokens: bool = True
+    format: AnswerFormat | None = None  # None: an answer is text
+    # Whoever has the task prepared has these checked before, by `GrammarChecker`, in order.
+    grammars: tuple[FieldGrammar, ...] = ()
+
+
+@dataclass(frozen=True)
 class PreparedRequest:
     """A request to be carried out: its prompt as ids, its parameters definite, a message per choice."""
 
@@ -69,17 +89,15 @@ class Intake:
     def prepare(
         self,
         request_id: str,
-        prompt: Prompt,
-        params: SamplingParams,
+        task: PromptTask,
         *,
         now: float,
         name: str | None = None,
-        add_special_tokens: bool = True,
         priority: int = 0,
         timeout: float | None = None,
         cache_salt: str = "",
-        format: AnswerFormat | None = None,
     ) -> PreparedRequest:
+        prompt, params = task.prompt, task.params
         check_params(params, self._limits)
         check_integer("priority", priority, *PRIORITY)
         check_number("timeout", 1.0 if timeout is None else timeout, *TIMEOUT)
@@ -88,7 +106,7 @@ class Intake:
                 raise RequestError(f"{field} must be a string", field)
         text = prompt if isinstance(prompt, str) else None
         if isinstance(prompt, str):
-            prompt_ids = tuple(self._tokenizer.encode(prompt, add_special_tokens=add_special_tokens))
+            prompt_ids = tuple(self._tokenizer.encode(prompt, add_special_tokens=task.add_special_tokens))
         else:
             prompt_ids = tuple(prompt)
         # Text too: some tokenizers know tokens (of images, say) that the model has no row for.
@@ -115,7 +133,7 @@ class Intake:
             for choice in range(params.n)
         )
         return PreparedRequest(
-            request_id, request_id if name is None else name, text, prompt_ids, params, messages, format
+            request_id, request_id if name is None else name, text, prompt_ids, params, messages, task.format
         )
 
     def _definite(self, params: SamplingParams, prompt_ids: tuple[int, ...]) -> SamplingParams:

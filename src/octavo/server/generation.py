@@ -1,25 +1,22 @@
-"""One HTTP request for tokens under way, from its prompts to the last update. Closed in the end, whatever
+"""One HTTP request for tokens under way, from its task to the last update. Closed in the end, whatever
 happens: the engine then works for nobody who is gone, and the queue has its room back."""
 
 import asyncio
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
-import msgspec
 from starlette.types import Receive
 
-from octavo.dialect.reader import AnswerFormat
-from octavo.frontend.intake import TIMEOUT, PreparedRequest, Prompt
+from octavo.errors import GrammarError, GrammarNotChecked
+from octavo.frontend.intake import TIMEOUT, FieldGrammar, PreparedRequest, PromptTask
 from octavo.frontend.output import RequestOutput, StreamDelta
 from octavo.frontend.service import Update, Updates
 from octavo.grammar.matcher import TOO_COMPLEX
-from octavo.protocol import GrammarSpec, SamplingParams
+from octavo.server.explanation import explanation
 from octavo.server.http.errors import ApiError, ClientGone, internal, unavailable
-from octavo.server.openai.schema import SamplingFields
-from octavo.server.openai.usage import explanation
 from octavo.server.operate.record import RequestRecord
 from octavo.server.state import ServerState
 
@@ -28,13 +25,23 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Asked:
-    """A request as the endpoint understood it: what is the same for all of its prompts."""
+    """What a request says beside its tasks."""
 
     response_id: str
-    fields: SamplingFields
-    params: SamplingParams
     identity: str  # of the caller
-    add_special_tokens: bool
+    is_stream: bool
+    shows_prompt: bool  # in the explanation
+    priority: int
+    timeout: float | None
+    cache_salt: str
+
+
+@dataclass(frozen=True)
+class Work:
+    """How the tasks of a request are made, and of how much text: little is done by the event loop itself."""
+
+    make: Callable[[], Sequence[PromptTask]]
+    num_chars: int
 
 
 class Generation:
@@ -42,11 +49,10 @@ class Generation:
         self.state = state
         self.record = record
         self.asked = asked
-        self._params = asked.params
         self.created = int(time.time())
         self.prepared: list[PreparedRequest] = []
         self.results: dict[int, RequestOutput] = {}  # by prompt
-        self.tokenise_seconds = 0.0
+        self._tokenise_seconds = 0.0
         self._restarts_before = state.service.num_restarts
         self._index: dict[str, int] = {}  # of prompts, by the name their updates have
         self._queued: dict[str, PreparedRequest] = {}  # no token yet, by name
@@ -54,7 +60,7 @@ class Generation:
         self._is_gone = False
         self._watcher = asyncio.create_task(self._watch(receive))
         state.num_open += 1
-        record.response_id, record.is_stream = asked.response_id, bool(asked.fields.stream)
+        record.response_id, record.is_stream = asked.response_id, asked.is_stream
 
     async def __aenter__(self) -> Self:
         return self
@@ -76,26 +82,16 @@ class Generation:
             if index not in self.results:
                 await self.state.service.abort(prepared.request_id)
         if self.state.feed.is_watched and self.results:
-            self.record.explanation = explanation(self, has_words=False)
+            self.record.explanation = self.explanation(has_words=False)
 
-    async def timed(self, work: Awaitable[Result]) -> Result:
-        """Work on the prompt, which counts as tokenising."""
-        started = time.perf_counter()
-        result = await work
-        self.tokenise_seconds += time.perf_counter() - started
-        return result
-
-    async def constrain(self, found: Awaitable[GrammarSpec | None]) -> None:
-        """Before `prepare`: the answer conforms to the grammar, if there is one."""
-        grammar = await found
-        if grammar is not None:
-            self._params = msgspec.structs.replace(self._params, grammar=grammar)
-
-    async def prepare(self, prompts: Sequence[Prompt], format: AnswerFormat | None = None) -> None:
-        """Everything is checked and tokenised before anything is asked of the engine."""
-        self.state.admission.check_size(len(prompts))
-        num_chars = sum(len(prompt) for prompt in prompts)
-        prepared = await self.timed(self.state.in_thread(num_chars, self._prepare_all, prompts, format))
+    async def start(self, work: Work) -> None:
+        """Everything is made, checked and tokenised before anything is asked of the engine."""
+        tasks = await self._timed(work.num_chars, work.make)
+        for task in tasks:
+            await self._check_grammars(task.grammars)
+        self.state.admission.check_size(len(tasks))
+        num_chars = sum(len(task.prompt) for task in tasks)
+        prepared = await self._timed(num_chars, self._prepare_all, tasks)
         self.check_client()
         self.state.check_ready()
         self.state.admission.enter(
@@ -104,11 +100,9 @@ class Generation:
         self.prepared = prepared
         self._index = {one.name: index for index, one in enumerate(prepared)}
         self._queued = {one.name: one for one in prepared}
-
-    async def submit(self) -> None:
-        for prepared in self.prepared:
-            self.record.submit(prepared)
-            await self.state.service.submit(prepared, self._updates)
+        for one in prepared:
+            self.record.submit(one)
+            await self.state.service.submit(one, self._updates)
 
     async def take(self) -> list[Update]:
         """What has come since; empty after `wake`."""
@@ -135,14 +129,19 @@ class Generation:
     def is_done(self) -> bool:
         return len(self.results) == len(self.prepared)
 
-    @property
-    def num_restarts(self) -> int:
-        """Engines that have died under this request."""
-        return self.state.service.num_restarts - self._restarts_before
+    def explanation(self, *, has_words: bool = True) -> dict[str, Any]:
+        """The `octavo` block. Without words, nothing that anybody wrote is in it."""
+        return explanation(
+            [self.results[index] for index in sorted(self.results)],
+            self.state.model.tokenizer if has_words else None,
+            tokenise_seconds=self._tokenise_seconds,
+            num_restarts=self.state.service.num_restarts - self._restarts_before,
+            shows_prompt=self.asked.shows_prompt,
+        )
 
     def choice_index(self, delta: StreamDelta) -> int:
         """Choices of all prompts are counted through."""
-        return self._index[delta.request_id] * self.asked.params.n + delta.choice
+        return self._index[delta.request_id] * self.prepared[0].params.n + delta.choice
 
     def prompt_of(self, delta: StreamDelta) -> PreparedRequest:
         return self.prepared[self._index[delta.request_id]]
@@ -154,28 +153,40 @@ class Generation:
         if self._is_gone:
             raise ClientGone
 
-    def _prepare_all(self, prompts: Sequence[Prompt], format: AnswerFormat | None) -> list[PreparedRequest]:
-        fields, now = self.asked.fields, time.monotonic()
+    async def _timed(self, num_chars: int, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Work on the prompt, which counts as tokenising."""
+        started = time.perf_counter()
+        result = await self.state.in_thread(num_chars, function, *arguments)
+        self._tokenise_seconds += time.perf_counter() - started
+        return result
+
+    async def _check_grammars(self, grammars: Sequence[FieldGrammar]) -> None:
+        for one in grammars:
+            try:
+                await asyncio.wrap_future(self.state.grammars.submit(one.spec))
+            except GrammarNotChecked:
+                raise
+            except GrammarError as error:
+                raise error.in_field(one.field) from error
+
+    def _prepare_all(self, tasks: Sequence[PromptTask]) -> list[PreparedRequest]:
+        asked, now = self.asked, time.monotonic()
         longest = self.state.options.request_timeout
-        timeout = longest if fields.timeout is None else fields.timeout
+        timeout = longest if asked.timeout is None else asked.timeout
         if timeout <= TIMEOUT[1]:  # nonsense is not made sense of: it is refused below
             timeout = min(timeout, longest)
-        salt = fields.cache_salt or ""
         return [
             self.state.intake.prepare(
-                f"{self.asked.response_id}-{index}",
-                prompt,
-                self._params,
+                f"{asked.response_id}-{index}",
+                task,
                 now=now,
                 name=str(index),
-                add_special_tokens=self.asked.add_special_tokens,
-                priority=fields.priority or 0,
+                priority=asked.priority,
                 timeout=timeout,
                 # A key's identity has no zero byte, so that no salt of one can be that of another.
-                cache_salt=f"{self.asked.identity}\0{salt}" if self.asked.identity else salt,
-                format=format,
+                cache_salt=f"{asked.identity}\0{asked.cache_salt}" if asked.identity else asked.cache_salt,
             )
-            for index, prompt in enumerate(prompts)
+            for index, task in enumerate(tasks)
         ]
 
     async def _watch(self, receive: Receive) -> None:

@@ -14,6 +14,7 @@ import uvicorn
 from octavo.checkpoint import open_checkpoint
 from octavo.config import EngineOptions, ServerOptions, counted
 from octavo.frontend.service import EngineService, ServiceState
+from octavo.frontend.text_model import TextModel
 from octavo.observe.tracing import Tracing, open_tracing
 from octavo.server.app import build_app
 from octavo.server.http.connection import BoundedHttpProtocol
@@ -21,7 +22,7 @@ from octavo.server.http.keys import Keys
 from octavo.server.http.listener import BACKLOG, most_connections
 from octavo.server.http.startup_answers import EarlyAnswers
 from octavo.server.signals import Stopping
-from octavo.server.state import ServedModel, ServerState
+from octavo.server.state import ServerState
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ class RunningServer:
     """Made in any thread; run in the event loop."""
 
     def __init__(
-        self, server_options: ServerOptions, model: ServedModel, keys: Keys, tracing: Tracing | None
+        self, server_options: ServerOptions, model: TextModel, keys: Keys, tracing: Tracing | None
     ) -> None:
         self._server_options = server_options
         self._tracing = tracing
@@ -61,7 +62,7 @@ class RunningServer:
             tokenizer=options.tokenizer,
         )
         keys = Keys.from_options(server_options)
-        model = ServedModel.of_checkpoint(checkpoint, server_options.served_model_name, int(time.time()))
+        model = TextModel.of_checkpoint(checkpoint, server_options.served_model_name)
         endpoint = server_options.otlp_endpoint
         return cls(server_options, model, keys, None if endpoint is None else open_tracing(endpoint))
 

@@ -8,8 +8,9 @@ import pydantic
 from fastapi import FastAPI
 
 from octavo.frontend.intake import PRIORITY, TIMEOUT, Limits, whole_numbers
+from octavo.frontend.text_model import TextModel
 from octavo.protocol import LOGIT_BIAS, NUMBERS
-from octavo.server.state import ServedModel, ServerState
+from octavo.server.state import ServerState
 
 Schema = dict[str, Any]
 
@@ -110,7 +111,7 @@ def describe(app: FastAPI, state: ServerState) -> Schema:
     return document
 
 
-def _bound(properties: Schema, limits: Limits, model: ServedModel) -> None:
+def _bound(properties: Schema, limits: Limits, model: TextModel) -> None:
     """Write into the fields of a body what they may be."""
     ids = {"minimum": 0, "maximum": limits.vocab_size - 1}
     words: dict[str, dict[str, Schema]] = {  # of a field, by the JSON type they are about

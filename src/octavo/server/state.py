@@ -3,29 +3,24 @@
 import asyncio
 import itertools
 import secrets
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
-from octavo.checkpoint import Checkpoint
 from octavo.config import ServerOptions, format_size
-from octavo.dialect.choose import Dialect, dialect_of
-from octavo.frontend.defaults import default_params
 from octavo.frontend.intake import Intake, Limits
 from octavo.frontend.service import EngineService, ServiceState
+from octavo.frontend.text_model import TextModel
 from octavo.grammar.checker import GrammarChecker
 from octavo.link.status_page import Phase
 from octavo.observe.collector import Seen, registry_of
 from octavo.observe.request_metrics import RequestMetrics
 from octavo.observe.tracing import Tracing
-from octavo.protocol import EngineFacts, SamplingParams
+from octavo.protocol import EngineFacts
 from octavo.server.admission import Admission
 from octavo.server.http.errors import ApiError, unavailable
 from octavo.server.operate.view_feed import ViewFeed
-from octavo.text.assets import TextAssets
-from octavo.text.chat_template import ChatTemplate
-from octavo.text.tokenizer import Tokenizer
 
 TEXT_THREADS = 2  # tokenizers lets go of the interpreter's lock: these run beside the event loop
 SHORT_TEXT = 4096  # characters that are sooner tokenised than handed to another thread
@@ -34,39 +29,13 @@ LONG_TEXT = SHORT_TEXT + 1
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True)
-class ServedModel:
-    """A checkpoint as far as text goes."""
-
-    name: str  # as clients ask for it
-    assets: TextAssets
-    tokenizer: Tokenizer
-    template: ChatTemplate
-    dialect: Dialect
-    defaults: SamplingParams
-    created: int  # seconds since 1970
-
-    @classmethod
-    def of_checkpoint(cls, checkpoint: Checkpoint, served_name: str | None, created: int) -> Self:
-        template = ChatTemplate(checkpoint.text)
-        return cls(
-            name=served_name or checkpoint.name,
-            assets=checkpoint.text,
-            tokenizer=Tokenizer(checkpoint.text),
-            template=template,
-            dialect=dialect_of(template.source),
-            defaults=default_params(checkpoint.generation_config),
-            created=created,
-        )
-
-
 class ServerState:
     """Owned by the event loop."""
 
     def __init__(
         self,
         options: ServerOptions,
-        model: ServedModel,
+        model: TextModel,
         service: EngineService,
         tracing: Tracing | None = None,
     ) -> None:
@@ -79,6 +48,7 @@ class ServerState:
         self.registry = registry_of(self._seen)
         self.feed = ViewFeed(service, self.metrics, model.name)
         self.grammars = GrammarChecker()
+        self.created = int(time.time())
         self.is_draining = False
         self.num_open = 0  # requests for tokens that have not been answered to the end
         self._intake: Intake | None = None

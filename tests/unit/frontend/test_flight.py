@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from octavo.frontend.flight import ENGINE_LOST, MOST_REPLAYS, MOST_REPLAYS_IN_ALL, Flight
 from octavo.frontend.flights import SUSPICIOUS, Flights
-from octavo.frontend.intake import Intake, Limits
+from octavo.frontend.intake import Intake, Limits, PromptTask
 from octavo.frontend.output import OutputProcessor, RequestOutput, StreamDelta
 from octavo.protocol import FinishReason, GenerateRequest, SamplingParams, Timings, TokenLogprob, TokenOutput
 from octavo.text.assets import TextAssets
@@ -145,7 +145,7 @@ def run(front: FrontEnd, draw: Callable[[int], int], deaths: int) -> RequestOutp
 def test_deaths_change_nothing(
     tokenizer: Tokenizer, params: SamplingParams, deaths: int, dice: list[int]
 ) -> None:
-    prepared = Intake(tokenizer, Limits(256, 64)).prepare("r", PROMPT, params, now=0.0)
+    prepared = Intake(tokenizer, Limits(256, 64)).prepare("r", PromptTask(PROMPT, params), now=0.0)
     rolls = iter(dice * 20)
     plain, disturbed = FrontEnd(tokenizer, Flight(prepared)), FrontEnd(tokenizer, Flight(prepared))
     expected = run(plain, lambda sides: 0, deaths=0)
@@ -161,7 +161,7 @@ def test_deaths_change_nothing(
 
 def flight_of(tokenizer: Tokenizer, name: str, **params: int) -> Flight:
     definite = msgspec.structs.replace(SamplingParams(max_tokens=9, seed=0), **params)
-    return Flight(Intake(tokenizer, Limits(256, 64)).prepare(name, PROMPT, definite, now=0.0))
+    return Flight(Intake(tokenizer, Limits(256, 64)).prepare(name, PromptTask(PROMPT, definite), now=0.0))
 
 
 def token(flight: Flight, finish: FinishReason | None = None) -> TokenOutput:

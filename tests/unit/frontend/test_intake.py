@@ -7,7 +7,7 @@ import pytest
 
 from data.json_types import Json
 from octavo.errors import RequestError
-from octavo.frontend.intake import Intake, Limits, check_params
+from octavo.frontend.intake import Intake, Limits, PromptTask, check_params
 from octavo.protocol import GrammarKind, GrammarSpec, SamplingParams
 
 
@@ -82,7 +82,7 @@ def test_out_of_range_is_refused_by_name(name: str, value: Json) -> None:
 )
 def test_min_tokens_must_fit(params: SamplingParams) -> None:
     with pytest.raises(RequestError) as caught:
-        INTAKE.prepare("r", "abc", params, now=0.0)
+        INTAKE.prepare("r", PromptTask("abc", params), now=0.0)
     assert caught.value.param == "min_tokens"
 
 
@@ -102,26 +102,26 @@ def test_min_tokens_must_fit(params: SamplingParams) -> None:
 )
 def test_what_is_asked_beside_sampling_is_checked_too(name: str, value: Json) -> None:
     with pytest.raises(RequestError):
-        INTAKE.prepare("r", "abc", SamplingParams(), now=0.0, **{name: value})
+        INTAKE.prepare("r", PromptTask("abc", SamplingParams()), now=0.0, **{name: value})
 
 
 def test_a_token_without_a_row_in_the_model_is_refused_in_text_too() -> None:
     with pytest.raises(RequestError) as caught:
-        INTAKE.prepare("r", "}", SamplingParams(), now=0.0)  # Letters makes id 28 of it
+        INTAKE.prepare("r", PromptTask("}", SamplingParams()), now=0.0)  # Letters makes id 28 of it
     assert caught.value.param == "prompt"
     small = Intake(Letters(), Limits(vocab_size=27, max_model_len=32))  # type: ignore[arg-type]
-    assert small.prepare("r", "a", SamplingParams(), now=0.0).messages[0].stop_ids == (26,)
+    assert small.prepare("r", PromptTask("a", SamplingParams()), now=0.0).messages[0].stop_ids == (26,)
 
 
 def test_one_choice_scores_the_prompt_for_all() -> None:
-    prepared = INTAKE.prepare("r", "abc", SamplingParams(n=3, prompt_logprobs=1), now=0.0)
+    prepared = INTAKE.prepare("r", PromptTask("abc", SamplingParams(n=3, prompt_logprobs=1)), now=0.0)
     assert [message.params.prompt_logprobs for message in prepared.messages] == [1, None, None]
 
 
 @pytest.mark.parametrize("prompt", [(28,), (-1,), (True,), ("a",), (1.0,)])
 def test_bad_prompt_ids_are_refused(prompt: Json) -> None:
     with pytest.raises(RequestError) as caught:
-        INTAKE.prepare("r", prompt, SamplingParams(), now=0.0)
+        INTAKE.prepare("r", PromptTask(prompt, SamplingParams()), now=0.0)
     assert caught.value.param == "prompt"
 
 
@@ -133,20 +133,27 @@ def test_what_cannot_fit_is_refused_with_the_arithmetic(
     prompt: str, max_tokens: int | None, param: str
 ) -> None:
     with pytest.raises(RequestError) as caught:
-        INTAKE.prepare("r", prompt, SamplingParams(max_tokens=max_tokens), now=0.0)
+        INTAKE.prepare("r", PromptTask(prompt, SamplingParams(max_tokens=max_tokens)), now=0.0)
     assert caught.value.param == param
     if prompt:
         assert "This model's maximum context length is 32 tokens" in str(caught.value)
 
 
 def test_the_longest_that_fits_passes() -> None:
-    assert INTAKE.prepare("r", "a" * 31, SamplingParams(), now=0.0).params.max_tokens == 1
-    assert INTAKE.prepare("r", "a" * 20, SamplingParams(max_tokens=12), now=0.0).params.max_tokens == 12
+    assert INTAKE.prepare("r", PromptTask("a" * 31, SamplingParams()), now=0.0).params.max_tokens == 1
+    assert (
+        INTAKE.prepare("r", PromptTask("a" * 20, SamplingParams(max_tokens=12)), now=0.0).params.max_tokens
+        == 12
+    )
 
 
 def test_a_prepared_request_is_definite() -> None:
     prepared = INTAKE.prepare(
-        "r", "abc", SamplingParams(n=3, stop_token_ids=(5, 26)), now=7.0, timeout=2.0, cache_salt="s"
+        "r",
+        PromptTask("abc", SamplingParams(n=3, stop_token_ids=(5, 26))),
+        now=7.0,
+        timeout=2.0,
+        cache_salt="s",
     )
     assert prepared.prompt_ids == (0, 1, 2)
     assert prepared.params.max_tokens == 29
@@ -154,17 +161,19 @@ def test_a_prepared_request_is_definite() -> None:
     assert [message.choice for message in prepared.messages] == [0, 1, 2]
     assert {message.stop_ids for message in prepared.messages} == {(26, 27, 5)}
     assert {(m.arrival, m.deadline, m.cache_salt) for m in prepared.messages} == {(7.0, 9.0, "s")}
-    again = INTAKE.prepare("r", "abc", SamplingParams(n=3), now=7.0)
+    again = INTAKE.prepare("r", PromptTask("abc", SamplingParams(n=3)), now=7.0)
     assert again.params.seed != prepared.params.seed  # unseeded requests differ
 
 
 def test_ignore_eos_leaves_only_the_requests_own_stop_ids() -> None:
-    prepared = INTAKE.prepare("r", "a", SamplingParams(ignore_eos=True, stop_token_ids=(5,)), now=0.0)
+    prepared = INTAKE.prepare(
+        "r", PromptTask("a", SamplingParams(ignore_eos=True, stop_token_ids=(5,))), now=0.0
+    )
     assert prepared.messages[0].stop_ids == (5,)
 
 
 def test_given_ids_are_the_prompt_and_there_is_no_text() -> None:
-    prepared = INTAKE.prepare("r", [3, 4], SamplingParams(seed=1), now=0.0)
+    prepared = INTAKE.prepare("r", PromptTask([3, 4], SamplingParams(seed=1)), now=0.0)
     assert (prepared.prompt, prepared.prompt_ids, prepared.params.seed) == (None, (3, 4), 1)
 
 
@@ -185,6 +194,6 @@ def test_a_grammar_needs_a_token_that_ends_the_answer() -> None:
 
     endless = Intake(Endless(), LIMITS)  # type: ignore[arg-type]
     with pytest.raises(RequestError, match="ends an answer"):
-        endless.prepare("r", "abc", SamplingParams(grammar=GRAMMAR), now=0.0)
-    (message,) = INTAKE.prepare("r", "abc", SamplingParams(grammar=GRAMMAR), now=0.0).messages
+        endless.prepare("r", PromptTask("abc", SamplingParams(grammar=GRAMMAR)), now=0.0)
+    (message,) = INTAKE.prepare("r", PromptTask("abc", SamplingParams(grammar=GRAMMAR)), now=0.0).messages
     assert message.params.grammar == GRAMMAR

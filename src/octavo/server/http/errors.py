@@ -10,7 +10,14 @@ import msgspec
 from pydantic import ValidationError
 from starlette.responses import Response
 
-from octavo.errors import ContextLengthError, OctavoError, RequestError, TemplateError
+from octavo.errors import (
+    ContextLengthError,
+    GrammarError,
+    GrammarNotChecked,
+    OctavoError,
+    RequestError,
+    TemplateError,
+)
 from octavo.observe.logs import with_fields
 
 logger = logging.getLogger(__name__)
@@ -91,6 +98,10 @@ def as_api_error(error: Exception, request_id: str) -> ApiError:
         return error
     if isinstance(error, ContextLengthError):
         return ApiError(400, str(error), param=error.param, code="context_length_exceeded")
+    if isinstance(error, GrammarNotChecked):
+        return unavailable(str(error), code="grammars_busy")
+    if isinstance(error, GrammarError):
+        return ApiError(400, str(error), param=error.param, code="invalid_grammar")
     if isinstance(error, RequestError):
         return ApiError(400, str(error), param=error.param)
     if isinstance(error, TemplateError):

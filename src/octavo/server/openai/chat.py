@@ -1,30 +1,31 @@
 """POST /v1/chat/completions"""
 
-from contextlib import AsyncExitStack
+import hashlib
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from octavo.dialect.choose import reasons_after
-from octavo.dialect.reasoning import CLOSE, Reasons
+from octavo.dialect.pieces import CallArguments, CallStart
+from octavo.frontend.chat import ChatTask, compose
 from octavo.frontend.output import Choice, StreamDelta
-from octavo.server.event_stream import EventStream
-from octavo.server.generation import Asked, Generation, raise_if_failed
+from octavo.frontend.tool_use import ToolChoice
+from octavo.protocol import SamplingParams
+from octavo.server.answer import respond
+from octavo.server.generation import Generation, Work, raise_if_failed
 from octavo.server.http.body import read_request
 from octavo.server.http.errors import unsupported
 from octavo.server.http.keys import caller
 from octavo.server.http.sse import encode
-from octavo.server.openai.chat_message import CallIds, finish_reason, message_delta, whole_message
-from octavo.server.openai.chunk_frame import ChunkFrame
-from octavo.server.openai.constraint import constraint
+from octavo.server.openai.answer_format import wanted_grammar
 from octavo.server.openai.logprobs import chat_logprobs, prompt_logprobs
-from octavo.server.openai.messages import render
-from octavo.server.openai.params import chat_params
-from octavo.server.openai.schema import ChatRequest
-from octavo.server.openai.tool_use import answer_format, tool_use
-from octavo.server.openai.usage import explanation, usage, usage_of
+from octavo.server.openai.messages import num_chars, template_arguments, template_messages
+from octavo.server.openai.params import asked_of, chat_params
+from octavo.server.openai.response import ChunkFrame, head, usage, usage_of
+from octavo.server.openai.schema import ChatRequest, NamedTool
 from octavo.server.openapi import EVENTS, GENERATION_ERRORS, failures, json_body
 from octavo.server.operate.record import record_of
 from octavo.server.state import ServerState
@@ -43,32 +44,17 @@ async def chat_completions(request: Request) -> Response:
     state.admission.check_door()
     body = await read_request(request, ChatRequest, state.options.max_body)
     check_supported(body)
-    use = tool_use(body, state.model.dialect.family)
     state.check_model(body.model)
-    asked = Asked(
-        response_id=state.new_id("chatcmpl"),
-        fields=body,
-        params=chat_params(body, state.model.defaults),
-        identity=caller(request),
-        add_special_tokens=False,  # the template has written them
+    task = chat_task(body, state.model.defaults)
+    asked = asked_of(body, state.new_id("chatcmpl"), caller(request))
+    generation = Generation(state, asked, record_of(request), request.receive)
+    size = num_chars(task.messages, body, has_tools=bool(task.tools))
+    return await respond(
+        generation, Work(lambda: [compose(task, state.model)], size), partial(ChatAnswer, body)
     )
-    async with AsyncExitStack() as stack:
-        generation = await stack.enter_async_context(
-            Generation(state, asked, record_of(request), request.receive)
-        )
-        prompt = await generation.timed(render(state, body.messages, body, use.for_template))
-        reasons = reasons_after(prompt, state.model.dialect)
-        if use.lead:  # the answer begins with a call: if a thought has begun, it has ended
-            prompt += (CLOSE if reasons is Reasons.BEGUN else "") + use.lead
-            reasons = Reasons.NEVER
-        await generation.constrain(constraint(state, body, use, reasons))
-        await generation.prepare([prompt], answer_format(state.model, use, reasons))
-        await generation.submit()
-        if body.stream:
-            stack.pop_all()
-            return EventStream(generation, ChatChunks(generation, body))
-        await generation.finish()
-        return Response(encode(whole_answer(generation, body)), media_type="application/json")
+
+
+# -- to a task ---------------------------------------------------------------------------------------------
 
 
 def check_supported(body: ChatRequest) -> None:
@@ -84,55 +70,29 @@ def check_supported(body: ChatRequest) -> None:
         raise unsupported("prompt_logprobs", "prompt_logprobs in a stream")
 
 
-def head(generation: Generation, kind: str) -> dict[str, Any]:
-    return {
-        "id": generation.asked.response_id,
-        "object": kind,
-        "created": generation.created,
-        "model": generation.state.model.name,
-        "system_fingerprint": generation.state.fingerprint,
-    }
+def chat_task(body: ChatRequest, defaults: SamplingParams) -> ChatTask:
+    wanted, choice = wanted_grammar(body), body.tool_choice
+    params = chat_params(body, defaults)
+    only = choice.function.name if isinstance(choice, NamedTool) else None
+    return ChatTask(
+        template_messages(body.messages),
+        params if wanted is None else msgspec.structs.replace(params, grammar=wanted.spec),
+        grammar_field="response_format" if wanted is None else wanted.field,
+        tools=[tool.model_dump(exclude_none=True) for tool in body.tools or ()],
+        tool_choice=ToolChoice.REQUIRED if isinstance(choice, NamedTool) else ToolChoice(choice or "auto"),
+        only_tool=only,
+        allows_several_calls=body.parallel_tool_calls is not False,
+        template=template_arguments(body),
+    )
 
 
-def whole_answer(generation: Generation, body: ChatRequest) -> dict[str, Any]:
-    (output,) = generation.results.values()
-    answer = head(generation, "chat.completion") | {
-        "choices": [whole_choice(generation, body, choice) for choice in output.choices],
-        "usage": usage_of([output]),
-    }
-    if body.return_token_ids:
-        answer["prompt_token_ids"] = output.prompt_ids
-    if output.prompt_logprobs is not None:
-        answer["prompt_logprobs"] = prompt_logprobs(generation.state.model.tokenizer, output.prompt_logprobs)
-    if body.wants_explanation:
-        answer["octavo"] = explanation(generation)
-    return answer
+# -- from pieces -------------------------------------------------------------------------------------------
 
 
-def call_ids(generation: Generation) -> CallIds:
-    return CallIds(generation.asked.response_id, generation.state.model.dialect.call_id_length)
+class ChatAnswer:
+    """Whole, or as events, of which a plain piece of text costs one encoding of that text and a join."""
 
-
-def whole_choice(generation: Generation, body: ChatRequest, choice: Choice) -> dict[str, Any]:
-    shown: dict[str, Any] = {
-        "index": choice.index,
-        "message": whole_message(choice, call_ids(generation)),
-        "logprobs": (
-            None
-            if choice.logprobs is None
-            else chat_logprobs(generation.state.model.tokenizer, choice.logprobs)
-        ),
-        "finish_reason": finish_reason(choice.finish_reason, has_calls=bool(choice.calls)),
-    }
-    if body.return_token_ids:
-        shown["token_ids"] = choice.token_ids
-    return shown
-
-
-class ChatChunks:
-    """Events of a streamed answer. A plain piece of text costs one encoding of that text and a join."""
-
-    def __init__(self, generation: Generation, body: ChatRequest) -> None:
+    def __init__(self, body: ChatRequest, generation: Generation) -> None:
         self._generation = generation
         self._body = body
         self._tokenizer = generation.state.model.tokenizer
@@ -141,7 +101,7 @@ class ChatChunks:
         self._plain_starts: dict[int, bytes] = {}  # of choices whose role has been said
         self._plain_end = b'},"logprobs":null,"finish_reason":null}' + self._frame.end
         self._num_completion = 0
-        self._call_ids = call_ids(generation)
+        self._call_ids = CallIds(generation.asked.response_id, generation.state.model.dialect.call_id_length)
         self._with_calls: set[int] = set()  # choices
 
     def of_delta(self, delta: StreamDelta) -> bytes:
@@ -159,10 +119,37 @@ class ChatChunks:
 
     def at_end(self) -> bytes:
         body = self._body
-        more = {"octavo": explanation(self._generation)} if body.wants_explanation else {}
+        more = {"octavo": self._generation.explanation()} if body.wants_explanation else {}
         if body.includes_usage:
             return self._frame.chunk(b"", usage=usage_of(self._generation.results.values()), **more)
         return self._frame.chunk(b"", **more) if more else b""
+
+    def whole(self) -> dict[str, Any]:
+        generation, body = self._generation, self._body
+        (output,) = generation.results.values()
+        answer = head(generation, "chat.completion") | {
+            "choices": [self._whole_choice(choice) for choice in output.choices],
+            "usage": usage_of([output]),
+        }
+        if body.return_token_ids:
+            answer["prompt_token_ids"] = output.prompt_ids
+        if output.prompt_logprobs is not None:
+            answer["prompt_logprobs"] = prompt_logprobs(self._tokenizer, output.prompt_logprobs)
+        if body.wants_explanation:
+            answer["octavo"] = generation.explanation()
+        return answer
+
+    def _whole_choice(self, choice: Choice) -> dict[str, Any]:
+        logprobs = choice.logprobs
+        shown: dict[str, Any] = {
+            "index": choice.index,
+            "message": whole_message(choice, self._call_ids),
+            "logprobs": None if logprobs is None else chat_logprobs(self._tokenizer, logprobs),
+            "finish_reason": finish_reason(choice.finish_reason, has_calls=bool(choice.calls)),
+        }
+        if self._body.return_token_ids:
+            shown["token_ids"] = choice.token_ids
+        return shown
 
     def _full(self, index: int, delta: StreamDelta) -> bytes:
         is_first = index not in self._plain_starts
@@ -188,3 +175,72 @@ class ChatChunks:
             num_prompt = len(self._generation.prepared[0].prompt_ids)
             more["usage"] = usage(num_prompt, self._num_completion, delta.num_cached)
         return self._frame.chunk(msgspec.json.encode(choice), **more)
+
+
+def finish_reason(reason: str | None, *, has_calls: bool) -> str | None:
+    """An answer that ends by itself with calls in it waits for their results."""
+    return "tool_calls" if reason == "stop" and has_calls else reason
+
+
+def whole_message(choice: Choice, call_ids: "CallIds") -> dict[str, Any]:
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": choice.text if choice.text or not choice.calls else None,
+        "refusal": None,
+    }
+    if choice.reasoning is not None:
+        message |= _reasoning(choice.reasoning)
+    if choice.calls:
+        message["tool_calls"] = [
+            {
+                "id": call_ids.of(choice.index, number),
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for number, call in enumerate(choice.calls)
+        ]
+    return message
+
+
+def message_delta(delta: StreamDelta, call_ids: "CallIds") -> dict[str, Any]:
+    """What is new, and nothing else: clients add deltas up."""
+    message: dict[str, Any] = {}
+    if delta.text:
+        message["content"] = delta.text
+    if delta.reasoning:
+        message |= _reasoning(delta.reasoning)
+    if delta.calls:
+        message["tool_calls"] = _call_deltas(delta.choice, delta.calls, call_ids)
+    return message
+
+
+def _reasoning(text: str) -> dict[str, str]:
+    """Clients have not agreed on a name."""
+    return {"reasoning_content": text, "reasoning": text}
+
+
+def _call_deltas(
+    choice: int, pieces: Sequence[CallStart | CallArguments], call_ids: "CallIds"
+) -> list[dict[str, Any]]:
+    return [
+        {
+            "index": piece.index,
+            "id": call_ids.of(choice, piece.index),
+            "type": "function",
+            "function": {"name": piece.name, "arguments": ""},
+        }
+        if isinstance(piece, CallStart)
+        else {"index": piece.index, "function": {"arguments": piece.text}}
+        for piece in pieces
+    ]
+
+
+class CallIds:
+    """Names of the calls of one response: letters and digits, as long as the model's template wants them."""
+
+    def __init__(self, response_id: str, length: int) -> None:
+        self._response_id = response_id
+        self._length = length
+
+    def of(self, choice: int, number: int) -> str:
+        return hashlib.sha256(f"{self._response_id}/{choice}/{number}".encode()).hexdigest()[: self._length]

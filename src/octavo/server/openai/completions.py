@@ -1,29 +1,26 @@
 """POST /v1/completions"""
 
-from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from octavo.dialect.reasoning import Reasons
-from octavo.frontend.intake import PreparedRequest, Prompt
+from octavo.frontend.intake import PreparedRequest, Prompt, PromptTask
 from octavo.frontend.output import Choice, RequestOutput, StreamDelta
-from octavo.server.event_stream import EventStream
-from octavo.server.generation import Asked, Generation, raise_if_failed
+from octavo.protocol import SamplingParams
+from octavo.server.answer import respond
+from octavo.server.generation import Generation, Work, raise_if_failed
 from octavo.server.http.body import read_request
 from octavo.server.http.errors import invalid, unsupported
 from octavo.server.http.keys import caller
 from octavo.server.http.sse import encode
-from octavo.server.openai.chat import head
-from octavo.server.openai.chunk_frame import ChunkFrame
-from octavo.server.openai.constraint import constraint
+from octavo.server.openai.answer_format import wanted_grammar
 from octavo.server.openai.logprobs import LegacyLogprobs, joined, prompt_logprobs
-from octavo.server.openai.params import completion_params
+from octavo.server.openai.params import asked_of, completion_params
+from octavo.server.openai.response import ChunkFrame, head, usage, usage_of
 from octavo.server.openai.schema import CompletionRequest
-from octavo.server.openai.tool_use import ToolUse
-from octavo.server.openai.usage import explanation, usage, usage_of
 from octavo.server.openapi import EVENTS, GENERATION_ERRORS, failures, json_body
 from octavo.server.operate.record import record_of
 from octavo.server.state import ServerState
@@ -43,25 +40,13 @@ async def completions(request: Request) -> Response:
     body = await read_request(request, CompletionRequest, state.options.max_body)
     check_supported(body)
     state.check_model(body.model)
-    asked = Asked(
-        response_id=state.new_id("cmpl"),
-        fields=body,
-        params=completion_params(body, state.model.defaults),
-        identity=caller(request),
-        add_special_tokens=body.add_special_tokens is not False,
-    )
-    async with AsyncExitStack() as stack:
-        generation = await stack.enter_async_context(
-            Generation(state, asked, record_of(request), request.receive)
-        )
-        await generation.constrain(constraint(state, body, ToolUse(), Reasons.NEVER))
-        await generation.prepare(as_prompts(body))
-        await generation.submit()
-        if body.stream:
-            stack.pop_all()
-            return EventStream(generation, CompletionChunks(generation, body))
-        outputs = await generation.finish()
-        return Response(encode(whole_answer(generation, body, outputs)), media_type="application/json")
+    tasks = prompt_tasks(body, state.model.defaults)
+    asked = asked_of(body, state.new_id("cmpl"), caller(request))
+    generation = Generation(state, asked, record_of(request), request.receive)
+    return await respond(generation, Work(lambda: tasks, num_chars=0), partial(CompletionAnswer, body))
+
+
+# -- to tasks ----------------------------------------------------------------------------------------------
 
 
 def check_supported(body: CompletionRequest) -> None:
@@ -71,6 +56,19 @@ def check_supported(body: CompletionRequest) -> None:
         raise unsupported("best_of", "best_of other than n")
     if body.stream and body.prompt_logprobs is not None:
         raise unsupported("prompt_logprobs", "prompt_logprobs in a stream")
+
+
+def prompt_tasks(body: CompletionRequest, defaults: SamplingParams) -> list[PromptTask]:
+    params, wanted = completion_params(body, defaults), wanted_grammar(body)
+    if wanted is not None:
+        params = msgspec.structs.replace(params, grammar=wanted.spec)
+    adds = body.add_special_tokens is not False
+    # One grammar for all prompts: it is checked with the first.
+    grammars = () if wanted is None else (wanted,)
+    return [
+        PromptTask(prompt, params, add_special_tokens=adds, grammars=() if index else grammars)
+        for index, prompt in enumerate(as_prompts(body))
+    ]
 
 
 def as_prompts(body: CompletionRequest) -> list[Prompt]:
@@ -89,71 +87,23 @@ def shows_only_prompt(body: CompletionRequest) -> bool:
     return bool(body.echo) and body.max_tokens == 0
 
 
-def whole_answer(
-    generation: Generation, body: CompletionRequest, outputs: list[RequestOutput]
-) -> dict[str, Any]:
-    n = generation.asked.params.n
-    answer = head(generation, "text_completion") | {
-        "choices": [
-            whole_choice(generation, body, output, choice, index * n + choice.index)
-            for index, output in enumerate(outputs)
-            for choice in output.choices
-        ],
-        "usage": usage_of(outputs, hidden=n * len(outputs) if shows_only_prompt(body) else 0),
-    }
-    if body.wants_explanation:
-        answer["octavo"] = explanation(generation)
-    return answer
-
-
-def whole_choice(
-    generation: Generation, body: CompletionRequest, output: RequestOutput, choice: Choice, index: int
-) -> dict[str, Any]:
-    tokenizer = generation.state.model.tokenizer
-    echo = Echo(generation, body, output.prompt, output.prompt_ids)
-    if shows_only_prompt(body):
-        choice = msgspec.structs.replace(
-            choice, text="", token_ids=(), logprobs=None if choice.logprobs is None else ()
-        )
-    text, logprobs = choice.text, None
-    if choice.logprobs is not None:
-        logprobs = echo.logprobs.of_answer(choice.logprobs) if not body.echo else None
-    if body.echo:
-        text = echo.text + choice.text
-        if choice.logprobs is not None:
-            logprobs = joined(
-                echo.logprobs.of_prompt(output.prompt_ids, output.prompt_logprobs or ()),
-                echo.logprobs.of_answer(choice.logprobs),
-            )
-    shown: dict[str, Any] = {
-        "index": index,
-        "text": text,
-        "logprobs": logprobs,
-        "finish_reason": choice.finish_reason,
-    }
-    if body.return_token_ids:
-        shown |= {"prompt_token_ids": output.prompt_ids, "token_ids": choice.token_ids}
-    if body.prompt_logprobs is not None and output.prompt_logprobs is not None:
-        shown["prompt_logprobs"] = prompt_logprobs(tokenizer, output.prompt_logprobs)
-    return shown
+# -- from pieces -------------------------------------------------------------------------------------------
 
 
 class Echo:
     """One choice's text and logprobs, with its prompt before it if that is wanted."""
 
-    def __init__(
-        self, generation: Generation, body: CompletionRequest, prompt: str | None, prompt_ids: tuple[int, ...]
-    ) -> None:
+    def __init__(self, generation: Generation, prompt: str | None, prompt_ids: tuple[int, ...]) -> None:
         tokenizer = generation.state.model.tokenizer
-        skips = generation.asked.params.skip_special_tokens
+        skips = generation.prepared[0].params.skip_special_tokens
         self.text = tokenizer.decode(prompt_ids, skip_special_tokens=skips) if prompt is None else prompt
         self.logprobs = LegacyLogprobs(tokenizer, skip_special_tokens=skips)
 
 
-class CompletionChunks:
-    """Events of streamed completions. A plain piece of text costs one encoding of that text and a join."""
+class CompletionAnswer:
+    """Whole, or as events, of which a plain piece of text costs one encoding of that text and a join."""
 
-    def __init__(self, generation: Generation, body: CompletionRequest) -> None:
+    def __init__(self, body: CompletionRequest, generation: Generation) -> None:
         self._generation = generation
         self._body = body
         self._frame = ChunkFrame(head(generation, "text_completion"), has_usage=body.includes_usage)
@@ -182,12 +132,59 @@ class CompletionChunks:
 
     def at_end(self) -> bytes:
         body, generation = self._body, self._generation
-        more = {"octavo": explanation(generation)} if body.wants_explanation else {}
+        more = {"octavo": generation.explanation()} if body.wants_explanation else {}
         if body.includes_usage:
-            hidden = generation.asked.params.n * len(generation.prepared) if self._shows_only_prompt else 0
-            counted = usage_of(generation.results.values(), hidden=hidden)
-            return self._frame.chunk(b"", usage=counted, **more)
+            return self._frame.chunk(b"", usage=self._usage(), **more)
         return self._frame.chunk(b"", **more) if more else b""
+
+    def whole(self) -> dict[str, Any]:
+        generation = self._generation
+        n = generation.prepared[0].params.n
+        answer = head(generation, "text_completion") | {
+            "choices": [
+                self._whole_choice(output, choice, index * n + choice.index)
+                for index, output in sorted(generation.results.items())
+                for choice in output.choices
+            ],
+            "usage": self._usage(),
+        }
+        if self._body.wants_explanation:
+            answer["octavo"] = generation.explanation()
+        return answer
+
+    def _whole_choice(self, output: RequestOutput, choice: Choice, index: int) -> dict[str, Any]:
+        body, tokenizer = self._body, self._generation.state.model.tokenizer
+        echo = Echo(self._generation, output.prompt, output.prompt_ids)
+        if self._shows_only_prompt:
+            choice = msgspec.structs.replace(
+                choice, text="", token_ids=(), logprobs=None if choice.logprobs is None else ()
+            )
+        text, logprobs = choice.text, None
+        if choice.logprobs is not None:
+            logprobs = echo.logprobs.of_answer(choice.logprobs) if not body.echo else None
+        if body.echo:
+            text = echo.text + choice.text
+            if choice.logprobs is not None:
+                logprobs = joined(
+                    echo.logprobs.of_prompt(output.prompt_ids, output.prompt_logprobs or ()),
+                    echo.logprobs.of_answer(choice.logprobs),
+                )
+        shown: dict[str, Any] = {
+            "index": index,
+            "text": text,
+            "logprobs": logprobs,
+            "finish_reason": choice.finish_reason,
+        }
+        if body.return_token_ids:
+            shown |= {"prompt_token_ids": output.prompt_ids, "token_ids": choice.token_ids}
+        if body.prompt_logprobs is not None and output.prompt_logprobs is not None:
+            shown["prompt_logprobs"] = prompt_logprobs(tokenizer, output.prompt_logprobs)
+        return shown
+
+    def _usage(self) -> dict[str, Any]:
+        generation = self._generation
+        hidden = generation.prepared[0].params.n * len(generation.prepared) if self._shows_only_prompt else 0
+        return usage_of(generation.results.values(), hidden=hidden)
 
     def _release(self, delta: StreamDelta, held: dict[str, list[StreamDelta]]) -> bytes:
         if delta.choice != 0:
@@ -203,7 +200,7 @@ class CompletionChunks:
         if self._shows_only_prompt:
             delta = msgspec.structs.replace(delta, text="", token_ids=(), logprobs=())
         if is_first:
-            self._echoes[index] = Echo(self._generation, self._body, prompt.prompt, prompt.prompt_ids)
+            self._echoes[index] = Echo(self._generation, prompt.prompt, prompt.prompt_ids)
         echo = self._echoes[index]
         choice: dict[str, Any] = {
             "index": index,

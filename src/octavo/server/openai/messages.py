@@ -1,58 +1,50 @@
-"""Messages as clients write them to messages as chat templates read them, and those to a prompt."""
+"""Messages as clients write them to messages as chat templates read them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
-from octavo.dialect.told import in_plain_words
 from octavo.server.http.errors import invalid, unsupported
 from octavo.server.openai.schema import TEXT_PARTS, ContentPart, Message, TemplateFields, ToolCall
-from octavo.server.state import LONG_TEXT, ServerState
+from octavo.server.state import LONG_TEXT
 
 TURN_CHARS = 64  # a message costs a template as much as so many characters cost a tokenizer
 
 
-async def render(
-    state: ServerState,
-    messages: Sequence[Message],
-    fields: TemplateFields,
-    tools: Sequence[Mapping[str, Any]] = (),
-) -> str:
-    """The prompt, by the checkpoint's own template; long conversations are rendered beside the event loop."""
-    plain = [template_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
+def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    return [_template_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
+
+
+def template_arguments(fields: TemplateFields) -> dict[str, Any]:
+    """What else `ChatTemplate.render` is told."""
     kwargs = dict(fields.chat_template_kwargs or {})
-    reserved = {"messages", "tools", "add_generation_prompt", "continue_final_message"} & set(kwargs)
+    continues = bool(fields.continue_final_message)
+    own = {
+        "add_generation_prompt": fields.add_generation_prompt is not False,
+        "continue_final_message": continues,
+    }
+    reserved = {"messages", "tools", *own} & set(kwargs)
     if reserved:
         raise invalid(f"chat_template_kwargs: {min(reserved)} is set otherwise", "chat_template_kwargs")
     if fields.reasoning_effort is not None:
         kwargs.setdefault("reasoning_effort", fields.reasoning_effort)
-    continues = bool(fields.continue_final_message)
     if continues and fields.add_generation_prompt:
         raise invalid(
             "continue_final_message and add_generation_prompt exclude each other", "continue_final_message"
         )
-
-    dialect = state.model.dialect
-    is_told = bool(tools) and not dialect.renders_tools
-
-    def run() -> str:
-        return state.model.template.render(
-            in_plain_words(plain, tools, dialect.family) if is_told else plain,
-            tools=tools if tools and not is_told else None,
-            add_generation_prompt=fields.add_generation_prompt is not False,
-            continue_final_message=continues,
-            **kwargs,
-        )
-
-    # Variables and calls of tools can be of any size. Other messages are their texts, and a turn of a loop.
-    is_odd = bool(kwargs) or bool(tools) or any("tool_calls" in message for message in plain)
-    num_chars = sum(TURN_CHARS + sum(map(len, message.values())) for message in plain)
-    return await state.in_thread(LONG_TEXT if is_odd else num_chars, run)
+    return kwargs | own
 
 
-def template_message(message: Message, where: str) -> dict[str, Any]:
-    """Only what was said. Templates know no developer, and expect arguments of calls as objects."""
+def num_chars(messages: Sequence[Mapping[str, Any]], fields: TemplateFields, *, has_tools: bool) -> int:
+    """How much text a template has to do with. Variables and calls of tools can be of any size; other
+    messages are their texts, and a turn of a loop."""
+    has_variables = bool(fields.chat_template_kwargs) or fields.reasoning_effort is not None
+    if has_variables or has_tools or any("tool_calls" in message for message in messages):
+        return LONG_TEXT
+    return sum(TURN_CHARS + sum(map(len, message.values())) for message in messages)
+
+
+def _template_message(message: Message, where: str) -> dict[str, Any]:
+    """Only what was said. Templates know no developer."""
     plain: dict[str, Any] = {
         "role": "system" if message.role == "developer" else message.role,
         "content": _text(message.content, f"{where}.content"),
@@ -63,9 +55,7 @@ def template_message(message: Message, where: str) -> dict[str, Any]:
     if message.refusal is not None and not plain["content"]:
         plain["content"] = message.refusal
     if message.tool_calls:
-        plain["tool_calls"] = [
-            _tool_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(message.tool_calls)
-        ]
+        plain["tool_calls"] = [_tool_call(call) for call in message.tool_calls]
     elif message.content is None and message.refusal is None:
         raise invalid(f"{where}.content: a message without tool calls needs a content", f"{where}.content")
     return plain
@@ -85,16 +75,9 @@ def _text(content: str | list[ContentPart] | None, where: str) -> str:
     return "".join(texts)
 
 
-def _tool_call(call: ToolCall, where: str) -> dict[str, Any]:
-    arguments: Any = call.function.arguments
-    if isinstance(arguments, str):
-        try:
-            arguments = msgspec.json.decode(arguments or "{}")
-        except (msgspec.DecodeError, RecursionError) as error:
-            param = f"{where}.function.arguments"
-            raise invalid(f"{param}: the arguments are not valid JSON", param) from error
+def _tool_call(call: ToolCall) -> dict[str, Any]:
     return {
         **({} if call.id is None else {"id": call.id}),
         "type": "function",
-        "function": {"name": call.function.name, "arguments": {} if arguments is None else arguments},
+        "function": {"name": call.function.name, "arguments": call.function.arguments},
     }

@@ -27,7 +27,7 @@ def _described(state: ServerState) -> dict[str, Any]:
     return {
         "id": state.model.name,
         "object": "model",
-        "created": state.model.created,
+        "created": state.created,
         "owned_by": "octavo",
         "max_model_len": None if facts is None else facts.max_model_len,
     }

@@ -1,4 +1,5 @@
-"""Wire fields to `SamplingParams`. What a request leaves out, the checkpoint's recommendation fills in."""
+"""Wire fields to `SamplingParams`, and what else chats and completions ask for alike. What a request leaves
+out, the checkpoint's recommendation fills in."""
 
 from typing import Any
 
@@ -6,6 +7,7 @@ import msgspec
 
 from octavo.errors import RequestError
 from octavo.protocol import SamplingParams
+from octavo.server.generation import Asked
 from octavo.server.openai.schema import ChatRequest, CompletionRequest, SamplingFields
 
 LEGACY_MAX_TOKENS = 16  # of completions that do not say
@@ -43,6 +45,18 @@ def completion_params(request: CompletionRequest, defaults: SamplingParams) -> S
     if request.echo and request.logprobs is not None:
         scored = max(request.logprobs, scored or 0)
     return _params(request, defaults, max_tokens=longest, logprobs=request.logprobs, prompt_logprobs=scored)
+
+
+def asked_of(request: SamplingFields, response_id: str, identity: str) -> Asked:
+    return Asked(
+        response_id=response_id,
+        identity=identity,
+        is_stream=bool(request.stream),
+        shows_prompt=request.wants_prompt_shown,
+        priority=request.priority or 0,
+        timeout=request.timeout,
+        cache_salt=request.cache_salt or "",
+    )
 
 
 def _params(request: SamplingFields, defaults: SamplingParams, **given: Any) -> SamplingParams:

@@ -5,10 +5,12 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from octavo.frontend.chat import render
+from octavo.frontend.tool_use import ToolUse
 from octavo.server.http.body import read_request
 from octavo.server.http.errors import invalid
 from octavo.server.http.sse import encode
-from octavo.server.openai.messages import render
+from octavo.server.openai.messages import num_chars, template_arguments, template_messages
 from octavo.server.openai.schema import DetokenizeRequest, TokenizeRequest
 from octavo.server.openapi import BODY_ERRORS, failures, json_body
 from octavo.server.state import ServerState
@@ -25,7 +27,10 @@ async def tokenize(request: Request) -> Response:
     if (body.prompt is None) == (body.messages is None):
         raise invalid("give either prompt or messages", "prompt")
     if body.messages is not None:
-        text, adds = await render(state, body.messages, body), bool(body.add_special_tokens)
+        messages, arguments = template_messages(body.messages), template_arguments(body)
+        size = num_chars(messages, body, has_tools=False)
+        text = await state.in_thread(size, render, messages, ToolUse(), state.model, arguments)
+        adds = bool(body.add_special_tokens)
     else:
         text, adds = body.prompt or "", body.add_special_tokens is not False
     facts = state.service.facts

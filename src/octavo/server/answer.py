@@ -1,38 +1,56 @@
-"""A streamed answer: events as they come, comments while nothing comes, and an end that is always said."""
+"""The answer to a request for tokens: whole, or as events while it comes."""
 
 import asyncio
 import time
-from typing import Protocol
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Any, Protocol
 
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from octavo.frontend.output import StreamDelta
-from octavo.server.generation import Generation
+from octavo.server.generation import Generation, Work
 from octavo.server.http.errors import ClientGone, as_api_error
-from octavo.server.http.sse import AFTER_PING, DONE, HEADERS, PING, PING_SECONDS, error_event
+from octavo.server.http.sse import AFTER_PING, DONE, HEADERS, PING, PING_SECONDS, encode, error_event
 
 
-class Chunks(Protocol):
-    """How an endpoint writes its events. Whole events, or nothing."""
+class Answer(Protocol):
+    """How an endpoint writes what a generation gives. Events are whole, or nothing."""
 
     def of_delta(self, delta: StreamDelta) -> bytes: ...
 
     def at_end(self) -> bytes: ...
 
+    def whole(self) -> dict[str, Any]:
+        """Once the generation is done."""
+
+
+async def respond(generation: Generation, work: Work, written: Callable[[Generation], Answer]) -> Response:
+    """Takes over a generation, and closes it in the end. `written` is called once it has been started."""
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(generation)
+        await generation.start(work)
+        answer = written(generation)
+        if generation.asked.is_stream:
+            stack.pop_all()
+            return EventStream(generation, answer)
+        await generation.finish()
+        return Response(encode(answer.whole()), media_type="application/json")
+
 
 class EventStream(StreamingResponse):
-    """Takes over a generation that was submitted, and closes it.
+    """Events as they come, comments while nothing comes, and an end that is always said.
 
     All that has come since the last write goes out in one write: a reader that is slower than the engine
     gets fewer, larger ones. One that does not read at all is bounded by the number of updates that may
     wait, and cut off by its connection (`BoundedHttpProtocol`).
     """
 
-    def __init__(self, generation: Generation, chunks: Chunks) -> None:
+    def __init__(self, generation: Generation, answer: Answer) -> None:
         super().__init__((), headers=HEADERS)
         self._generation = generation
-        self._chunks = chunks
+        self._answer = answer
         self._wrote_at = time.monotonic()
         self._has_pinged = False  # and written no event since
         self._ticker: asyncio.TimerHandle | None = None
@@ -50,7 +68,7 @@ class EventStream(StreamingResponse):
             await self._generation.close()
 
     async def _pump(self, send: Send) -> None:
-        generation, chunks = self._generation, self._chunks
+        generation, answer = self._generation, self._answer
         is_done = False
         while not is_done:
             updates = await generation.take()
@@ -59,9 +77,9 @@ class EventStream(StreamingResponse):
             try:
                 for update in updates:
                     if isinstance(update, StreamDelta):
-                        events.append(chunks.of_delta(update))  # noqa: PERF401 - what came before an error counts
+                        events.append(answer.of_delta(update))  # noqa: PERF401 - what came before an error counts
                 if is_done:
-                    events += (chunks.at_end(), DONE)
+                    events += (answer.at_end(), DONE)
                 elif not updates:
                     events.append(PING)
             except Exception as error:
@@ -75,9 +93,9 @@ class EventStream(StreamingResponse):
 
     def _failure(self, error: Exception) -> bytes:
         record = self._generation.record
-        answer = as_api_error(error, record.request_id)
-        record.note_error(answer)
-        return error_event(answer)
+        failure = as_api_error(error, record.request_id)
+        record.note_error(failure)
+        return error_event(failure)
 
     async def _write(self, send: Send, body: bytes) -> None:
         await send({"type": "http.response.body", "body": body, "more_body": True})

@@ -1,0 +1,111 @@
+"""A chat, whoever asks for it: `LLM`, the command line, or an endpoint of the server.
+
+    messages, tools, format, parameters --compose--> prompt, grammar, answer format
+    text, reasoning, calls              <------------ `output`, which reads the answer in that format
+
+No wire names here: an endpoint turns its body into a `ChatTask`, and pieces of the answer into its own words.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from octavo.dialect.choose import reasons_after
+from octavo.dialect.reader import AnswerFormat
+from octavo.dialect.reasoning import CLOSE, Reasons
+from octavo.dialect.told import in_plain_words
+from octavo.dialect.tools import described
+from octavo.errors import RequestError
+from octavo.frontend.answer_grammar import answer_grammars
+from octavo.frontend.intake import FieldGrammar, PromptTask
+from octavo.frontend.text_model import TextModel
+from octavo.frontend.tool_use import Tool, ToolChoice, ToolUse, tool_use
+from octavo.protocol import SamplingParams
+
+Message = Mapping[str, Any]  # as chat templates read it
+
+
+@dataclass(frozen=True)
+class ChatTask:
+    """What a caller wants to be answered."""
+
+    messages: Sequence[Message]
+    params: SamplingParams  # an answer without calls conforms to its grammar
+    grammar_field: str = "grammar"  # what the caller calls the field that the grammar came from
+    tools: Sequence[Tool] = ()
+    tool_choice: ToolChoice = ToolChoice.AUTO
+    only_tool: str | None = None  # with REQUIRED: this function is called, and once
+    allows_several_calls: bool = True
+    template: Mapping[str, Any] = field(default_factory=dict)  # arguments of `ChatTemplate.render`
+
+
+def compose(task: ChatTask, model: TextModel) -> PromptTask:
+    """The chat as a prompt. Raises a RequestError that names the field at fault, or a TemplateError."""
+    grammar = task.params.grammar
+    asked = None if grammar is None else FieldGrammar(task.grammar_field, grammar)
+    use = tool_use(
+        task.tools,
+        task.tool_choice,
+        only=task.only_tool,
+        allows_several=task.allows_several_calls,
+        family=model.dialect.family,
+        has_format=asked is not None,
+    )
+    prompt = render(task.messages, use, model, task.template)
+    reasons = reasons_after(prompt, model.dialect)
+    if use.lead:  # the answer begins with a call: if a thought has begun, it has ended
+        prompt += (CLOSE if reasons is Reasons.BEGUN else "") + use.lead
+        reasons = Reasons.NEVER
+    spec, to_check = answer_grammars(asked, use, reasons)
+    return PromptTask(
+        prompt,
+        task.params if spec == grammar else msgspec.structs.replace(task.params, grammar=spec),
+        add_special_tokens=False,  # the template has written them
+        format=_answer_format(use, reasons, model),
+        grammars=tuple(to_check),
+    )
+
+
+def render(messages: Sequence[Message], use: ToolUse, model: TextModel, template: Mapping[str, Any]) -> str:
+    """The prompt, by the checkpoint's own template."""
+    plain = [_with_objects(message, f"messages[{i}]") for i, message in enumerate(messages)]
+    if use.tools and not model.dialect.renders_tools:
+        return model.template.render(in_plain_words(plain, use.shown, model.dialect.family), **template)
+    return model.template.render(plain, tools=use.shown or None, **template)
+
+
+def _with_objects(message: Message, where: str) -> Message:
+    """Templates expect the arguments of calls as objects; models and clients write them as text."""
+    if not isinstance(message, Mapping) or not message.get("tool_calls"):
+        return message
+    calls = [_with_object(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(message["tool_calls"])]
+    return {**message, "tool_calls": calls}
+
+
+def _with_object(call: Any, where: str) -> Any:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("arguments", ""), str | None):
+        return call
+    try:
+        arguments = msgspec.json.decode(function.get("arguments") or "{}")
+    except (msgspec.DecodeError, RecursionError) as error:
+        field = f"{where}.function.arguments"
+        raise RequestError(f"{field}: the arguments are not valid JSON", field) from error
+    return {**call, "function": {**function, "arguments": {} if arguments is None else arguments}}
+
+
+def _answer_format(use: ToolUse, reasons: Reasons, model: TextModel) -> AnswerFormat | None:
+    """None if an answer is nothing but text."""
+    if not use.tools:
+        return None if reasons is Reasons.NEVER else AnswerFormat(reasons)
+    marker_ids = [model.tokenizer.token_id(marker) for marker in model.dialect.markers]
+    return AnswerFormat(
+        reasons,
+        use.forced_family if use.is_required or use.has_format else use.family,
+        described(use.shown),
+        max_calls=use.max_calls,
+        marker_ids=tuple([token_id for token_id in marker_ids if token_id is not None]),
+        lead=use.lead,
+    )

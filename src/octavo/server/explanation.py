@@ -1,0 +1,70 @@
+"""The `octavo` block of an answer: where the time went, what the cache gave, how to reproduce the answer."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from octavo.frontend.output import RequestOutput
+from octavo.protocol import PrefillChunk
+from octavo.text.tokenizer import Tokenizer
+
+
+def explanation(
+    results: Sequence[RequestOutput],
+    tokenizer: Tokenizer | None,
+    *,
+    tokenise_seconds: float,
+    num_restarts: int,
+    shows_prompt: bool,
+) -> dict[str, Any]:
+    """Without a tokenizer, nothing of the prompt, the answer or what the client wrote is in it."""
+    return {
+        "tokenise_seconds": round(tokenise_seconds, 6),
+        "engine_restarts": num_restarts,
+        "requests": [_explained(output, tokenizer, shows_prompt) for output in results],
+    }
+
+
+def _explained(output: RequestOutput, tokenizer: Tokenizer | None, shows_prompt: bool) -> dict[str, Any]:
+    explained: dict[str, Any] = {
+        "seed": output.seed,
+        "prompt_tokens": len(output.prompt_ids),
+        "cached_tokens": output.num_cached,
+        "first_miss": _first_miss(output, tokenizer),
+        "choices": [
+            {
+                "queue_seconds": round(choice.timings.queue, 6),
+                "prefill_seconds": round(choice.timings.prefill, 6),
+                "prefill_chunks": [_chunk(chunk) for chunk in choice.timings.chunks],
+                "prefill_chunks_left_out": choice.timings.num_chunks_left_out,
+                "decode_seconds": round(choice.timings.decode, 6),
+                "preemptions": choice.num_preemptions,
+                **({} if tokenizer is None else {"stop_reason": choice.stop_reason}),
+                "tokens": len(choice.token_ids),
+            }
+            for choice in output.choices
+        ],
+    }
+    if tokenizer is not None and shows_prompt:
+        explained["prompt"] = (
+            tokenizer.decode(output.prompt_ids, skip_special_tokens=False)
+            if output.prompt is None
+            else output.prompt
+        )
+    return explained
+
+
+def _chunk(chunk: PrefillChunk) -> dict[str, Any]:
+    return {"start": chunk.start, "tokens": chunk.num_tokens, "seconds": round(chunk.seconds, 6)}
+
+
+def _first_miss(output: RequestOutput, tokenizer: Tokenizer | None) -> dict[str, Any] | None:
+    """The first token of the prompt that had to be computed. Pages that others have computed meanwhile can
+    be found behind it, so that what was cached need not all lie before it."""
+    chunks = output.timings.chunks
+    position = chunks[0].start if chunks else output.num_cached
+    if position >= len(output.prompt_ids):
+        return None
+    if tokenizer is None:
+        return {"position": position}
+    token_id = output.prompt_ids[position]
+    return {"position": position, "token_id": token_id, "token": tokenizer.token_text(token_id)}

@@ -1,0 +1,59 @@
+"""What answers to chats and completions have in common: their head, the usage, the frame of an event."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from octavo.frontend.output import RequestOutput
+from octavo.server.generation import Generation
+from octavo.server.http.sse import encode
+
+
+def head(generation: Generation, kind: str) -> dict[str, Any]:
+    return {
+        "id": generation.asked.response_id,
+        "object": kind,
+        "created": generation.created,
+        "model": generation.state.model.name,
+        "system_fingerprint": generation.state.fingerprint,
+    }
+
+
+def usage(num_prompt: int, num_completion: int, num_cached: int, num_reasoning: int = 0) -> dict[str, Any]:
+    return {
+        "prompt_tokens": num_prompt,
+        "completion_tokens": num_completion,
+        "total_tokens": num_prompt + num_completion,
+        "prompt_tokens_details": {"cached_tokens": num_cached},
+        "completion_tokens_details": {"reasoning_tokens": num_reasoning},
+    }
+
+
+def usage_of(results: Iterable[RequestOutput], *, hidden: int = 0) -> dict[str, Any]:
+    """A prompt counts once, however many answers it gets. `hidden` tokens were generated for nobody."""
+    outputs = list(results)
+    return usage(
+        sum(len(output.prompt_ids) for output in outputs),
+        sum(len(choice.token_ids) for output in outputs for choice in output.choices) - hidden,
+        sum(output.num_cached for output in outputs),
+        sum(choice.num_reasoning for output in outputs for choice in output.choices),
+    )
+
+
+class ChunkFrame:
+    """The part of an event that is the same in all of a response, encoded once.
+
+    data: {"id": ..., "model": ..., "choices":[    CHOICE    ],"usage":null}
+    `---------------- start ----------------´                `----- end ----´
+    """
+
+    def __init__(self, head: Mapping[str, Any], *, has_usage: bool) -> None:
+        self._has_usage = has_usage
+        self.start = b"data: " + encode(head)[:-1] + b',"choices":['
+        self.end = b'],"usage":null}\n\n' if has_usage else b"]}\n\n"
+
+    def chunk(self, choice: bytes, *, usage: Mapping[str, Any] | None = None, **more: Any) -> bytes:
+        """`more` are further fields of the event, beside `choices`."""
+        if usage is None and not more:
+            return self.start + choice + self.end
+        rest = ({"usage": usage} if self._has_usage or usage is not None else {}) | more
+        return self.start + choice + b"]," + encode(rest)[1:] + b"\n\n"
