@@ -19,6 +19,7 @@ STOPPED = "stopped"  # by Ctrl-C
 @dataclass(frozen=True)
 class Answer:
     text: str
+    reasoning: str
     num_tokens: int
     finish_reason: str  # a FinishReason, or STOPPED
     seconds_to_first: float
@@ -43,14 +44,22 @@ class Answer:
         return " · ".join(parts)
 
 
+def ignore(text: str) -> None:
+    """Where reasoning goes that nobody wants to see."""
+
+
 def stream_answer(
     llm: LanguageModel,
     start: "Callable[[], Iterator[StreamDelta]]",
     write: Callable[[str], None],
     seed: int | None,
+    *,
+    think: Callable[[str], None],
 ) -> Answer:
-    """Write the deltas of one choice until it ends or Ctrl-C stops it, at once and wherever it is."""
+    """Write the deltas of one choice until it ends or Ctrl-C stops it, at once and wherever it is. What the
+    model says to itself goes to `think`."""
     texts: list[str] = []
+    thoughts: list[str] = []
     num_tokens, num_cached, finish = 0, 0, STOPPED
     before = llm.stats().prompt_tokens
     began = time.perf_counter()
@@ -63,6 +72,11 @@ def stream_answer(
                 first = time.perf_counter()
             num_tokens += len(delta.token_ids)
             num_cached = delta.num_cached
+            if delta.reasoning:
+                thoughts.append(delta.reasoning)
+                think(delta.reasoning)
+            if delta.text and thoughts and not any(texts):
+                think("\n\n")
             texts.append(delta.text)
             write(delta.text)
             if delta.error is not None:
@@ -78,6 +92,7 @@ def stream_answer(
     ended = time.perf_counter()
     return Answer(
         text="".join(texts),
+        reasoning="".join(thoughts),
         num_tokens=num_tokens,
         finish_reason=finish,
         seconds_to_first=(first or ended) - began,

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from octavo.cli.answer import Answer, stream_answer
+from octavo.cli.answer import Answer, ignore, stream_answer
 from octavo.cli.flags import (
     CHAT_SAMPLING_FLAGS,
     add_option_flags,
@@ -119,12 +119,18 @@ class Chat:
         params = with_seed(self._params)
         messages = [*self.messages, question]
         answer = stream_answer(
-            self._llm, lambda: self._llm.stream_chat(messages, params), self._terminal.write, params.seed
+            self._llm,
+            lambda: self._llm.stream_chat(messages, params),
+            self._terminal.write,
+            params.seed,
+            think=ignore if self._quiet else self._terminal.aside,
         )
         if not answer.text.endswith("\n"):
             self._terminal.write("\n")
         if answer.text:
-            self._turns += [question, {"role": "assistant", "content": answer.text}]
+            # The template decides what the model sees again of its own reasoning.
+            thoughts = {"reasoning_content": answer.reasoning} if answer.reasoning else {}
+            self._turns += [question, {"role": "assistant", "content": answer.text, **thoughts}]
             self._answers.append(answer)
         if not self._quiet:
             self._terminal.note(answer.summary())

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from octavo.cli.answer import STOPPED, stream_answer
+from octavo.cli.answer import STOPPED, ignore, stream_answer
 from octavo.cli.flags import add_option_flags, add_sampling_flags, sampling_from
 from octavo.cli.invocation import Invocation
 from octavo.cli.model import LanguageModel, require_model, with_seed
@@ -85,7 +85,8 @@ def _stream(
             return llm.stream_chat(_conversation(prompt, args.system), params)
         return llm.stream(prompt, params)
 
-    answer = stream_answer(llm, start, terminal.write, params.seed)
+    think = ignore if args.quiet else terminal.aside
+    answer = stream_answer(llm, start, terminal.write, params.seed, think=think)
     if not answer.text.endswith("\n"):
         terminal.write("\n")
     if not args.quiet:
@@ -128,6 +129,8 @@ def _print_result(
         if not args.quiet:
             of_several = f", answer {choice.index + 1}" if len(result.choices) > 1 else ""
             terminal.note(f"prompt {index + 1}{of_several}: {choice.finish_reason}")
+            if choice.reasoning is not None:
+                terminal.note(choice.reasoning)
         terminal.write(choice.text if choice.text.endswith("\n") else choice.text + "\n")
 
 
@@ -136,6 +139,7 @@ def _as_json(index: int, result: "RequestOutput", choice: "Choice", fingerprint:
         "prompt": index,
         "choice": choice.index,
         "text": choice.text,
+        "reasoning": choice.reasoning,
         "token_ids": choice.token_ids,
         "logprobs": choice.logprobs,
         "finish_reason": choice.finish_reason,

@@ -71,7 +71,13 @@ class Terminal:
         self.stdout.flush()
 
     def note(self, text: str) -> None:
-        self.stderr.write(self.styled(text, Style.DIM, self.stderr) + "\n")
+        self.aside(text)
+        self.stderr.write("\n")
+        self.stderr.flush()
+
+    def aside(self, text: str) -> None:
+        """A piece of a note: no line of its own."""
+        self.stderr.write(self.styled(text, Style.DIM, self.stderr))
         self.stderr.flush()
 
     def say(self, text: str) -> None:

@@ -14,6 +14,7 @@ from octavo.protocol import EngineFacts, EngineStats, SamplingParams, Timings
 from octavo.text.chat_template import ChatTemplate
 
 INTERRUPT = "<Ctrl-C>"  # a scripted token: the person presses Ctrl-C while it is computed
+THOUGHT = "<thought>"  # begins a scripted token that is reasoning
 
 
 class ScriptedTemplate(ChatTemplate):
@@ -114,7 +115,16 @@ class ScriptedLLM:
             for token in tokens:
                 if token == INTERRUPT:
                     raise KeyboardInterrupt
-                yield StreamDelta(request_id="r", choice=0, text=token, token_ids=(1,), num_cached=cached)
+                thought = token.removeprefix(THOUGHT) if token.startswith(THOUGHT) else ""
+                text = "" if thought else token
+                yield StreamDelta(
+                    request_id="r",
+                    choice=0,
+                    text=text,
+                    reasoning=thought,
+                    token_ids=(1,),
+                    num_cached=cached,
+                )
             yield StreamDelta(
                 request_id="r", choice=0, text="", token_ids=(2,), finish_reason="stop", num_cached=cached
             )
@@ -128,7 +138,9 @@ class ScriptedLLM:
             tokens = self._take(prompt, params)
             choice = Choice(
                 index=index,
-                text="".join(tokens),
+                text="".join(token for token in tokens if not token.startswith(THOUGHT)),
+                reasoning="".join(token.removeprefix(THOUGHT) for token in tokens if THOUGHT in token)
+                or None,
                 token_ids=tuple(range(len(tokens))),
                 logprobs=None,
                 finish_reason="stop",

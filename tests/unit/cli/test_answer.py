@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from octavo.cli.answer import STOPPED, stream_answer
+from octavo.cli.answer import STOPPED, ignore, stream_answer
 from octavo.errors import RequestError
 from octavo.frontend.output import StreamDelta
 from octavo.protocol import SamplingParams
@@ -22,7 +22,7 @@ def test_ctrl_c_while_a_delta_is_written_gives_the_request_up(scripted: Scripted
         if text == "b":
             raise KeyboardInterrupt
 
-    answer = stream_answer(llm, lambda: llm.stream("x", PARAMS), write, seed=1)
+    answer = stream_answer(llm, lambda: llm.stream("x", PARAMS), write, seed=1, think=ignore)
     assert (written, answer.text, answer.finish_reason) == (["a", "b"], "ab", STOPPED)
     assert llm.num_given_up == 1
 
@@ -31,7 +31,7 @@ def test_ctrl_c_while_the_request_is_made(scripted: Scripted) -> None:
     def start() -> Iterator[StreamDelta]:
         raise KeyboardInterrupt
 
-    answer = stream_answer(scripted([]), start, lambda text: None, seed=1)
+    answer = stream_answer(scripted([]), start, lambda text: None, seed=1, think=ignore)
     assert (answer.text, answer.num_tokens, answer.finish_reason) == ("", 0, STOPPED)
 
 
@@ -41,7 +41,7 @@ def test_ctrl_c_after_the_last_delta_still_counts_as_stopped(scripted: Scripted)
             raise KeyboardInterrupt
 
     llm = scripted([["a"]])
-    answer = stream_answer(llm, lambda: llm.stream("x", PARAMS), write, seed=1)
+    answer = stream_answer(llm, lambda: llm.stream("x", PARAMS), write, seed=1, think=ignore)
     assert answer.finish_reason == STOPPED
 
 
@@ -56,5 +56,5 @@ def test_an_answer_that_fails_gives_the_request_up(scripted: Scripted) -> None:
 
     stream = deltas()
     with pytest.raises(RequestError, match="NaN in the logits"):
-        stream_answer(scripted([]), lambda: stream, lambda text: None, seed=1)
+        stream_answer(scripted([]), lambda: stream, lambda text: None, seed=1, think=ignore)
     assert closed == [True]

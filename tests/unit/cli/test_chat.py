@@ -9,7 +9,7 @@ import pytest
 from octavo.cli.chat import COMMANDS
 from octavo.cli.terminal import Style, Terminal
 from octavo.errors import RequestError
-from unit.cli.scripted import RunCommand, Scripted
+from unit.cli.scripted import THOUGHT, RunCommand, Scripted
 
 INTERRUPT = "<Ctrl-C>"
 
@@ -27,6 +27,17 @@ def test_a_conversation_goes_on_and_the_cache_shows(run_octavo: RunCommand, scri
     assert "prompt 2 (0 cached)" in first
     assert "prompt 7 (4 cached)" in second
     assert llm.is_closed
+
+
+def test_reasoning_is_no_part_of_the_answer(run_octavo: RunCommand, scripted: Scripted) -> None:
+    thinking = [THOUGHT + "Well", THOUGHT + "...", "Yes", "!"]
+    llm = scripted([thinking, ["No"]])
+    ran = run_octavo("chat", "m", stdin="Is it?\nSure?\n", llm=llm)
+    assert ran.out == "Yes!\nNo\n"
+    assert ran.err.startswith("Well...\n\n")
+    assert llm.asked[1][1] == {"role": "assistant", "content": "Yes!", "reasoning_content": "Well..."}
+    quiet = run_octavo("chat", "m", "--quiet", stdin="Is it?\n", llm=scripted([thinking]))
+    assert (quiet.out, quiet.err) == ("Yes!\n", "")
 
 
 def test_messages_of_several_lines(run_octavo: RunCommand, scripted: Scripted) -> None:
