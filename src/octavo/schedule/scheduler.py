@@ -28,7 +28,7 @@ from octavo.cache import KVManager
 from octavo.errors import RequestError
 from octavo.plan import SequenceSlice, SliceResult, SlotOpening, StepPlan, StepResult
 from octavo.protocol import EngineStats, FinishReason, GenerateRequest, TokenLogprob, TokenOutput
-from octavo.schedule.lazy_heap import LazyHeap
+from octavo.schedule.lazy_heap import Entry, LazyHeap
 from octavo.schedule.policy import Admission, SchedulerConfig
 from octavo.schedule.sequence import Sequence, Status
 
@@ -236,12 +236,9 @@ class Scheduler:
         """In the order they are served; to look at only."""
         return self._running[:]
 
-    def first_waiting(self, limit: int) -> list[Sequence]:
-        """In the order they are served, those that wait for another choice's prompt too; to look at only."""
-        queued = self._waiting.first(limit)
-        parked = [other for leader in (*self._running, *queued) for other in leader.followers]
-        waiting = {other.key: other for other in (*queued, *parked) if other.status is Status.WAITING}
-        return [waiting[key] for key in sorted(waiting)[:limit]]
+    def queued(self) -> list[Entry]:
+        """The queue's heap, without those that wait for another choice's prompt; to look at only."""
+        return self._waiting.entries
 
     def check(self) -> None:
         """Every rule of the scheduler and the cache, asserted. For tests, simulation and idle time."""
