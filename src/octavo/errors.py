@@ -40,5 +40,9 @@ class GrammarError(RequestError):
         super().__init__(message, "grammar")
 
 
+class GrammarTooComplex(GrammarError):
+    """A grammar that was accepted cannot be followed any further: it shows only while an answer is drawn."""
+
+
 class GrammarNotChecked(GrammarError):
     """Nothing is known against a grammar: it could not be checked now."""

@@ -152,7 +152,7 @@ class ChatChunks:
                 return b""
             if start is not None:
                 return start + encode(delta.text) + self._plain_end
-        raise_if_failed(delta.finish_reason, delta.error)
+        raise_if_failed(delta.finish_reason, delta.error, delta.error_code)
         return self._full(index, delta)
 
     def at_end(self) -> bytes:

@@ -15,8 +15,7 @@ from octavo.dialect.reader import AnswerFormat
 from octavo.frontend.intake import TIMEOUT, PreparedRequest, Prompt
 from octavo.frontend.output import RequestOutput, StreamDelta
 from octavo.frontend.service import Update, Updates
-from octavo.grammar.matcher import TOO_COMPLEX
-from octavo.protocol import GrammarSpec, SamplingParams
+from octavo.protocol import FailureCode, GrammarSpec, SamplingParams
 from octavo.server.errors import ApiError, ClientGone, internal, unavailable
 from octavo.server.record import RequestRecord
 from octavo.server.schema import SamplingFields
@@ -128,7 +127,7 @@ class Generation:
         while not self.is_done:
             for update in await self.take():
                 if isinstance(update, StreamDelta):
-                    raise_if_failed(update.finish_reason, update.error)
+                    raise_if_failed(update.finish_reason, update.error, update.error_code)
         return [self.results[index] for index in range(len(self.prepared))]
 
     @property
@@ -185,7 +184,7 @@ class Generation:
         self._updates.wake()
 
 
-def raise_if_failed(finish_reason: str | None, error: str | None) -> None:
+def raise_if_failed(finish_reason: str | None, error: str | None, error_code: FailureCode | None) -> None:
     """A choice that ended neither by itself nor by its length is an error, not an answer."""
     if finish_reason in (None, "stop", "length"):
         return
@@ -199,6 +198,8 @@ def raise_if_failed(finish_reason: str | None, error: str | None) -> None:
         )
     if finish_reason == "abort":
         raise unavailable("the request was ended by the server", code="aborted")
-    if error == TOO_COMPLEX:  # which shows only while the answer is written
-        raise ApiError(400, error, code="grammar_too_complex")
-    raise unavailable(error, code="engine_failed") if error else internal()
+    if error is None or error_code is None:
+        raise internal()
+    if error_code is FailureCode.GRAMMAR_TOO_COMPLEX:  # which shows only while the answer is written
+        raise ApiError(400, error, code=error_code.value)
+    raise unavailable(error, code=error_code.value)
