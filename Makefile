@@ -3,11 +3,11 @@ PYTHON ?= python
 # More than cores: many tests wait for a process to start or for a server to notice something.
 TEST_WORKERS ?= 3
 
-.PHONY: check static format lint types layers sizes test sanitize figures test-fast docs reference wheels lock
+.PHONY: check static format lint types layers cycles sizes test sanitize figures test-fast docs reference wheels lock
 
 check: static test sanitize
 
-static: lint types layers sizes
+static: lint types layers cycles sizes
 
 format:
 	$(PYTHON) -m ruff format src tests tools benchmarks examples
@@ -23,6 +23,9 @@ types:
 
 layers:
 	$(PYTHON) -c "from importlinter.cli import lint_imports_command; lint_imports_command()" --no-cache
+
+cycles:
+	$(PYTHON) tools/import_cycles.py
 
 sizes:
 	$(PYTHON) tools/size_ratchet.py

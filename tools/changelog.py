@@ -85,11 +85,11 @@ def body_problems(section: Section) -> Iterator[str]:
 
 def package_version(root: Path) -> str:
     """From the source, so that nothing need be installed."""
-    tree = ast.parse((root / "src/octavo/__init__.py").read_text(encoding="utf-8"))
+    tree = ast.parse((root / "src/octavo/version.py").read_text(encoding="utf-8"))
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__version__":
             return str(ast.literal_eval(node.value))
-    raise ValueError("src/octavo/__init__.py sets no __version__")
+    raise ValueError("src/octavo/version.py sets no __version__")
 
 
 def main(arguments: list[str] | None = None) -> int:

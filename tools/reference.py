@@ -28,6 +28,7 @@ from octavo.protocol import (
     NUMBERS,
     EngineFacts,
     EngineStats,
+    FailureCode,
     GrammarKind,
     GrammarSpec,
     PrefillChunk,
@@ -217,6 +218,11 @@ def python_page() -> str:
             table(
                 ("kind", "meaning"),
                 [(f"`{kind.value}`", _comments(GrammarKind)[kind.name]) for kind in GrammarKind],
+            ),
+            "### FailureCode\n",
+            table(
+                ("code", "meaning"),
+                [(f"`{code.value}`", _comments(FailureCode)[code.name]) for code in FailureCode],
             ),
             "## What an engine says of itself\n",
             _struct(EngineFacts),

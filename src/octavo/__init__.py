@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0.dev0"
+from octavo.version import __version__
 
 __all__ = [
     "LLM",

@@ -46,5 +46,9 @@ class GrammarError(RequestError):
         return type(self)(f"{field}: {self}", field)
 
 
+class GrammarTooComplex(GrammarError):
+    """A grammar that was accepted cannot be followed any further: it shows only while an answer is drawn."""
+
+
 class GrammarNotChecked(GrammarError):
     """Nothing is known against a grammar: it could not be checked now."""

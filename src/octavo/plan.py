@@ -6,7 +6,7 @@ a worker keeps, per slot, the page table and what sampling needs, and a plan tel
 
 import msgspec
 
-from octavo.protocol import SamplingParams, TokenLogprob
+from octavo.protocol import Failure, SamplingParams, TokenLogprob
 
 
 class SlotOpening(msgspec.Struct, frozen=True):
@@ -47,12 +47,12 @@ class StepPlan(msgspec.Struct, frozen=True):
 
 
 class SliceResult(msgspec.Struct, frozen=True):
-    """`error` blames this sequence alone; its neighbours' results stand."""
+    """`failure` blames this sequence alone; its neighbours' results stand."""
 
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
-    error: str | None = None
+    failure: Failure | None = None
 
 
 class StepResult(msgspec.Struct, frozen=True):

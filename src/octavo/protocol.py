@@ -38,7 +38,21 @@ class FinishReason(StrEnum):
     LENGTH = "length"  # max_tokens, or the context is full
     ABORT = "abort"  # the client went away
     DEADLINE = "deadline"  # the request's deadline passed
-    ERROR = "error"  # this request alone failed; `TokenOutput.error` says how
+    ERROR = "error"  # this request alone failed; `TokenOutput.failure` says how
+
+
+class FailureCode(StrEnum):
+    """What a front end decides by. The message beside it is for people, and nothing compares it."""
+
+    ENGINE_FAILED = "engine_failed"  # the engine did not compute the request, or there is no engine
+    GRAMMAR_TOO_COMPLEX = "grammar_too_complex"  # the grammar cannot be followed to the end of the answer
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Why one request ended with `FinishReason.ERROR`."""
+
+    code: FailureCode
+    message: str  # for the person who sent the request
 
 
 class GrammarKind(StrEnum):
@@ -182,7 +196,7 @@ class TokenOutput(msgspec.Struct, frozen=True, kw_only=True):
     num_cached: int = 0  # prompt tokens found in the prefix cache
     num_preemptions: int = 0
     timings: Timings | None = None  # with `finish`
-    error: str | None = None
+    failure: Failure | None = None  # with the finish reason `ERROR`
 
     @classmethod
     def of_refused(cls, request: GenerateRequest, reason: str) -> "TokenOutput":
@@ -192,7 +206,7 @@ class TokenOutput(msgspec.Struct, frozen=True, kw_only=True):
             choice=request.choice,
             finish=FinishReason.ERROR,
             timings=Timings(0.0, 0.0, 0.0),
-            error=reason,
+            failure=Failure(FailureCode.ENGINE_FAILED, reason),
         )
 
 

@@ -180,7 +180,7 @@ def test_a_poisoned_request_ends_alone(serve: Serve) -> None:
             streams = asyncio.create_task(harness.ask_all(requests(8)))  # they never get a step before it
             ended = await poison
             assert ended.choices[0].finish_reason == "error"
-            assert ended.choices[0].error == ENGINE_LOST
+            assert ended.choices[0].error == ENGINE_LOST.message
             assert await streams == plain
             assert harness.service.num_restarts == MOST_REPLAYS + 1
 
@@ -200,7 +200,7 @@ def test_a_faulty_request_ends_alone_and_the_engine_lives(serve: Serve) -> None:
                 await harness.until(lambda seen=seen: harness.num_deltas > seen)  # type: ignore[misc]
                 ended = await harness.ask([70, FAULT, 70], SamplingParams(max_tokens=5))
                 assert ended.choices[0].finish_reason == "error"
-                assert ended.choices[0].error == STEP_FAILED
+                assert ended.choices[0].error == STEP_FAILED.message
             assert await streams == plain
             assert harness.service.engine_pid == pid
             assert harness.service.num_restarts == 0

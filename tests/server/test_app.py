@@ -18,7 +18,7 @@ from octavo.frontend.intake import PreparedRequest
 from octavo.frontend.output import Choice, RequestOutput, StreamDelta
 from octavo.frontend.service import ServiceState, Updates
 from octavo.frontend.text_model import TextModel
-from octavo.protocol import EngineFacts, Timings
+from octavo.protocol import EngineFacts, FailureCode, Timings
 from octavo.server import answer
 from octavo.server.app import build_app
 from octavo.server.http.keys import Keys
@@ -53,6 +53,7 @@ class FakeService:
 
     def say(self, text: str, finish: str | None = None, error: str | None = None, request: int = -1) -> None:
         prepared, updates = self.submitted[request]
+        error_code = None if error is None else FailureCode.ENGINE_FAILED
         updates.put(
             StreamDelta(
                 request_id=prepared.name,
@@ -61,6 +62,7 @@ class FakeService:
                 token_ids=(1,),
                 finish_reason=finish,
                 error=error,
+                error_code=error_code,
             )
         )
         if finish is not None:
@@ -72,6 +74,7 @@ class FakeService:
                 finish_reason=finish,
                 timings=Timings(0, 0, 0),
                 error=error,
+                error_code=error_code,
             )
             updates.put(
                 RequestOutput(

@@ -38,5 +38,5 @@ class BlockPool:
         self._free.extend(reversed(block_ids))
 
     def free_ids(self) -> "array[int]":
-        """A copy, for checks and pictures."""
+        """A copy, for checks and views."""
         return self._free[:]

@@ -13,11 +13,8 @@ computed into the tree, `release` ends it all. With prefix caching off there is 
 from collections import Counter
 from collections.abc import Iterable
 
-import numpy as np
-
 from octavo.cache.block_pool import BlockPool
 from octavo.cache.radix import Node, RadixTree, pack_tokens
-from octavo.view import CACHED_HELD, CACHED_IDLE, FREE, PageRuns
 
 
 class Pages:
@@ -119,34 +116,6 @@ class KVManager:
         pages.node, found = self.tree.acquire(pages.node, pack_tokens(token_ids[start:end]))
         pages.block_ids += found
         pages.num_shared += len(found)
-
-    def page_map(self, live: Iterable[tuple[int, Pages]]) -> PageRuns:
-        """What every page is, for pictures; `live` are the page tables of running sequences, by slot.
-
-        Pages that are neither free nor under a sequence are idle in the tree, so the tree is not walked.
-        """
-        codes = np.full(self.pool.num_total, CACHED_IDLE, np.int32)
-        codes[np.frombuffer(self.pool.free_ids(), np.int32)] = FREE
-        held: list[int] = []
-        private: list[int] = []
-        slots: list[int] = []
-        counts: list[int] = []
-        seen: set[Node] = set()
-        for slot, pages in live:
-            own = pages.block_ids[pages.num_shared :]
-            private += own
-            slots.append(slot)
-            counts.append(len(own))
-            node = pages.node
-            while node is not None and node not in seen:
-                seen.add(node)
-                held += node.blocks
-                node = node.parent
-        codes[np.array(held, np.int32)] = CACHED_HELD
-        codes[np.array(private, np.int32)] = np.repeat(np.array(slots, np.int32), counts)
-        starts = np.concatenate(([0], np.flatnonzero(codes[1:] != codes[:-1]) + 1))
-        lengths = np.diff(starts, append=len(codes))
-        return tuple(zip(codes[starts].tolist(), lengths.tolist(), strict=True))
 
     def check(self, live: Iterable[Pages]) -> None:
         """Every rule of this file, asserted. Walks over all pages: for tests, simulation and idle time."""

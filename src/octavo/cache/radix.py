@@ -19,10 +19,7 @@ used one: eviction looks at nothing else. The order is the tree's logical clock;
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from itertools import islice
-
-from octavo.view import NodeView, TreeView
+from collections.abc import Collection, Iterator, Sequence
 
 TOKEN_BYTES = 4
 
@@ -137,36 +134,18 @@ class RadixTree:
         self.num_idle_blocks -= len(evicted)
         return evicted
 
+    @property
+    def roots(self) -> Collection[Node]:
+        """One per salt in use, the oldest first; to look at only."""
+        return self._roots.values()
+
     def nodes(self) -> Iterator[Node]:
-        """Every node, roots included; for checks and pictures."""
+        """Every node, roots included; for checks."""
         stack = list(self._roots.values())
         while stack:
             node = stack.pop()
             yield node
             stack.extend(node.children.values())
-
-    def outline(self, limit: int) -> TreeView:
-        """The nodes nearest to the roots, for pictures; costs no more than so many nodes, and the roots."""
-        found: list[tuple[Node, int | None, int]] = []
-        for salt, root in enumerate(self._roots.values()):
-            found += [(child, None, salt) for child in islice(root.children.values(), limit - len(found))]
-            if len(found) == limit:
-                break
-        for node, _, salt in found:  # which grows meanwhile: level by level
-            children = islice(node.children.values(), limit - len(found))
-            found += [(child, node.blocks[0], salt) for child in children]
-        views = [
-            NodeView(
-                id=node.blocks[0],
-                parent=parent,
-                num_pages=len(node.blocks),
-                num_tokens=len(node.tokens) // TOKEN_BYTES,
-                holders=node.refs,
-                salt=salt,
-            )
-            for node, parent, salt in found
-        ]
-        return TreeView(tuple(views), self.num_nodes - len(views))
 
     def idle_nodes(self) -> list[Node]:
         """In order of last use, for checks."""

@@ -5,7 +5,15 @@ from collections.abc import Callable
 
 from octavo.engine.viewing import StepLog, view_of
 from octavo.plan import SliceResult, StepPlan, StepResult
-from octavo.protocol import Abort, EngineOutputs, EngineStats, GenerateRequest, KernelTimes
+from octavo.protocol import (
+    Abort,
+    EngineOutputs,
+    EngineStats,
+    Failure,
+    FailureCode,
+    GenerateRequest,
+    KernelTimes,
+)
 from octavo.schedule import Scheduler
 from octavo.view import EngineView
 
@@ -13,7 +21,9 @@ logger = logging.getLogger(__name__)
 
 Execute = Callable[[StepPlan], StepResult]
 
-STEP_FAILED = "the engine failed to compute this request; its log has the reason"
+STEP_FAILED = Failure(
+    FailureCode.ENGINE_FAILED, "the engine failed to compute this request; its log has the reason"
+)
 
 
 class EngineCore:
@@ -74,7 +84,7 @@ class EngineCore:
             return self._execute(plan).slices[0]
         except Exception:
             logger.exception("a sequence failed on its own; it is ended")
-            return SliceResult(error=STEP_FAILED)
+            return SliceResult(failure=STEP_FAILED)
 
     @property
     def has_unfinished(self) -> bool:

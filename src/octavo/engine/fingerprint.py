@@ -13,7 +13,7 @@ from typing import Any
 import llguidance
 import torch
 
-import octavo
+from octavo import version
 from octavo.checkpoint import Checkpoint
 from octavo.checkpoint.identity import identity
 from octavo.kernels.library import find_library
@@ -35,7 +35,7 @@ def numeric_settings(ops: Ops) -> Mapping[str, Any]:
     Torch is named on the native path too: it computes the angles of rope there.
     """
     return {
-        "octavo": octavo.__version__,
+        "octavo": version.__version__,
         "dtype": str(ops.dtype),
         "kv_dtype": str(ops.dtype),  # pages hold what the model computes in
         "device": ops.device.type,

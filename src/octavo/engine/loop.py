@@ -18,7 +18,7 @@ import zmq
 from octavo.engine.core import EngineCore, Execute
 from octavo.engine.profile import Profile
 from octavo.engine.pulse import Pulse
-from octavo.engine.viewing import Viewing
+from octavo.engine.view_leases import ViewLeases
 from octavo.errors import OctavoError, RequestError
 from octavo.link.folder import EXIT_CANNOT_START, EngineFolder, EngineSettings
 from octavo.link.parent import live_and_die_with
@@ -105,7 +105,7 @@ class EngineLoop:
         self._profile = profile
         self._owners: dict[tuple[str, int], bytes] = {}  # of choices under way
         self._front_ends: set[bytes] = set()
-        self._viewing = Viewing()
+        self._view_leases = ViewLeases()
 
     def run(self, while_parent_is: int) -> None:
         self._pulse.phase = Phase.SERVING
@@ -116,9 +116,9 @@ class EngineLoop:
         self._page.stamp(Phase.SERVING, patience=IDLE_SECONDS)
         self._receive()
         # Before the step: a lease is renewed by what was received, and a step may take longer than a lease.
-        if self._viewing.is_open:
-            self._viewing.take_turn(self._show)
-            self._core.log_steps(self._viewing.is_open)
+        if self._view_leases.is_open:
+            self._view_leases.take_turn(self._show)
+            self._core.log_steps(self._view_leases.is_open)
         if self._core.has_unfinished:
             self._step()
 
@@ -126,7 +126,7 @@ class EngineLoop:
         """All that has come; with nothing to do, wait for it."""
         wait = 0
         if not self._core.has_unfinished:
-            wait = math.ceil(1000 * min(IDLE_SECONDS, self._viewing.seconds_to_next()))
+            wait = math.ceil(1000 * min(IDLE_SECONDS, self._view_leases.seconds_to_next()))
         while self._socket.poll(wait):
             owner, *frames = self._socket.recv_multipart()
             try:
@@ -141,8 +141,8 @@ class EngineLoop:
             self._send(owner, Ready(self._facts, self._core.stats()))
             return
         if isinstance(message, Watch):
-            self._viewing.watch(owner, message)
-            self._core.log_steps(self._viewing.is_open)
+            self._view_leases.watch(owner, message)
+            self._core.log_steps(self._view_leases.is_open)
             return
         try:
             if isinstance(message, GenerateRequest):

@@ -1,32 +1,39 @@
-"""Views of the engine for those who watch it: made between steps, seldom enough to be cheap.
+"""What a view of the engine shows, read from the scheduler and the cache between two steps.
 
-A front end takes a lease (`Watch`) and renews it while it has watchers of its own. Without a lease nothing is
-recorded and nothing made: it costs one comparison a step.
+Nothing here changes what it reads. A view walks neither the whole queue nor the whole prefix tree: it costs
+time in proportion to the pages, the running sequences and what it shows. `view_leases` says when one is made.
 """
 
-import math
+import heapq
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 
+import numpy as np
+
+from octavo.cache import KVManager, Pages
+from octavo.cache.radix import TOKEN_BYTES, Node, RadixTree
 from octavo.plan import SequenceSlice, StepPlan
 from octavo.schedule import Scheduler
-from octavo.schedule.sequence import Sequence
+from octavo.schedule.lazy_heap import Entry
+from octavo.schedule.sequence import Sequence, Status
 from octavo.view import (
+    CACHED_HELD,
+    CACHED_IDLE,
+    FREE,
     MOST_NODES,
     MOST_STEPS,
     MOST_WAITING,
     EngineView,
+    NodeView,
+    PageRuns,
     SequenceView,
     StepView,
     TreeView,
     WaitingView,
-    Watch,
 )
-
-REST = 100  # a view that took t seconds of work is followed by none for REST * t: 1 % of the time at most
-LONGEST_LEASE = 10.0  # seconds, whatever is asked for
 
 
 @dataclass(frozen=True)
@@ -78,13 +85,88 @@ def view_of(scheduler: Scheduler, log: StepLog | None, now: float) -> EngineView
     return EngineView(
         time=unix,
         stats=scheduler.stats(),
-        pages=scheduler.kv.page_map(live),
+        pages=page_map(scheduler.kv, live),
         sequences=tuple([_sequence_view(sequence) for sequence in running]),
-        waiting=tuple([_waiting_view(s, now) for s in scheduler.first_waiting(MOST_WAITING)]),
-        tree=tree.outline(MOST_NODES) if tree else TreeView(),
+        waiting=tuple([_waiting_view(s, now) for s in first_waiting(scheduler, MOST_WAITING)]),
+        tree=outline(tree, MOST_NODES) if tree else TreeView(),
         steps=steps,
         steps_left_out=left_out,
     )
+
+
+def page_map(kv: KVManager, live: Iterable[tuple[int, Pages]]) -> PageRuns:
+    """What every page is; `live` are the page tables of running sequences, by slot.
+
+    Pages that are neither free nor under a sequence are idle in the tree, so the tree is not walked.
+    """
+    codes = np.full(kv.pool.num_total, CACHED_IDLE, np.int32)
+    codes[np.frombuffer(kv.pool.free_ids(), np.int32)] = FREE
+    held: list[int] = []
+    private: list[int] = []
+    slots: list[int] = []
+    counts: list[int] = []
+    seen: set[Node] = set()
+    for slot, pages in live:
+        own = pages.block_ids[pages.num_shared :]
+        private += own
+        slots.append(slot)
+        counts.append(len(own))
+        node = pages.node
+        while node is not None and node not in seen:
+            seen.add(node)
+            held += node.blocks
+            node = node.parent
+    codes[np.array(held, np.int32)] = CACHED_HELD
+    codes[np.array(private, np.int32)] = np.repeat(np.array(slots, np.int32), counts)
+    starts = np.concatenate(([0], np.flatnonzero(codes[1:] != codes[:-1]) + 1))
+    lengths = np.diff(starts, append=len(codes))
+    return tuple(zip(codes[starts].tolist(), lengths.tolist(), strict=True))
+
+
+def outline(tree: RadixTree, limit: int) -> TreeView:
+    """The nodes nearest to the roots, at most `limit`; visits no more nodes than these, and the roots."""
+    found: list[tuple[Node, int | None, int]] = []
+    for salt, root in enumerate(tree.roots):
+        found += [(child, None, salt) for child in islice(root.children.values(), limit - len(found))]
+        if len(found) == limit:
+            break
+    for node, _, salt in found:  # which grows meanwhile: level by level
+        children = islice(node.children.values(), limit - len(found))
+        found += [(child, node.blocks[0], salt) for child in children]
+    views = [
+        NodeView(
+            id=node.blocks[0],
+            parent=parent,
+            num_pages=len(node.blocks),
+            num_tokens=len(node.tokens) // TOKEN_BYTES,
+            holders=node.refs,
+            salt=salt,
+        )
+        for node, parent, salt in found
+    ]
+    return TreeView(tuple(views), tree.num_nodes - len(views))
+
+
+def first_waiting(scheduler: Scheduler, limit: int) -> list[Sequence]:
+    """In the order they are served, including those that wait for another choice's prompt."""
+    queued = first_queued(scheduler.queued(), limit)
+    parked = [other for leader in (*scheduler.running(), *queued) for other in leader.followers]
+    waiting = {other.key: other for other in (*queued, *parked) if other.status is Status.WAITING}
+    return [waiting[key] for key in sorted(waiting)[:limit]]
+
+
+def first_queued(heap: list[Entry], limit: int) -> list[Sequence]:
+    """The next of a queue, in order. Pops nothing, and looks at few more entries than it finds."""
+    found: list[Sequence] = []
+    front = [(heap[0], 0)] if heap else []
+    while front and len(found) < limit:
+        entry, at = heapq.heappop(front)
+        if entry[2].status is Status.WAITING:
+            found.append(entry[2])
+        for child in (2 * at + 1, 2 * at + 2):
+            if child < len(heap):
+                heapq.heappush(front, (heap[child], child))
+    return found
 
 
 def _sequence_view(sequence: Sequence) -> SequenceView:
@@ -113,60 +195,3 @@ def _waiting_view(sequence: Sequence, now: float) -> WaitingView:
         preemptions=sequence.num_preemptions,
         seconds_waiting=max(0.0, now - sequence.request.arrival),
     )
-
-
-@dataclass(frozen=True)
-class Lease:
-    until: float
-    interval: float
-
-
-class Viewing:
-    """Who watches, and when the next view is due. Owned by the engine's thread."""
-
-    def __init__(
-        self,
-        clock: Callable[[], float] = time.monotonic,
-        # What a view costs is its own work: not the time in which another process had the core.
-        work: Callable[[], float] = time.thread_time,
-    ) -> None:
-        self._clock = clock
-        self._work = work
-        self._leases: dict[bytes, Lease] = {}  # by front end
-        self._last = -math.inf  # when a view was made for all who have a lease
-        self._rests_until = -math.inf
-
-    @property
-    def is_open(self) -> bool:
-        return bool(self._leases)
-
-    def watch(self, owner: bytes, message: Watch) -> None:
-        if not message.seconds > 0:
-            self._leases.pop(owner, None)
-            return
-        if owner not in self._leases:
-            self._last = -math.inf  # who comes new need not wait
-        until = self._clock() + min(message.seconds, LONGEST_LEASE)
-        self._leases[owner] = Lease(until, max(0.0, message.interval))
-
-    def seconds_to_next(self) -> float:
-        """Until `take_turn` has something to do."""
-        if not self._leases:
-            return math.inf
-        return max(0.0, min(self._due, *[lease.until for lease in self._leases.values()]) - self._clock())
-
-    def take_turn(self, show: Callable[[tuple[bytes, ...]], None]) -> None:
-        """Between two steps: forget the leases that are over; if a view is due, `show` it to the others."""
-        now = self._clock()
-        self._leases = {owner: lease for owner, lease in self._leases.items() if lease.until > now}
-        if not self._leases or now < self._due:
-            return
-        began = self._work()
-        show(tuple(self._leases))
-        self._last, self._rests_until = now, now + REST * (self._work() - began)
-
-    @property
-    def _due(self) -> float:
-        """While there is a lease."""
-        interval = min([lease.interval for lease in self._leases.values()])
-        return max(self._last + interval, self._rests_until)

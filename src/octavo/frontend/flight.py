@@ -3,13 +3,15 @@
 import msgspec
 
 from octavo.frontend.intake import PreparedRequest
-from octavo.protocol import FinishReason, GenerateRequest, Timings, TokenOutput
+from octavo.protocol import Failure, FailureCode, FinishReason, GenerateRequest, Timings, TokenOutput
 
 # A request that kills engines must not do so for ever.
 MOST_REPLAYS = 3  # without a new token in between
 MOST_REPLAYS_IN_ALL = 50
 
-ENGINE_LOST = "the engine was restarted several times while it computed this request"
+ENGINE_LOST = Failure(
+    FailureCode.ENGINE_FAILED, "the engine was restarted several times while it computed this request"
+)
 
 
 class Flight:
@@ -84,9 +86,9 @@ class Flight:
             self.blame += 1
         self.is_asked = False
 
-    def end(self, reason: FinishReason, error: str | None = None) -> list[TokenOutput]:
+    def end(self, reason: FinishReason, failure: Failure | None = None) -> list[TokenOutput]:
         """No engine will say more: the last outputs of all choices that have none."""
-        return [_ended(message, reason, error) for message in self._left()]
+        return [_ended(message, reason, failure) for message in self._left()]
 
     @property
     def deadline(self) -> float | None:
@@ -96,11 +98,11 @@ class Flight:
         return [message for message in self.prepared.messages if message.choice not in self._ended]
 
 
-def _ended(message: GenerateRequest, reason: FinishReason, error: str | None = None) -> TokenOutput:
+def _ended(message: GenerateRequest, reason: FinishReason, failure: Failure | None = None) -> TokenOutput:
     return TokenOutput(
         request_id=message.request_id,
         choice=message.choice,
         finish=reason,
         timings=Timings(0.0, 0.0, 0.0),
-        error=error,
+        failure=failure,
     )

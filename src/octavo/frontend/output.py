@@ -15,7 +15,7 @@ from octavo.dialect.pieces import (
 )
 from octavo.frontend.choice_text import ChoiceText
 from octavo.frontend.intake import PreparedRequest
-from octavo.protocol import Abort, FinishReason, Timings, TokenLogprob, TokenOutput
+from octavo.protocol import Abort, FailureCode, FinishReason, Timings, TokenLogprob, TokenOutput
 from octavo.text.tokenizer import Tokenizer
 
 
@@ -32,7 +32,8 @@ class StreamDelta(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: str | None = None
     num_cached: int = 0  # prompt tokens whose KV was found in the prefix cache
     prompt_logprobs: tuple[TokenLogprob, ...] = ()  # with the first token of choice 0, if asked for
-    error: str | None = None  # with the finish reason `error`
+    error: str | None = None  # with the finish reason `error`: what to tell a person
+    error_code: FailureCode | None = None  # likewise: what to decide by
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +48,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     stop_reason: str | int | None = None  # the stop string or stop token that ended it
     timings: Timings
     num_preemptions: int = 0
-    error: str | None = None
+    error: str | None = None  # with the finish reason `error`: what to tell a person
+    error_code: FailureCode | None = None  # likewise: what to decide by
     parsed: Any = None  # of an answer that was held to a schema: the object; None if it was cut off
 
 
@@ -188,7 +190,8 @@ class OutputProcessor:
             finish_reason=None if choice.finish is None else choice.finish.value,
             num_cached=output.num_cached,
             prompt_logprobs=tuple(request.prompt_logprobs) if is_first else (),
-            error=output.error,
+            error=None if output.failure is None else output.failure.message,
+            error_code=None if output.failure is None else output.failure.code,
         )
 
 
@@ -228,5 +231,6 @@ def _choice(index: int, choice: ChoiceState, *, wants_logprobs: bool) -> Choice:
         stop_reason=choice.stop_reason,
         timings=last.timings,
         num_preemptions=last.num_preemptions,
-        error=last.error,
+        error=None if last.failure is None else last.failure.message,
+        error_code=None if last.failure is None else last.failure.code,
     )

@@ -38,6 +38,8 @@ from octavo.protocol import (
     EngineFacts,
     EngineOutputs,
     EngineStats,
+    Failure,
+    FailureCode,
     FinishReason,
     Hello,
     Ready,
@@ -175,7 +177,8 @@ class EngineService:
         self._text.open(prepared)
         self._flights.add(flight)
         if self.state in (ServiceState.FAILED, ServiceState.CLOSED):
-            self._end(flight, FinishReason.ERROR, self.failure or "the server is shutting down")
+            reason = self.failure or "the server is shutting down"
+            self._end(flight, FinishReason.ERROR, Failure(FailureCode.ENGINE_FAILED, reason))
         self._ask_for_due()
         return updates
 
@@ -250,8 +253,8 @@ class EngineService:
             logger.warning("request %s is not being read: it is ended", flight.request_id)
             self._abort(flight)
 
-    def _end(self, flight: Flight, reason: FinishReason, error: str | None = None) -> None:
-        for output in flight.end(reason, error):
+    def _end(self, flight: Flight, reason: FinishReason, failure: Failure | None = None) -> None:
+        for output in flight.end(reason, failure):
             self._deliver(flight, output)
 
     def _forget(self, flight: Flight) -> None:
@@ -261,7 +264,7 @@ class EngineService:
 
     def _give_up(self, reason: str) -> None:
         for flight in self._flights:
-            self._end(flight, FinishReason.ERROR, reason)
+            self._end(flight, FinishReason.ERROR, Failure(FailureCode.ENGINE_FAILED, reason))
         self._became_ready.set()
 
     def _end_the_late(self) -> None:

@@ -3,7 +3,7 @@
 import ctypes
 from collections.abc import Sequence
 
-from octavo.errors import GrammarError
+from octavo.errors import GrammarTooComplex
 from octavo.grammar.compiler import CompiledGrammar
 
 TOO_COMPLEX = (
@@ -85,4 +85,4 @@ class GrammarMatcher:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise GrammarError(TOO_COMPLEX)
+            raise GrammarTooComplex(TOO_COMPLEX)

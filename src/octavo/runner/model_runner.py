@@ -9,7 +9,7 @@ import torch
 
 from octavo.ops import Batch, Ops
 from octavo.plan import SequenceSlice, SliceResult, StepPlan, StepResult
-from octavo.protocol import TokenLogprob
+from octavo.protocol import Failure, TokenLogprob
 from octavo.runner.batch_input import build_batch
 from octavo.runner.slot_grammars import SlotGrammars
 from octavo.runner.slots import Slots
@@ -50,23 +50,23 @@ class ModelRunner:
         batch = build_batch(plan, self._slots, self._page_size, self._ops.device)
         hidden = self._forward(batch)
         ends = list(itertools.accumulate(len(piece.token_ids) for piece in plan.slices))
-        errors = self._unusable(hidden, ends, sum(piece.num_sampled for piece in plan.slices))
-        scores = self._score_prompts(plan, hidden, ends, errors)
-        sampled = self._sample(plan, hidden, ends, errors)
+        failures = self._unusable(hidden, ends, sum(piece.num_sampled for piece in plan.slices))
+        scores = self._score_prompts(plan, hidden, ends, failures)
+        sampled = self._sample(plan, hidden, ends, failures)
         return StepResult(
             tuple(
-                SliceResult(error=errors[i])
-                if i in errors
+                SliceResult(failure=failures[i])
+                if i in failures
                 else SliceResult(*sampled.get(i, ((), ())), prompt_logprobs=scores.get(i, ()))
                 for i in range(len(plan.slices))
             )
         )
 
-    def _unusable(self, hidden: torch.Tensor, ends: list[int], num_sampled: int) -> dict[int, str]:
+    def _unusable(self, hidden: torch.Tensor, ends: list[int], num_sampled: int) -> dict[int, Failure]:
         """Slices with a row that is not finite.
 
         Also where nothing is sampled: bad KV must not reach the prefix tree. Where every row draws a token,
-        the sampler will find it: such a row's logits are not finite either. The error has the same words, so
+        the sampler will find it: such a row's logits are not finite either. The failure is the same, so
         that it does not tell who else was in the batch.
         """
         if len(hidden) == num_sampled:
@@ -80,10 +80,10 @@ class ModelRunner:
         }
 
     def _sample(
-        self, plan: StepPlan, hidden: torch.Tensor, ends: list[int], errors: dict[int, str]
+        self, plan: StepPlan, hidden: torch.Tensor, ends: list[int], failures: dict[int, Failure]
     ) -> dict[int, tuple[tuple[int, ...], tuple[TokenLogprob, ...]]]:
-        """Full logits for the rows that draw a token, and for no others. Adds to `errors`."""
-        chosen = [i for i, piece in enumerate(plan.slices) if piece.num_sampled and i not in errors]
+        """Full logits for the rows that draw a token, and for no others. Adds to `failures`."""
+        chosen = [i for i, piece in enumerate(plan.slices) if piece.num_sampled and i not in failures]
         if not chosen:
             return {}
         if len(chosen) < len(hidden):
@@ -99,16 +99,16 @@ class ModelRunner:
         following: dict[int, Future[list[int]]] = {}
         for i, outcome in zip(chosen, outcomes, strict=True):
             slot = plan.slices[i].slot
-            error = self._grammars.error(slot) or outcome.error
-            if error is not None or outcome.token_id is None:
-                errors[i] = error or UNUSABLE_LOGITS
+            failure = self._grammars.failure(slot) or outcome.failure
+            if failure is not None or outcome.token_id is None:
+                failures[i] = failure or UNUSABLE_LOGITS
                 continue
             try:
                 self._slots.state(slot).append(outcome.token_id)
                 # Tokens that are told with their logprobs come one by one: each has its own row of logits.
                 forced = self._grammars.append(slot, outcome.token_id, jump=outcome.logprob is None)
             except Exception:
-                errors[i] = self._forgotten()
+                failures[i] = self._forgotten()
                 continue
             sampled[i] = (outcome.token_id,), () if outcome.logprob is None else (outcome.logprob,)
             if forced is not None:
@@ -119,11 +119,11 @@ class ModelRunner:
                     self._slots.state(plan.slices[i].slot).append(token_id)
                     sampled[i] = (*sampled[i][0], token_id), sampled[i][1]
             except Exception:
-                errors[i] = self._forgotten()
+                failures[i] = self._forgotten()
                 del sampled[i]
         return sampled
 
-    def _forgotten(self) -> str:
+    def _forgotten(self) -> Failure:
         """The step cannot be done again: others have taken their tokens in."""
         logger.exception("a token that was drawn cannot be remembered; its sequence is ended")
         return SAMPLING_FAILED
@@ -134,17 +134,17 @@ class ModelRunner:
         return SampleRow(self._slots.state(piece.slot), position, self._grammars.mask(piece.slot))
 
     def _score_prompts(
-        self, plan: StepPlan, hidden: torch.Tensor, ends: list[int], errors: dict[int, str]
+        self, plan: StepPlan, hidden: torch.Tensor, ends: list[int], failures: dict[int, Failure]
     ) -> dict[int, tuple[TokenLogprob, ...]]:
-        """Logprobs of prompt tokens, for the requests that asked. Adds to `errors`."""
+        """Logprobs of prompt tokens, for the requests that asked. Adds to `failures`."""
         scores: dict[int, tuple[TokenLogprob, ...]] = {}
         for i, piece in enumerate(plan.slices):
-            if piece.score_ids and i not in errors:
+            if piece.score_ids and i not in failures:
                 first_row = ends[i] - len(piece.token_ids)
                 try:
                     scores[i] = tuple(self._score_slice(piece, hidden[first_row : ends[i]]))
                 except RowError as error:
-                    errors[i] = str(error)
+                    failures[i] = error.failure
         return scores
 
     def _score_slice(self, piece: SequenceSlice, rows: torch.Tensor) -> list[TokenLogprob]:

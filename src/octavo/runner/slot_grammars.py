@@ -11,13 +11,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 
-from octavo.errors import GrammarError
+from octavo.errors import GrammarError, GrammarTooComplex
 from octavo.grammar.compiler import CompiledGrammar, compile_grammar
 from octavo.grammar.lru import ByteBoundedLru
 from octavo.grammar.matcher import GrammarMatcher
 from octavo.grammar.vocabulary import Vocabulary
 from octavo.plan import SlotOpening, StepPlan
-from octavo.protocol import GrammarSpec
+from octavo.protocol import Failure, FailureCode, GrammarSpec
 from octavo.sampling.row_error import SAMPLING_FAILED
 
 logger = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ class SlotGrammar:
         self.mask = torch.zeros(num_words, dtype=torch.int32)
         self.matcher: GrammarMatcher | None = None
         self.ready: Future[None] | None = None  # the mask of this step
-        self.error: str | None = None
+        self.failure: Failure | None = None
 
 
 class SlotGrammars:
@@ -66,7 +66,7 @@ class SlotGrammars:
                     drawing.ready = self._thread.submit(self._guarded, drawing, self._fill)
 
     def mask(self, slot: int) -> torch.Tensor | None:
-        """Of the token that this slot draws now; None if it may draw any. With an error it means nothing."""
+        """Of the token that this slot draws now; None if it may draw any. With a failure it means nothing."""
         grammar = self._slots.get(slot)
         if grammar is None:
             return None
@@ -74,10 +74,10 @@ class SlotGrammars:
         grammar.ready.result()
         return grammar.mask
 
-    def error(self, slot: int) -> str | None:
+    def failure(self, slot: int) -> Failure | None:
         """Why the slot's answer cannot go on. To be asked after `mask`."""
         grammar = self._slots.get(slot)
-        return None if grammar is None else grammar.error
+        return None if grammar is None else grammar.failure
 
     def append(self, slot: int, token_id: int, *, jump: bool) -> "Future[list[int]] | None":
         """`token_id` was drawn and stays. With `jump` so do those that must follow, which are the result."""
@@ -90,15 +90,17 @@ class SlotGrammars:
 
     def _guarded(self, grammar: SlotGrammar, work: Callable[..., None], *arguments: object) -> None:
         """What goes wrong with a slot's grammar is told with its next mask, and to nobody else."""
-        if grammar.error is not None:
+        if grammar.failure is not None:
             return
         try:
             work(grammar, *arguments)
+        except GrammarTooComplex as error:
+            grammar.failure = Failure(FailureCode.GRAMMAR_TOO_COMPLEX, str(error))
         except GrammarError as error:
-            grammar.error = str(error)
+            grammar.failure = Failure(FailureCode.ENGINE_FAILED, str(error))
         except Exception:
             logger.exception("a grammar failed")
-            grammar.error = SAMPLING_FAILED
+            grammar.failure = SAMPLING_FAILED
 
     def _open(self, grammar: SlotGrammar, opening: SlotOpening) -> None:
         spec = opening.params.grammar

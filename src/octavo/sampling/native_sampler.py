@@ -16,7 +16,7 @@ from octavo.sampling.sampler import RowOutcome, SampleRow
 
 logger = logging.getLogger(__name__)
 
-ERRORS = {
+FAILURES = {
     RowStatus.UNUSABLE_LOGITS: UNUSABLE_LOGITS,
     RowStatus.NO_TOKEN_LEFT: NO_TOKEN_LEFT,
     RowStatus.BAD_ID: SAMPLING_FAILED,
@@ -31,7 +31,9 @@ class NativeSampler:
         """See `sampler.sample_rows`."""
         wanted = [kernel_row(row) for row in rows]
         drawn = iter(kernel.sample(self.engine, *_only_good(logits, wanted)))
-        return [RowOutcome(error=SAMPLING_FAILED) if row is None else _outcome(next(drawn)) for row in wanted]
+        return [
+            RowOutcome(failure=SAMPLING_FAILED) if row is None else _outcome(next(drawn)) for row in wanted
+        ]
 
     def score_rows(self, logits: torch.Tensor, token_ids: Sequence[int], top: int) -> list[TokenLogprob]:
         """See `sampler.score_rows`."""
@@ -39,7 +41,7 @@ class NativeSampler:
         outcomes = [_outcome(outcome) for outcome in kernel.sample(self.engine, logits, rows)]
         scores = [outcome.logprob for outcome in outcomes if outcome.logprob is not None]
         if len(scores) < len(outcomes):
-            raise RowError(next(outcome.error for outcome in outcomes if outcome.error))
+            raise RowError(next(outcome.failure for outcome in outcomes if outcome.failure))
         return scores
 
 
@@ -78,7 +80,7 @@ def kernel_row(row: SampleRow) -> Row | None:
 
 def _outcome(outcome: Outcome) -> RowOutcome:
     if outcome.status != RowStatus.OK:
-        return RowOutcome(error=ERRORS[outcome.status])
+        return RowOutcome(failure=FAILURES[outcome.status])
     if outcome.logprob is None:
         return RowOutcome(outcome.token_id)
     return RowOutcome(outcome.token_id, TokenLogprob(outcome.token_id, outcome.logprob, outcome.top))

@@ -16,7 +16,7 @@ import msgspec
 import torch
 
 from octavo.plan import SlotOpening
-from octavo.protocol import TokenLogprob
+from octavo.protocol import Failure, TokenLogprob
 from octavo.sampling import transforms
 from octavo.sampling.logprobs import token_logprob
 from octavo.sampling.random import gumbel, noise_key
@@ -85,11 +85,11 @@ class SampleRow(msgspec.Struct, frozen=True):
 
 
 class RowOutcome(msgspec.Struct, frozen=True):
-    """A token, or an error that blames this row alone."""
+    """A token, or a failure that blames this row alone."""
 
     token_id: int | None = None
     logprob: TokenLogprob | None = None  # if the request asked for it
-    error: str | None = None
+    failure: Failure | None = None
 
 
 class TorchSampler:
@@ -132,10 +132,10 @@ def _sample_row(logits: torch.Tensor, row: SampleRow, peak: float, best_id: int)
         top = row.state.params.logprobs
         return RowOutcome(token_id, None if top is None else token_logprob(logits, token_id, top))
     except RowError as error:
-        return RowOutcome(error=str(error))
+        return RowOutcome(failure=error.failure)
     except Exception:
         logger.exception("sampling failed for one row at position %d", row.position)
-        return RowOutcome(error=SAMPLING_FAILED)
+        return RowOutcome(failure=SAMPLING_FAILED)
 
 
 def _draw(logits: torch.Tensor, row: SampleRow) -> int:

@@ -6,6 +6,8 @@ from typing import Any
 
 from octavo.schedule.sequence import Sequence
 
+Entry = tuple[Any, int, Sequence]  # key, number of the push, and what was pushed
+
 
 class LazyHeap:
     """Entries whose sequence no longer satisfies `is_live` are passed over, and swept out when they are many.
@@ -15,9 +17,14 @@ class LazyHeap:
 
     def __init__(self, is_live: Callable[[Sequence], bool]) -> None:
         self._is_live = is_live
-        self._entries: list[tuple[Any, int, Sequence]] = []
+        self._entries: list[Entry] = []
         self._count = 0
         self._sweep_at = 256
+
+    @property
+    def entries(self) -> list[Entry]:
+        """As `heapq` keeps them, with those that are no longer live; to look at only."""
+        return self._entries
 
     def push(self, key: Any, sequence: Sequence) -> None:
         self._count += 1  # equal keys leave in order of arrival
@@ -32,20 +39,6 @@ class LazyHeap:
         while entries and not self._is_live(entries[0][2]):
             heapq.heappop(entries)
         return entries[0][2] if entries else None
-
-    def first(self, limit: int) -> list[Sequence]:
-        """The next ones, in order, for pictures. Changes nothing; looks at few more entries than it finds."""
-        entries = self._entries
-        found: list[Sequence] = []
-        front = [(entries[0], 0)] if entries else []
-        while front and len(found) < limit:
-            entry, at = heapq.heappop(front)
-            if self._is_live(entry[2]):
-                found.append(entry[2])
-            for child in (2 * at + 1, 2 * at + 2):
-                if child < len(entries):
-                    heapq.heappush(front, (entries[child], child))
-        return found
 
     def pop(self) -> Sequence:
         sequence = self.peek()

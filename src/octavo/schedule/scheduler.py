@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from octavo.cache import KVManager
 from octavo.errors import RequestError
 from octavo.plan import SequenceSlice, SliceResult, SlotOpening, StepPlan, StepResult
-from octavo.protocol import EngineStats, FinishReason, GenerateRequest, TokenLogprob, TokenOutput
-from octavo.schedule.lazy_heap import LazyHeap
+from octavo.protocol import EngineStats, Failure, FinishReason, GenerateRequest, TokenLogprob, TokenOutput
+from octavo.schedule.lazy_heap import Entry, LazyHeap
 from octavo.schedule.policy import Admission, SchedulerConfig
 from octavo.schedule.sequence import Sequence, Status
 
@@ -149,9 +149,9 @@ class Scheduler:
         self.counters.step_seconds += seconds
         self._closed_slots.clear()  # the workers know
         for sequence, piece, outcome in zip(in_flight, plan.slices, result.slices, strict=True):
-            if outcome.error is not None:
+            if outcome.failure is not None:
                 # Not committed: what this step computed may be bad, and nobody else may ever read it.
-                self._finish(sequence, FinishReason.ERROR, now, error=outcome.error)
+                self._finish(sequence, FinishReason.ERROR, now, failure=outcome.failure)
                 continue
             num_tokens = len(piece.token_ids)
             computed = sequence.num_computed = piece.start + num_tokens
@@ -236,12 +236,9 @@ class Scheduler:
         """In the order they are served; to look at only."""
         return self._running[:]
 
-    def first_waiting(self, limit: int) -> list[Sequence]:
-        """In the order they are served, those that wait for another choice's prompt too; to look at only."""
-        queued = self._waiting.first(limit)
-        parked = [other for leader in (*self._running, *queued) for other in leader.followers]
-        waiting = {other.key: other for other in (*queued, *parked) if other.status is Status.WAITING}
-        return [waiting[key] for key in sorted(waiting)[:limit]]
+    def queued(self) -> list[Entry]:
+        """The queue's heap, without those that wait for another choice's prompt; to look at only."""
+        return self._waiting.entries
 
     def check(self) -> None:
         """Every rule of the scheduler and the cache, asserted. For tests, simulation and idle time."""
@@ -420,7 +417,7 @@ class Scheduler:
         outcome: SliceResult | None = None,
         tokens: tuple[int, ...] = (),
         scores: tuple[TokenLogprob, ...] = (),
-        error: str | None = None,
+        failure: Failure | None = None,
     ) -> None:
         if sequence.status is Status.RUNNING:
             self._vacate(sequence)
@@ -444,7 +441,7 @@ class Scheduler:
                 num_cached=sequence.num_cached,
                 num_preemptions=sequence.num_preemptions,
                 timings=sequence.timings(now),
-                error=error,
+                failure=failure,
             )
         )
 

@@ -14,7 +14,7 @@ from octavo.errors import GrammarError, GrammarNotChecked
 from octavo.frontend.intake import TIMEOUT, FieldGrammar, PreparedRequest, PromptTask
 from octavo.frontend.output import RequestOutput, StreamDelta
 from octavo.frontend.service import Update, Updates
-from octavo.grammar.matcher import TOO_COMPLEX
+from octavo.protocol import FailureCode
 from octavo.server.explanation import explanation
 from octavo.server.http.errors import ApiError, ClientGone, internal, unavailable
 from octavo.server.operate.record import RequestRecord
@@ -122,7 +122,7 @@ class Generation:
         while not self.is_done:
             for update in await self.take():
                 if isinstance(update, StreamDelta):
-                    raise_if_failed(update.finish_reason, update.error)
+                    raise_if_failed(update)
         return [self.results[index] for index in range(len(self.prepared))]
 
     @property
@@ -196,8 +196,9 @@ class Generation:
         self._updates.wake()
 
 
-def raise_if_failed(finish_reason: str | None, error: str | None) -> None:
+def raise_if_failed(delta: StreamDelta) -> None:
     """A choice that ended neither by itself nor by its length is an error, not an answer."""
+    finish_reason, error, error_code = delta.finish_reason, delta.error, delta.error_code
     if finish_reason in (None, "stop", "length"):
         return
     if finish_reason == "deadline":
@@ -210,6 +211,8 @@ def raise_if_failed(finish_reason: str | None, error: str | None) -> None:
         )
     if finish_reason == "abort":
         raise unavailable("the request was ended by the server", code="aborted")
-    if error == TOO_COMPLEX:  # which shows only while the answer is written
-        raise ApiError(400, error, code="grammar_too_complex")
-    raise unavailable(error, code="engine_failed") if error else internal()
+    if error is None or error_code is None:
+        raise internal()
+    if error_code is FailureCode.GRAMMAR_TOO_COMPLEX:  # which shows only while the answer is written
+        raise ApiError(400, error, code=error_code.value)
+    raise unavailable(error, code=error_code.value)

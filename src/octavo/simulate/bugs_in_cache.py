@@ -24,20 +24,6 @@ BLOCK_POOL_BUGS = (
 
 KV_MANAGER_BUGS = (
     PlantedBug(
-        "the page map shows shared ancestors as idle",
-        KVManager,
-        "page_map",
-        "node = node.parent",
-        "node = None",
-    ),
-    PlantedBug(
-        "the page map gives private pages to the next slot",
-        KVManager,
-        "page_map",
-        "slots.append(slot)",
-        "slots.insert(0, slot)",
-    ),
-    PlantedBug(
         "whole prompt matched",
         KVManager,
         "_take_shared",

@@ -124,8 +124,8 @@ SCHEDULER_BUGS = (
         "poison kills the batch",
         Scheduler,
         "apply",
-        "error=outcome.error)\n            continue",
-        "error=outcome.error)\n            break",
+        "failure=outcome.failure)\n            continue",
+        "failure=outcome.failure)\n            break",
     ),
     PlantedBug(
         "NaN KV cached: poisoned pages are committed",

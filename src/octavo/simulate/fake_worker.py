@@ -1,10 +1,11 @@
 """A worker that obeys a StepPlan exactly as a real runner must, and computes hashes instead of tensors."""
 
 from octavo.plan import SequenceSlice, SliceResult, SlotOpening, StepPlan, StepResult
-from octavo.protocol import TokenLogprob
+from octavo.protocol import Failure, FailureCode, TokenLogprob
 from octavo.simulate.fake_model import Hints, draw_token, empty_context, kv_row, logprob_of
 
 NOTHING = SliceResult()
+POISONED = Failure(FailureCode.ENGINE_FAILED, "poisoned")
 
 
 class PlanError(Exception):
@@ -116,7 +117,7 @@ class FakeWorker:
         poison = slot.hints.poison
         if poison == 1 or (poison and piece.num_sampled and end == slot.num_prompt + poison - 2):
             self._spoil(slot, piece)
-            return SliceResult(error="poisoned")
+            return SliceResult(failure=POISONED)
         scores: list[TokenLogprob] = []
         score_ids = piece.score_ids
         for position, token in enumerate(piece.token_ids, piece.start):

@@ -1,4 +1,7 @@
-"""A bug to plant: an edit of the source of one method. It reads like the diff that might bring it in."""
+"""A bug to plant: an edit of the source of one method, or of one function of a module.
+
+It reads like the diff that might bring it in.
+"""
 
 import inspect
 import sys
@@ -6,13 +9,14 @@ import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 
 @dataclass(frozen=True)
 class PlantedBug:
     name: str
-    owner: type
+    owner: type | ModuleType  # a module's function must be called by `module.function` to be replaced
     method: str
     right: str  # occurs once in the method's source
     wrong: str

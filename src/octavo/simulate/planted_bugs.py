@@ -5,6 +5,7 @@ If the code changes so that an edit no longer applies, planting it fails: write 
 
 from octavo.simulate.bugs_in_cache import BLOCK_POOL_BUGS, KV_MANAGER_BUGS, RADIX_BUGS
 from octavo.simulate.bugs_in_schedule import SCHEDULER_BUGS, SEQUENCE_AND_QUEUE_BUGS
+from octavo.simulate.bugs_in_viewing import VIEWING_BUGS
 from octavo.simulate.fake_worker import FakeWorker, Slot
 from octavo.simulate.planted_bug import PlantedBug
 
@@ -25,5 +26,6 @@ ALL_BUGS = (
     *RADIX_BUGS,
     *SEQUENCE_AND_QUEUE_BUGS,
     *SCHEDULER_BUGS,
+    *VIEWING_BUGS,
     *WORKER_BUGS,
 )

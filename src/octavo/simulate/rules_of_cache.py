@@ -3,6 +3,7 @@ shown of pages and tree is true."""
 
 from octavo.cache.kv_manager import KVManager
 from octavo.cache.radix import Node, RadixTree
+from octavo.engine import viewing  # the module, in whose functions bugs are planted
 from octavo.schedule.sequence import Sequence
 from octavo.simulate.ticket import Violation
 from octavo.view import CACHED_HELD, CACHED_IDLE, FREE
@@ -65,14 +66,14 @@ def check_page_map(running: list[Sequence], kv: KVManager) -> None:
         assert sequence.pages is not None
         owners |= dict.fromkeys(sequence.pages.block_ids[sequence.pages.num_shared :], sequence.slot)
         live.append((sequence.slot, sequence.pages))
-    shown = [code for code, count in kv.page_map(live) for _ in range(count)]
+    shown = [code for code, count in viewing.page_map(kv, live) for _ in range(count)]
     if shown != [owners.get(page) for page in range(kv.pool.num_total)]:
         raise Violation(f"the map shows {shown}, the pages are {owners}")
 
 
 def check_outline(tree: RadixTree) -> None:
     """Uncut, it has every node once, behind its parent; cut, it is the beginning of that."""
-    whole = tree.outline(tree.num_nodes + 1)
+    whole = viewing.outline(tree, tree.num_nodes + 1)
     nodes = [node for node in tree.nodes() if node.parent is not None]
     expected = {
         node.blocks[0]: (node.parent.blocks[0] if node.parent and node.parent.blocks else None, node.refs)
@@ -80,6 +81,6 @@ def check_outline(tree: RadixTree) -> None:
     }
     if {node.id: (node.parent, node.holders) for node in whole.nodes} != expected or whole.left_out:
         raise Violation(f"the outline {whole} is not that of the tree")
-    cut = tree.outline(len(nodes) // 2)
+    cut = viewing.outline(tree, len(nodes) // 2)
     if cut.nodes != whole.nodes[: len(nodes) // 2] or cut.left_out != len(nodes) - len(cut.nodes):
         raise Violation(f"the outline {whole} was cut to {cut}")

@@ -118,8 +118,8 @@ class Ticket:
             raise Violation(f"{self} ended with {finish} after {self.num_emitted} tokens, owed is {answer}")
         elif finish is not FinishReason.ERROR and output.token_ids and self.num_scored != len(answer.scores):
             raise Violation(f"{self} ended with {self.num_scored} of {len(answer.scores)} prompt scores")
-        if (finish is FinishReason.ERROR) != (output.error is not None):
-            raise Violation(f"{self} ended with {finish} and the error {output.error!r}")
+        if (finish is FinishReason.ERROR) != (output.failure is not None):
+            raise Violation(f"{self} ended with {finish} and the failure {output.failure!r}")
         if output.num_preemptions != self.num_preemptions:
             raise Violation(
                 f"{self} was preempted {self.num_preemptions} times, not {output.num_preemptions}"

@@ -17,7 +17,7 @@ from octavo.engine.build import build_engine
 from octavo.engine.core import EngineCore
 from octavo.kernels.library import find_library
 from octavo.plan import SlotOpening, StepPlan, StepResult
-from octavo.protocol import FinishReason, GenerateRequest, SamplingParams, TokenOutput
+from octavo.protocol import FailureCode, FinishReason, GenerateRequest, SamplingParams, TokenOutput
 from octavo.runner.model_runner import ModelRunner
 from octavo.sampling import NativeSampler, TorchSampler
 from octavo.sampling.sampler import RowState
@@ -161,7 +161,7 @@ def answers(outputs: dict[str, list[TokenOutput]]) -> Answers:
             [part for output in parts for part in getattr(output, field)]
             for field in ("token_ids", "logprobs", "prompt_logprobs")
         ]
-        + [parts[-1].finish, parts[-1].error]
+        + [parts[-1].finish, parts[-1].failure]
         for name, parts in outputs.items()
     }
 
@@ -214,6 +214,8 @@ def test_a_fault_ends_one_request(
     ended = disturbed.pop("r100")
     assert fault.has_struck
     assert ended[-1].finish is FinishReason.ERROR
-    assert "a fault" not in (ended[-1].error or "a fault"), "clients read this"
+    assert ended[-1].failure is not None
+    assert ended[-1].failure.code is FailureCode.ENGINE_FAILED
+    assert "a fault" not in ended[-1].failure.message, "clients read this"
     assert answers(disturbed) == plain
     assert answers(run(core, neighbours())) == plain, "afterwards too, from what is cached now"

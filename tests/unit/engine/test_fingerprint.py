@@ -9,9 +9,8 @@ import llguidance
 import pytest
 import torch
 
-import octavo
 from data.json_types import JsonObject
-from octavo import LLM
+from octavo import LLM, version
 from octavo.checkpoint import open_checkpoint
 from octavo.engine.fingerprint import system_fingerprint
 from octavo.kernels.library import KernelLibrary, find_library
@@ -98,7 +97,7 @@ def test_another_build_of_the_kernels(
 
 def test_the_versions(fingerprint: Fingerprint, monkeypatch: pytest.MonkeyPatch) -> None:
     before = fingerprint()
-    monkeypatch.setattr(octavo, "__version__", "99")
+    monkeypatch.setattr(version, "__version__", "99")
     changed = fingerprint()
     monkeypatch.setattr(llguidance, "__version__", "99")
     changed_again = fingerprint()

@@ -1,18 +1,19 @@
-"""What a view shows is what the scheduler has; making one changes nothing and is bounded in time."""
+"""What a view shows is what the scheduler has; making one changes nothing."""
 
-import itertools
 from collections.abc import Iterator
 
-import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from octavo.cache import KVManager
 from octavo.engine import EngineCore
-from octavo.engine.viewing import LONGEST_LEASE, REST, StepLog, Viewing
+from octavo.engine.viewing import StepLog, first_queued
 from octavo.plan import SliceResult, StepPlan, StepResult
 from octavo.protocol import GenerateRequest, SamplingParams
 from octavo.schedule import Scheduler, SchedulerConfig
-from octavo.schedule.sequence import Status
-from octavo.view import CACHED_HELD, CACHED_IDLE, FREE, MOST_STEPS, EngineView, Watch
+from octavo.schedule.lazy_heap import LazyHeap
+from octavo.schedule.sequence import Sequence, Status
+from octavo.view import CACHED_HELD, CACHED_IDLE, FREE, MOST_STEPS, EngineView
 
 NUM_PAGES = 20
 
@@ -133,74 +134,19 @@ def test_of_many_steps_the_last_are_kept() -> None:
     assert log.take(0.0) == ((), 0)
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.mark.parametrize("cost", [0.0, 0.0001, 0.004, 0.1])
-def test_views_come_as_often_as_asked_and_take_a_hundredth_at_most(cost: float) -> None:
-    clock = Clock()
-    viewing = Viewing(clock, work=clock)
-    began: list[float] = []
-
-    def show(owners: tuple[bytes, ...]) -> None:
-        assert owners == (b"a",)
-        began.append(clock.now)
-        clock.now += cost
-
-    assert not viewing.is_open
-    assert viewing.seconds_to_next() == float("inf")
-    for _ in range(10_000):
-        viewing.watch(b"a", Watch(2.0, 0.25))
-        viewing.take_turn(show)
-        clock.now += 0.01
-    gaps = [later - earlier for earlier, later in itertools.pairwise(began)]
-    assert min(gaps) > max(0.25, REST * cost) - 1e-6
-    assert max(gaps) < max(0.25, REST * cost) + 0.02
-
-
-def test_who_comes_new_or_wants_more_need_not_wait_but_for_the_rest() -> None:
-    clock = Clock()
-    viewing = Viewing(clock, work=clock)
-    shown: list[float] = []
-
-    def show(_: tuple[bytes, ...]) -> None:
-        shown.append(clock.now)
-        clock.now += 0.001
-
-    viewing.watch(b"a", Watch(9.0, 10.0))
-    for second in range(4):
-        clock.now = 1000.0 + second
-        if second == 2:
-            viewing.watch(b"a", Watch(9.0, 1.5))
-        if second == 3:  # it leaves, and is back before anybody has noticed
-            viewing.watch(b"a", Watch(0.0, 0.0))
-            viewing.watch(b"a", Watch(9.0, 10.0))
-        viewing.take_turn(show)
-        viewing.take_turn(show)
-    assert shown == [1000.0, 1002.0, 1003.0]
-
-
-def test_who_does_not_renew_is_forgotten() -> None:
-    clock = Clock()
-    viewing = Viewing(clock, work=clock)
-    shown: list[tuple[bytes, ...]] = []
-    viewing.watch(b"a", Watch(2.0, 0.5))
-    viewing.watch(b"b", Watch(1e9, 3.0))
-    viewing.take_turn(shown.append)
-    assert viewing.seconds_to_next() == pytest.approx(0.5)
-    clock.now += 3.0
-    viewing.take_turn(shown.append)
-    assert shown == [(b"a", b"b"), (b"b",)]
-    clock.now += LONGEST_LEASE
-    viewing.take_turn(shown.append)
-    assert len(shown) == 2
-    assert not viewing.is_open
-    viewing.watch(b"a", Watch(2.0, 0.5))
-    viewing.watch(b"a", Watch(0.0, 0.0))  # goodbye
-    assert len(shown) == 2
-    assert not viewing.is_open
+@given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=400), st.integers(0, 400))
+def test_the_first_queued_are_those_that_leave_the_queue_first(
+    pushed: list[tuple[int, bool]], limit: int
+) -> None:
+    heap = LazyHeap(lambda one: one.status is Status.WAITING)
+    num_waiting = 0
+    for order, (key, is_waiting) in enumerate(pushed):
+        params = SamplingParams(max_tokens=1, seed=0)
+        request = GenerateRequest(request_id=str(order), prompt_ids=(1,), params=params)
+        sequence = Sequence(request, order, 10)
+        heap.push(key, sequence)
+        num_waiting += is_waiting
+        if not is_waiting:
+            sequence.status = Status.FINISHED
+    first = first_queued(heap.entries, limit)
+    assert first == [heap.pop() for _ in range(min(limit, num_waiting))]

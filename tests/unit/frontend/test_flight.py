@@ -183,7 +183,7 @@ def test_a_request_that_never_gets_a_token_ends_with_an_error(tokenizer: Tokeniz
         flight.lose_engine()
     messages, ended = flight.ask()
     assert messages == []
-    assert [(o.choice, o.finish, o.error) for o in ended] == [
+    assert [(o.choice, o.finish, o.failure) for o in ended] == [
         (choice, FinishReason.ERROR, ENGINE_LOST) for choice in (0, 1)
     ]
     assert flight.num_replays == MOST_REPLAYS

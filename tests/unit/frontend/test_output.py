@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from octavo.frontend.intake import PreparedRequest
 from octavo.frontend.output import OutputProcessor, RequestOutput
-from octavo.protocol import Abort, FinishReason, SamplingParams, Timings, TokenOutput
+from octavo.protocol import Abort, Failure, FailureCode, FinishReason, SamplingParams, Timings, TokenOutput
 from octavo.text.assets import TextAssets
 from octavo.text.tokenizer import Tokenizer
 
@@ -96,3 +96,22 @@ def test_no_stop_string_ends_the_text_before_min_tokens(tokenizer: Tokenizer) ->
     streamed, result, _ = drive(tokenizer, ids, params, FinishReason.LENGTH)
     assert (streamed, result.text, len(result.token_ids)) == ("a.b", "a.b", 4)
     assert result.finish_reason == "stop"
+
+
+def test_a_failure_is_told_with_its_message_and_its_code(tokenizer: Tokenizer) -> None:
+    processor = OutputProcessor(tokenizer)
+    params = SamplingParams(seed=0)
+    processor.open(PreparedRequest("r", "r", None, (1,), params, (None,)))  # type: ignore[arg-type]
+    failed = TokenOutput(
+        request_id="r",
+        choice=0,
+        finish=FinishReason.ERROR,
+        timings=Timings(0, 0, 0),
+        failure=Failure(FailureCode.GRAMMAR_TOO_COMPLEX, "make it simpler"),
+    )
+    processed = processor.process(failed)
+    assert processed.delta is not None
+    assert processed.finished is not None
+    for told in (processed.delta, processed.finished.choices[0]):
+        assert (told.finish_reason, told.error) == ("error", "make it simpler")
+        assert told.error_code is FailureCode.GRAMMAR_TOO_COMPLEX

@@ -108,8 +108,8 @@ def random_logits(dice: random.Random, num_rows: int, vocab: int) -> torch.Tenso
 
 def assert_same(found: list[Outcome], logits: torch.Tensor, rows: list[SampleRow]) -> None:
     for one, oracle, row in zip(found, sample_rows(logits, rows), rows, strict=True):
-        assert (one.status is RowStatus.OK) == (oracle.error is None)
-        if oracle.error is not None:
+        assert (one.status is RowStatus.OK) == (oracle.failure is None)
+        if oracle.failure is not None:
             continue
         assert one.token_id == oracle.token_id, row.state.params
         assert (one.logprob is None) == (oracle.logprob is None)

@@ -11,6 +11,8 @@ from octavo.protocol import (
     EngineFacts,
     EngineOutputs,
     EngineStats,
+    Failure,
+    FailureCode,
     FinishReason,
     GenerateRequest,
     Hello,
@@ -58,6 +60,16 @@ def test_floats_cross_the_wire_bit_for_bit(seconds: float, logprob: float) -> No
             seconds, 0.0, 0.0, (PrefillChunk(0, 512, seconds), PrefillChunk(512, 1, -seconds)), 7
         ),
     )
+    message = EngineOutputs((output,), STATS)
+    assert decode_from_engine(encode(message)) == message
+
+
+@pytest.mark.parametrize("code", FailureCode)
+def test_a_failure_comes_back_with_its_code(code: FailureCode) -> None:
+    request = GenerateRequest(request_id="r", prompt_ids=(1,), params=SamplingParams())
+    refused = TokenOutput.of_refused(request, "a reason")
+    assert refused.failure == Failure(FailureCode.ENGINE_FAILED, "a reason")
+    output = msgspec.structs.replace(refused, failure=Failure(code, "a reason"))
     message = EngineOutputs((output,), STATS)
     assert decode_from_engine(encode(message)) == message
 

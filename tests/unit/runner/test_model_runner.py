@@ -50,9 +50,9 @@ def test_bad_numbers_blame_their_own_sequence(worker: Worker) -> None:
     openings = (opening(0, PROMPT), opening(1, PROMPT))
     poisoned = SequenceSlice(1, 8, PROMPT[8:], 0, (9, 4, 5), 1)
     both = worker.runner.execute(StepPlan(2, (0,), openings, (whole(0, PROMPT, (0, 1, 2)), poisoned)))
-    assert both.slices[0].error is None
+    assert both.slices[0].failure is None
     assert both.slices[0].token_ids == alone.slices[0].token_ids
-    assert both.slices[1].error is not None
+    assert both.slices[1].failure is not None
     assert both.slices[1].token_ids == ()
 
 
@@ -64,9 +64,9 @@ def test_bad_numbers_have_the_same_words_alone_and_in_a_batch(worker: Worker) ->
     alone = worker.runner.execute(StepPlan(1, (), (opening(1, PROMPT),), (poisoned,)))
     openings = (opening(0, PROMPT), opening(1, PROMPT))
     both = worker.runner.execute(StepPlan(2, (1,), openings, (whole(0, PROMPT, (0, 1, 2)), poisoned)))
-    assert alone.slices[0].error is not None
+    assert alone.slices[0].failure is not None
     assert both.slices[1] == alone.slices[0]
-    assert both.slices[0].error is None
+    assert both.slices[0].failure is None
 
 
 def test_bad_numbers_are_seen_where_nothing_is_sampled(worker: Worker) -> None:
@@ -75,7 +75,7 @@ def test_bad_numbers_are_seen_where_nothing_is_sampled(worker: Worker) -> None:
         layer.values[0] = torch.inf
     middle = SequenceSlice(0, 8, PROMPT[8:16], 0, (0, 1), 0)
     result = worker.runner.execute(StepPlan(1, (), (opening(0, PROMPT),), (middle,)))
-    assert result.slices[0].error is not None
+    assert result.slices[0].failure is not None
 
 
 def test_a_table_edit_replaces_the_tail(worker: Worker) -> None:

@@ -3,7 +3,7 @@
 from octavo.grammar.matcher import TOO_COMPLEX
 from octavo.grammar.vocabulary import Vocabulary, byte_vocabulary
 from octavo.plan import SequenceSlice, SlotOpening, StepPlan
-from octavo.protocol import GrammarKind, GrammarSpec, SamplingParams
+from octavo.protocol import Failure, FailureCode, GrammarKind, GrammarSpec, SamplingParams
 from octavo.runner.slot_grammars import MOST_FORCED, SlotGrammars
 
 LETTERS = GrammarSpec(GrammarKind.REGEX, "[a-c]+")
@@ -59,12 +59,15 @@ def test_a_grammar_that_fails_blames_its_slot_alone() -> None:
     slots = grammars()
     slots.begin(plan(0, 1, opened=(opening(0, BROKEN), opening(1, LETTERS))))
     slots.mask(0)
-    assert "unclosed group" in (slots.error(0) or "")
+    refused = slots.failure(0)
+    assert refused is not None
+    assert refused.code is FailureCode.ENGINE_FAILED
+    assert "unclosed group" in refused.message
     assert allowed(slots, 1) == set(b"abc")
-    assert slots.error(1) is None
+    assert slots.failure(1) is None
     slots.begin(plan(2, opened=(opening(2, LETTERS, b"x"),)))  # a history that the grammar does not allow
     slots.mask(2)
-    assert slots.error(2) == TOO_COMPLEX
+    assert slots.failure(2) == Failure(FailureCode.GRAMMAR_TOO_COMPLEX, TOO_COMPLEX)
 
 
 def test_forced_tokens_come_in_bounded_numbers() -> None:

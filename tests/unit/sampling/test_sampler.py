@@ -49,7 +49,7 @@ def random_logits(rows: int, seed: int = 0) -> torch.Tensor:
 def draw(logits: torch.Tensor, **how: Unpack[How]) -> int:
     """One token from one row, which must succeed."""
     (outcome,) = sample_rows(logits[None], [open_row(**how)])
-    assert outcome.error is None
+    assert outcome.failure is None
     assert outcome.token_id is not None
     return outcome.token_id
 
@@ -80,7 +80,7 @@ def test_a_row_alone_equals_the_row_in_any_batch(hows: list[How], logits_seed: i
     together = sample_rows(logits, [open_row(**how) for how in hows])
     alone = [sample_rows(logits[i : i + 1], [open_row(**how)])[0] for i, how in enumerate(hows)]
     backwards = sample_rows(logits.flip(0), [open_row(**how) for how in reversed(hows)])
-    assert all(outcome.error is None for outcome in together)
+    assert all(outcome.failure is None for outcome in together)
     assert together == alone == backwards[::-1]
 
 
@@ -238,11 +238,11 @@ def assert_only_one_is_blamed(logits: torch.Tensor, victim: SampleRow, text: str
     rows = [open_row(**hows[0]), victim, open_row(**hows[1]), open_row(**hows[2])]
     outcomes = sample_rows(logits, rows)
     assert [outcomes[i] for i in others] == undisturbed
-    assert all(outcome.error is None for outcome in undisturbed)
+    assert all(outcome.failure is None for outcome in undisturbed)
     assert outcomes[1].token_id is None
     assert outcomes[1].logprob is None
-    assert outcomes[1].error is not None
-    assert text in outcomes[1].error
+    assert outcomes[1].failure is not None
+    assert text in outcomes[1].failure.message
     return outcomes[1]
 
 
@@ -279,15 +279,15 @@ def test_an_exception_in_one_row_is_logged_and_its_text_stays_inside(
             random_logits(4), victim, "Sampling failed for this request alone"
         )
     assert str(VOCAB) in caplog.text
-    assert outcome.error is not None
-    assert str(VOCAB) not in outcome.error
+    assert outcome.failure is not None
+    assert str(VOCAB) not in outcome.failure.message
 
 
 def test_penalties_refuse_a_history_that_does_not_end_at_the_position() -> None:
     state = open_state(frequency_penalty=1.0)
     for position, failed in ((len(PROMPT), False), (len(PROMPT) + 1, True)):
         (outcome,) = sample_rows(random_logits(1), [SampleRow(state, position)])
-        assert (outcome.error is not None) == failed
+        assert (outcome.failure is not None) == failed
 
 
 def test_a_sampled_row_without_a_seed_is_refused_at_the_opening() -> None:

@@ -6,7 +6,14 @@ from typing import TypedDict, Unpack
 from data.sampling_fields import SamplingFields
 from octavo.cache import KVManager
 from octavo.plan import SequenceSlice, SliceResult, StepPlan, StepResult
-from octavo.protocol import GenerateRequest, SamplingParams, TokenLogprob, TokenOutput
+from octavo.protocol import (
+    Failure,
+    FailureCode,
+    GenerateRequest,
+    SamplingParams,
+    TokenLogprob,
+    TokenOutput,
+)
 from octavo.schedule import UNLIMITED, Admission, Scheduler, SchedulerConfig
 
 TOKEN = 9
@@ -98,7 +105,7 @@ def computed(slices: dict[str, SequenceSlice]) -> dict[str, tuple[int, int]]:
 
 def _answer(piece: SequenceSlice, fails: bool) -> SliceResult:
     if fails:
-        return SliceResult(error="broken")
+        return SliceResult(failure=Failure(FailureCode.ENGINE_FAILED, "broken"))
     scores = tuple(TokenLogprob(token, -1.0) for token in piece.score_ids)
     return SliceResult((TOKEN,) if piece.num_sampled else (), (), scores)
 

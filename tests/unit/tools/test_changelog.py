@@ -55,7 +55,7 @@ def test_a_release_has_a_section_and_its_own_tag() -> None:
 
 def test_as_a_release_calls_it(tmp_path: Path) -> None:
     (tmp_path / "src/octavo").mkdir(parents=True)
-    (tmp_path / "src/octavo/__init__.py").write_text('__version__ = "0.1.0"\n')
+    (tmp_path / "src/octavo/version.py").write_text('__version__ = "0.1.0"\n')
     (tmp_path / "CHANGELOG.md").write_text(GOOD)
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -114,7 +114,7 @@ class ChatAnswer:
                 return b""
             if start is not None:
                 return start + encode(delta.text) + self._plain_end
-        raise_if_failed(delta.finish_reason, delta.error)
+        raise_if_failed(delta)
         return self._full(index, delta)
 
     def at_end(self) -> bytes:

@@ -125,7 +125,7 @@ class CompletionAnswer:
             start = self._plain_starts.get(self._generation.choice_index(delta))
             if start is not None:
                 return start + encode(delta.text) + self._plain_end if delta.text else b""
-        raise_if_failed(delta.finish_reason, delta.error)
+        raise_if_failed(delta)
         if self._held is not None and delta.request_id in self._held:
             return self._release(delta, self._held)
         return self._full(delta)
