@@ -18,6 +18,7 @@ class Reasoning(msgspec.Struct, frozen=True):
 class CallStart(msgspec.Struct, frozen=True):
     index: int  # 0, 1, ... within the answer
     name: str
+    id: str = ""  # the model writes none: the front end makes it
 
 
 class CallArguments(msgspec.Struct, frozen=True):
@@ -36,6 +37,7 @@ class FunctionCall(msgspec.Struct, frozen=True):
 
     name: str
     arguments: str
+    id: str = ""  # by which a message with its result refers to it
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -49,7 +51,7 @@ class Message(msgspec.Struct, frozen=True):
 def joined(pieces: Sequence[Piece]) -> Message:
     content: list[str] = []
     reasoning: list[str] = []
-    names: list[str] = []
+    starts: list[CallStart] = []
     arguments: list[list[str]] = []
     for piece in pieces:
         match piece:
@@ -57,12 +59,15 @@ def joined(pieces: Sequence[Piece]) -> Message:
                 content.append(text)
             case Reasoning(text):
                 reasoning.append(text)
-            case CallStart(_, name):
-                names.append(name)
+            case CallStart():
+                starts.append(piece)
                 arguments.append([])
             case CallArguments(index, text):
                 arguments[index].append(text)
-    calls = tuple(FunctionCall(name, "".join(texts)) for name, texts in zip(names, arguments, strict=True))
+    calls = tuple(
+        FunctionCall(start.name, "".join(texts), start.id)
+        for start, texts in zip(starts, arguments, strict=True)
+    )
     return Message("".join(content), "".join(reasoning) if reasoning else None, calls)
 
 

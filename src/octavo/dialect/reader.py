@@ -4,6 +4,7 @@ import contextlib
 
 import msgspec
 
+from octavo.dialect.choose import CALL_ID_LENGTH
 from octavo.dialect.families import Family, gemma, hermes, llama, mistral, no_calls
 from octavo.dialect.pieces import Piece, merged
 from octavo.dialect.reasoning import Reasons, reasoning_before
@@ -21,6 +22,7 @@ class AnswerFormat(msgspec.Struct, frozen=True):
     tools: Tools = Tools()
     max_calls: int | None = None  # the answer ends before one more
     marker_ids: tuple[int, ...] = ()  # special tokens that are text to the reader
+    call_id_length: int = CALL_ID_LENGTH
     lead: str = ""  # the beginning of the answer that the prompt has written already
 
 

@@ -107,5 +107,6 @@ def _answer_format(use: ToolUse, reasons: Reasons, model: TextModel) -> AnswerFo
         described(use.shown),
         max_calls=use.max_calls,
         marker_ids=tuple([token_id for token_id in marker_ids if token_id is not None]),
+        call_id_length=model.dialect.call_id_length,
         lead=use.lead,
     )

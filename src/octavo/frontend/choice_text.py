@@ -5,6 +5,10 @@ tokens --> text --> reasoning | calls | content --> content up to a stop string
 Reasoning and calls are not searched for stop strings: those are about the answer.
 """
 
+import hashlib
+
+import msgspec
+
 from octavo.dialect.pieces import CallStart, Content, Other, Piece
 from octavo.dialect.reader import AnswerReader
 from octavo.frontend.intake import PreparedRequest
@@ -16,8 +20,10 @@ from octavo.text.tokenizer import Tokenizer
 class ChoiceText:
     """Owned by one choice. After `is_ended`, nothing is pushed any more."""
 
-    def __init__(self, tokenizer: Tokenizer, request: PreparedRequest) -> None:
+    def __init__(self, tokenizer: Tokenizer, request: PreparedRequest, choice: int) -> None:
         params, format = request.params, request.format
+        self._request = request
+        self._choice = choice
         self._detokenizer = IncrementalDetokenizer(
             tokenizer,
             skip_special_tokens=params.skip_special_tokens,
@@ -78,8 +84,19 @@ class ChoiceText:
             elif isinstance(piece, CallStart) and piece.index == self._max_calls:
                 content.append(self._stop_filter.finish())
                 self.is_ended = True
+            elif isinstance(piece, CallStart):
+                call_id = _call_id(self._request, self._choice, piece.index)
+                self._others.append(CallStart(piece.index, piece.name, call_id))
             else:
                 self._others.append(piece)
             if self.is_ended:
                 break
         return "".join(content)
+
+
+def _call_id(request: PreparedRequest, choice: int, number: int) -> str:
+    """Letters and digits, as many as the model's template wants. A function of the request, as the answer is:
+    asked again with its seed, all of the answer comes again."""
+    assert request.format is not None, "calls are read in a format"
+    of = msgspec.json.encode((request.prompt_ids, request.params.seed, choice, number))
+    return hashlib.sha256(of).hexdigest()[: request.format.call_id_length]

@@ -73,6 +73,14 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
         return self.choices[0].token_ids
 
     @property
+    def reasoning(self) -> str | None:
+        return self.choices[0].reasoning
+
+    @property
+    def calls(self) -> tuple[FunctionCall, ...]:
+        return self.choices[0].calls
+
+    @property
     def parsed(self) -> Any:
         return self.choices[0].parsed
 
@@ -88,8 +96,8 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
 class ChoiceState:
     """One choice while it grows. Mutated by OutputProcessor only."""
 
-    def __init__(self, tokenizer: Tokenizer, request: PreparedRequest) -> None:
-        self.text = ChoiceText(tokenizer, request)
+    def __init__(self, tokenizer: Tokenizer, request: PreparedRequest, choice: int) -> None:
+        self.text = ChoiceText(tokenizer, request, choice)
         self.pieces: list[str] = []  # of content
         self.others: list[Other] = []
         self.token_ids: list[int] = []
@@ -121,7 +129,7 @@ class OutputProcessor:
         self._requests: dict[str, RequestState] = {}
 
     def open(self, prepared: PreparedRequest) -> None:
-        choices = [ChoiceState(self._tokenizer, prepared) for _ in prepared.messages]
+        choices = [ChoiceState(self._tokenizer, prepared, message.choice) for message in prepared.messages]
         self._requests[prepared.request_id] = RequestState(prepared, choices, [])
 
     def forget(self, request_id: str) -> None:

@@ -1,6 +1,5 @@
 """POST /v1/chat/completions"""
 
-import hashlib
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -101,7 +100,6 @@ class ChatAnswer:
         self._plain_starts: dict[int, bytes] = {}  # of choices whose role has been said
         self._plain_end = b'},"logprobs":null,"finish_reason":null}' + self._frame.end
         self._num_completion = 0
-        self._call_ids = CallIds(generation.asked.response_id, generation.state.model.dialect.call_id_length)
         self._with_calls: set[int] = set()  # choices
 
     def of_delta(self, delta: StreamDelta) -> bytes:
@@ -143,7 +141,7 @@ class ChatAnswer:
         logprobs = choice.logprobs
         shown: dict[str, Any] = {
             "index": choice.index,
-            "message": whole_message(choice, self._call_ids),
+            "message": whole_message(choice),
             "logprobs": None if logprobs is None else chat_logprobs(self._tokenizer, logprobs),
             "finish_reason": finish_reason(choice.finish_reason, has_calls=bool(choice.calls)),
         }
@@ -156,9 +154,7 @@ class ChatAnswer:
         self._plain_starts[index] = (
             self._frame.start + b'{"index":' + str(index).encode() + b',"delta":{"content":'
         )
-        message = ({"role": "assistant", "content": ""} if is_first else {}) | message_delta(
-            delta, self._call_ids
-        )
+        message = ({"role": "assistant", "content": ""} if is_first else {}) | message_delta(delta)
         choice: dict[str, Any] = {
             "index": index,
             "delta": message,
@@ -182,7 +178,7 @@ def finish_reason(reason: str | None, *, has_calls: bool) -> str | None:
     return "tool_calls" if reason == "stop" and has_calls else reason
 
 
-def whole_message(choice: Choice, call_ids: "CallIds") -> dict[str, Any]:
+def whole_message(choice: Choice) -> dict[str, Any]:
     message: dict[str, Any] = {
         "role": "assistant",
         "content": choice.text if choice.text or not choice.calls else None,
@@ -193,16 +189,16 @@ def whole_message(choice: Choice, call_ids: "CallIds") -> dict[str, Any]:
     if choice.calls:
         message["tool_calls"] = [
             {
-                "id": call_ids.of(choice.index, number),
+                "id": call.id,
                 "type": "function",
                 "function": {"name": call.name, "arguments": call.arguments},
             }
-            for number, call in enumerate(choice.calls)
+            for call in choice.calls
         ]
     return message
 
 
-def message_delta(delta: StreamDelta, call_ids: "CallIds") -> dict[str, Any]:
+def message_delta(delta: StreamDelta) -> dict[str, Any]:
     """What is new, and nothing else: clients add deltas up."""
     message: dict[str, Any] = {}
     if delta.text:
@@ -210,7 +206,7 @@ def message_delta(delta: StreamDelta, call_ids: "CallIds") -> dict[str, Any]:
     if delta.reasoning:
         message |= _reasoning(delta.reasoning)
     if delta.calls:
-        message["tool_calls"] = _call_deltas(delta.choice, delta.calls, call_ids)
+        message["tool_calls"] = _call_deltas(delta.calls)
     return message
 
 
@@ -219,13 +215,11 @@ def _reasoning(text: str) -> dict[str, str]:
     return {"reasoning_content": text, "reasoning": text}
 
 
-def _call_deltas(
-    choice: int, pieces: Sequence[CallStart | CallArguments], call_ids: "CallIds"
-) -> list[dict[str, Any]]:
+def _call_deltas(pieces: Sequence[CallStart | CallArguments]) -> list[dict[str, Any]]:
     return [
         {
             "index": piece.index,
-            "id": call_ids.of(choice, piece.index),
+            "id": piece.id,
             "type": "function",
             "function": {"name": piece.name, "arguments": ""},
         }
@@ -233,14 +227,3 @@ def _call_deltas(
         else {"index": piece.index, "function": {"arguments": piece.text}}
         for piece in pieces
     ]
-
-
-class CallIds:
-    """Names of the calls of one response: letters and digits, as long as the model's template wants them."""
-
-    def __init__(self, response_id: str, length: int) -> None:
-        self._response_id = response_id
-        self._length = length
-
-    def of(self, choice: int, number: int) -> str:
-        return hashlib.sha256(f"{self._response_id}/{choice}/{number}".encode()).hexdigest()[: self._length]
