@@ -129,7 +129,7 @@ class OutputProcessor:
         self._requests: dict[str, RequestState] = {}
 
     def open(self, prepared: PreparedRequest) -> None:
-        choices = [ChoiceState(self._tokenizer, prepared, message.choice) for message in prepared.messages]
+        choices = [ChoiceState(self._tokenizer, prepared, choice) for choice in range(len(prepared.messages))]
         self._requests[prepared.request_id] = RequestState(prepared, choices, [])
 
     def forget(self, request_id: str) -> None:
