@@ -1,15 +1,18 @@
 """A checkpoint as far as text goes: how it writes, and how it is written to."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from octavo.checkpoint import Checkpoint
 from octavo.dialect.choose import Dialect, dialect_of
-from octavo.frontend.defaults import default_params
+from octavo.errors import CheckpointError, RequestError
 from octavo.protocol import SamplingParams
 from octavo.text.assets import TextAssets
 from octavo.text.chat_template import ChatTemplate
 from octavo.text.tokenizer import Tokenizer
+
+RECOMMENDED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
 @dataclass(frozen=True)
@@ -32,3 +35,20 @@ class TextModel:
             dialect=dialect_of(template.source),
             defaults=default_params(checkpoint.generation_config),
         )
+
+
+def default_params(generation_config: Mapping[str, Any]) -> SamplingParams:
+    """What the checkpoint recommends for requests that say nothing: only what `generation_config.json` says;
+    where it asks for greedy decoding, that."""
+    values = {
+        name: generation_config[name] for name in RECOMMENDED if generation_config.get(name) is not None
+    }
+    if generation_config.get("do_sample") is False:
+        values["temperature"] = 0.0
+    try:
+        return SamplingParams(**values)
+    except RequestError as error:
+        raise CheckpointError(
+            f"generation_config.json of the checkpoint has a bad value: {error}. Correct {error.param} there,"
+            " or remove it."
+        ) from error

@@ -5,16 +5,15 @@ import gc
 from typing import Any, TypeVar
 
 import msgspec
+import pydantic
 from fastapi import Request
-from pydantic import ValidationError
 
 from octavo.config import format_size
 from octavo.server.http.errors import ApiError, ClientGone, invalid, of_validation
-from octavo.server.openai.schema import WireModel
 
 BODY_SECONDS = 60.0
 
-Body = TypeVar("Body", bound=WireModel)
+Body = TypeVar("Body", bound=pydantic.BaseModel)
 
 
 async def read_request(request: Request, kind: type[Body], max_bytes: int) -> Body:
@@ -36,7 +35,7 @@ def parse(body: bytes, kind: type[Body]) -> Body:
         raise invalid("the body must be a JSON object")
     try:
         return kind.model_validate(content)
-    except ValidationError as error:
+    except pydantic.ValidationError as error:
         raise of_validation(error) from error
     except RecursionError as error:
         raise invalid("the body is nested too deeply") from error
