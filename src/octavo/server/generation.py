@@ -12,9 +12,10 @@ import msgspec
 from starlette.types import Receive
 
 from octavo.dialect.reader import AnswerFormat
+from octavo.frontend.in_flight import InFlight
 from octavo.frontend.intake import TIMEOUT, PreparedRequest, Prompt
 from octavo.frontend.output import RequestOutput, StreamDelta
-from octavo.frontend.service import Update, Updates
+from octavo.frontend.updates import Update, Updates
 from octavo.grammar.matcher import TOO_COMPLEX
 from octavo.protocol import GrammarSpec, SamplingParams
 from octavo.server.http.errors import ApiError, ClientGone, internal, unavailable
@@ -47,7 +48,7 @@ class Generation:
         self.prepared: list[PreparedRequest] = []
         self.results: dict[int, RequestOutput] = {}  # by prompt
         self.tokenise_seconds = 0.0
-        self._restarts_before = state.service.num_restarts
+        self._restarts_before = state.supervisor.num_restarts
         self._index: dict[str, int] = {}  # of prompts, by the name their updates have
         self._queued: dict[str, PreparedRequest] = {}  # no token yet, by name
         self._updates = Updates()
@@ -74,7 +75,7 @@ class Generation:
         self.record.end_sequences()
         for index, prepared in enumerate(self.prepared):
             if index not in self.results:
-                await self.state.service.abort(prepared.request_id)
+                self.state.hub.abort(prepared.request_id)
         if self.state.feed.is_watched and self.results:
             self.record.explanation = explanation(self, has_words=False)
 
@@ -108,7 +109,7 @@ class Generation:
     async def submit(self) -> None:
         for prepared in self.prepared:
             self.record.submit(prepared)
-            await self.state.service.submit(prepared, self._updates)
+            self.state.hub.submit(InFlight(prepared, self.state.model.tokenizer, self._updates))
 
     async def take(self) -> list[Update]:
         """What has come since; empty after `wake`."""
@@ -138,7 +139,7 @@ class Generation:
     @property
     def num_restarts(self) -> int:
         """Engines that have died under this request."""
-        return self.state.service.num_restarts - self._restarts_before
+        return self.state.supervisor.num_restarts - self._restarts_before
 
     def choice_index(self, delta: StreamDelta) -> int:
         """Choices of all prompts are counted through."""

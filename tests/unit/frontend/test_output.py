@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.frontend.intake import PreparedRequest
-from octavo.frontend.output import OutputProcessor, RequestOutput
+from octavo.frontend.output import RequestOutput, RequestText
 from octavo.protocol import Abort, FinishReason, SamplingParams, Timings, TokenOutput
 from octavo.text.assets import TextAssets
 from octavo.text.tokenizer import Tokenizer
@@ -33,12 +33,11 @@ def drive(
     tokenizer: Tokenizer, token_ids: list[int], params: SamplingParams, finish: FinishReason
 ) -> tuple[str, RequestOutput, list[Abort]]:
     """One token per output, as an engine would send them; after an abort it sends what was in flight."""
-    processor = OutputProcessor(tokenizer)
-    processor.open(PreparedRequest("r", "r", None, (1,), params, (None,)))  # type: ignore[arg-type]
+    text = RequestText(PreparedRequest("r", "r", None, (1,), params, (None,)), tokenizer)  # type: ignore[arg-type]
     streamed, aborts = "", []
     for index, token in enumerate(token_ids):
         last = index == len(token_ids) - 1
-        processed = processor.process(
+        processed = text.process(
             TokenOutput(
                 request_id="r",
                 choice=0,
