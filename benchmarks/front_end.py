@@ -15,25 +15,26 @@ import pstats
 import time
 
 from octavo.checkpoint import open_checkpoint
+from octavo.frontend.hub import Hub
+from octavo.frontend.in_flight import InFlight
 from octavo.frontend.intake import Intake, Limits, PromptTask
 from octavo.frontend.output import RequestOutput
-from octavo.frontend.service import EngineService
+from octavo.frontend.supervisor import EngineSupervisor
+from octavo.frontend.updates import Updates
 from octavo.link.folder import EngineSettings
 from octavo.protocol import SamplingParams
 from octavo.text.tokenizer import Tokenizer
 
 
 async def measure(tokenizer: Tokenizer, streams: int, tokens: int, profile: cProfile.Profile | None) -> None:
-    service = EngineService(
-        EngineSettings({"max_running": streams}, log_level="error"),
-        tokenizer,
-        module="octavo.simulate.null_engine",
-    )
-    service.start()
+    hub = Hub()
+    settings = EngineSettings({"max_running": streams}, log_level="error")
+    supervisor = EngineSupervisor(settings, hub, module="octavo.simulate.null_engine")
+    supervisor.start()
     try:
-        await service.wait_until_ready()
-        assert service.facts is not None
-        intake = Intake(tokenizer, Limits(service.facts.vocab_size, service.facts.max_model_len))
+        await supervisor.wait_until_ready()
+        assert supervisor.facts is not None
+        intake = Intake(tokenizer, Limits(supervisor.facts.vocab_size, supervisor.facts.max_model_len))
         params = SamplingParams(max_tokens=tokens, ignore_eos=True, seed=1)
         prompts = [
             intake.prepare(f"r{number}", PromptTask(f"Story {number}: once", params), now=0.0)
@@ -41,7 +42,9 @@ async def measure(tokenizer: Tokenizer, streams: int, tokens: int, profile: cPro
         ]
 
         async def read(number: int) -> int:
-            async for update in await service.submit(prompts[number]):
+            updates = Updates()
+            hub.submit(InFlight(prompts[number], tokenizer, updates))
+            async for update in updates:
                 if isinstance(update, RequestOutput):
                     return len(update.token_ids)
             raise AssertionError("a stream without an end")
@@ -58,7 +61,7 @@ async def measure(tokenizer: Tokenizer, streams: int, tokens: int, profile: cPro
         rates = f"{count / wall:>12,.0f} {count / cpu:>18,.0f} {1e6 * cpu / count:>10.1f}"
         print(f"{streams:>7} {count:>9,} {rates}")
     finally:
-        await service.close()
+        await supervisor.close()
 
 
 def main() -> None:

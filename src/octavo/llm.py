@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from octavo.checkpoint import open_checkpoint
 from octavo.config import EngineOptions
-from octavo.errors import ConfigError, GrammarError, RequestError
+from octavo.errors import ConfigError, GrammarError
 from octavo.frontend.batches import (
     PromptInput,
     conversations_of,
@@ -25,19 +25,20 @@ from octavo.frontend.batches import (
     tools_of,
 )
 from octavo.frontend.chat import ChatTask, Message, compose
-from octavo.frontend.client import EngineClient, InProcessClient
 from octavo.frontend.engine_thread import EngineThread
+from octavo.frontend.hub import Hub
+from octavo.frontend.in_flight import InFlight
+from octavo.frontend.in_process import InProcessChannel
 from octavo.frontend.intake import FieldGrammar, Intake, Limits, PreparedRequest, Prompt, PromptTask
-from octavo.frontend.output import OutputProcessor, RequestOutput, StreamDelta
+from octavo.frontend.mailbox import Delivery, Mailbox, Names
+from octavo.frontend.output import RequestOutput, StreamDelta
 from octavo.frontend.parsed import Schema, held_to, with_objects
 from octavo.frontend.progress import BatchProgress
 from octavo.frontend.text_model import TextModel
 from octavo.frontend.tool_use import Tool, ToolChoice
+from octavo.frontend.updates import Update
 from octavo.grammar.checker import GrammarChecker
-from octavo.protocol import Abort, EngineFacts, EngineStats, KernelTimes, SamplingParams
-
-Update = StreamDelta | RequestOutput
-Mailbox = deque[Update]
+from octavo.protocol import EngineFacts, EngineStats, KernelTimes, SamplingParams
 
 
 @dataclass(frozen=True)
@@ -88,18 +89,17 @@ class LLM:
         self.tokenizer = self._text.tokenizer
         self.chat_template = self._text.template
         self.default_params = self._text.defaults
-        self._client: EngineClient = InProcessClient.start(checkpoint, self.options, progress=progress)
-        facts = self._client.facts
+        self._channel = InProcessChannel.start(checkpoint, self.options, progress=progress)
+        facts = self._channel.facts
         self._intake = Intake(self.tokenizer, Limits(facts.vocab_size, facts.max_model_len))
         self._grammar_checker = GrammarChecker()
-        self._processor = OutputProcessor(self.tokenizer)
         self._numbers = itertools.count()
         self._engine_thread = EngineThread()
-        # Touched on the engine thread only, but for appending to and popping from a deque, which is atomic.
-        self._mailboxes: dict[str, Mailbox] = {}  # by the engine's id of a request
-        self._names: dict[str, str] = {}  # the caller's id of a request -> the engine's
-        self._unclaimed: Mailbox = deque()  # updates of requests made with `add_request`
-        self._dropped: deque[PreparedRequest] = deque()  # nobody waits for these any more
+        self._hub = Hub()  # touched on the engine thread only, once it is connected
+        self._hub.connect(self._channel)
+        self._names = Names()
+        self._unclaimed = Mailbox()  # updates of requests made with `add_request`
+        self._dropped: deque[PreparedRequest] = deque()  # nobody waits for these any more; any thread appends
 
     # -- whole answers ------------------------------------------------------------------------------
 
@@ -275,7 +275,7 @@ class LLM:
     def step(self) -> StepUpdate:
         """One step for all requests under way."""
         self._engine_thread.run(self._advance)
-        updates = [self._unclaimed.popleft() for _ in range(len(self._unclaimed))]
+        updates = self._unclaimed.take()
         return StepUpdate(
             tuple(update for update in updates if isinstance(update, StreamDelta)),
             tuple(update for update in updates if isinstance(update, RequestOutput)),
@@ -283,31 +283,31 @@ class LLM:
 
     @property
     def has_unfinished(self) -> bool:
-        return bool(self._unclaimed) or bool(self._dropped) or self._client.has_unfinished
+        return bool(self._unclaimed) or bool(self._dropped) or self._channel.has_unfinished
 
     def abort(self, request_id: str) -> None:
         """End a request; its result has the finish reason `abort`. Unknown ids are ignored."""
         self._engine_thread.run(self._abort, request_id)
 
     def stats(self) -> EngineStats:
-        return self._client.stats()
+        return self._channel.stats()
 
     def kernel_times(self) -> KernelTimes | None:
         """Seconds and calls of each kind of native kernel so far; None on the torch path."""
-        return self._engine_thread.run(self._client.kernel_times)
+        return self._engine_thread.run(self._channel.kernel_times)
 
     @property
     def facts(self) -> EngineFacts:
-        return self._client.facts
+        return self._channel.facts
 
     def check(self) -> None:
         """Assert every invariant of scheduler and cache."""
-        self._engine_thread.run(self._client.check)
+        self._engine_thread.run(self._channel.check)
 
     def close(self) -> None:
         """Free the model and its memory. What is under way is dropped."""
         self._engine_thread.stop()
-        self._client.close()
+        self._channel.close()
         self._grammar_checker.close()
 
     def __enter__(self) -> Self:
@@ -375,55 +375,37 @@ class LLM:
 
     def _submit(self, prepared: PreparedRequest, mailbox: Mailbox) -> None:
         self._end_dropped()
-        if prepared.name in self._names:
-            raise RequestError(f"request id {prepared.name!r} is already in use", "request_id")
-        self._names[prepared.name] = prepared.request_id
-        self._mailboxes[prepared.request_id] = mailbox
-        self._processor.open(prepared)
-        for message in prepared.messages:
-            self._client.send(message)
+        in_flight = InFlight(prepared, self.tokenizer, Delivery(prepared, self._names, mailbox))
+        self._names.add(prepared)
+        self._hub.submit(in_flight)
 
     def _abort(self, name: str) -> None:
-        if name in self._names:
-            self._client.send(Abort(self._names[name]))
+        request_id = self._names.get(name)
+        if request_id is not None:
+            self._hub.abort(request_id)
 
     def _advance(self) -> None:
         """One step; every update goes to its mailbox."""
         self._end_dropped()
-        for output in self._client.step().outputs:
-            processed = self._processor.process(output)
-            mailbox = self._mailboxes[output.request_id]
-            if processed.abort is not None:
-                self._client.send(processed.abort)
-            if processed.delta is not None:
-                mailbox.append(processed.delta)
-            if processed.finished is not None:
-                del self._mailboxes[output.request_id]
-                self._free_name(processed.finished.request_id, output.request_id)
-                mailbox.append(processed.finished)
+        self._hub.receive(self._channel.step())
 
     def _end_dropped(self) -> None:
         while self._dropped:
             prepared = self._dropped.popleft()
-            self._client.send(Abort(prepared.request_id))
-            self._free_name(prepared.name, prepared.request_id)
-
-    def _free_name(self, name: str, request_id: str) -> None:
-        """A name that was dropped may already belong to another request."""
-        if self._names.get(name) == request_id:
-            del self._names[name]
+            self._hub.abort(prepared.request_id)
+            self._names.free(prepared)
 
     def _advance_unless(self, mailbox: Mailbox) -> None:
         """A step, unless somebody else's step has already brought something."""
         if not mailbox:
-            assert self._client.has_unfinished, "the engine has lost a request"
+            assert self._channel.has_unfinished, "the engine has lost a request"
             self._advance()
 
     # -- waiting for answers --------------------------------------------------------------------------
 
     def _run(self, batch: list[PreparedRequest], progress: bool | None) -> list[RequestOutput]:
         results: dict[str, RequestOutput] = {}
-        mailbox: Mailbox = deque()
+        mailbox = Mailbox()
         submitted: list[PreparedRequest] = []
         try:
             with BatchProgress(len(batch), enabled=progress) as bar:
@@ -432,8 +414,7 @@ class LLM:
                     self._engine_thread.run(self._submit, prepared, mailbox)
                 while len(results) < len(batch):
                     self._engine_thread.run(self._advance_unless, mailbox)
-                    while mailbox:
-                        update = mailbox.popleft()
+                    for update in mailbox.take():
                         bar.update(update)
                         if isinstance(update, RequestOutput):
                             results[update.request_id] = update
@@ -442,14 +423,13 @@ class LLM:
         return [results[prepared.name] for prepared in batch]
 
     def _stream(self, prepared: PreparedRequest) -> Iterator[StreamDelta]:
-        mailbox: Mailbox = deque()
+        mailbox = Mailbox()
         finished = False
         try:
             self._engine_thread.run(self._submit, prepared, mailbox)
             while not finished:
                 self._engine_thread.run(self._advance_unless, mailbox)
-                while mailbox and not finished:
-                    update = mailbox.popleft()
+                for update in mailbox.take():
                     finished = isinstance(update, RequestOutput)
                     if isinstance(update, StreamDelta):
                         yield update
@@ -459,14 +439,13 @@ class LLM:
                 self._dropped.append(prepared)
 
     async def _updates(self, prepared: PreparedRequest) -> AsyncIterator[Update]:
-        mailbox: Mailbox = deque()
+        mailbox = Mailbox()
         finished = False
         try:
             await self._engine_thread.arun(self._submit, prepared, mailbox)
             while not finished:
                 await self._engine_thread.arun(self._advance_unless, mailbox)
-                while mailbox and not finished:
-                    update = mailbox.popleft()
+                for update in mailbox.take():
                     finished = isinstance(update, RequestOutput)
                     yield update
         finally:

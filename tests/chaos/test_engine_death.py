@@ -18,10 +18,12 @@ import pytest
 
 from octavo.checkpoint import open_checkpoint
 from octavo.engine.core import STEP_FAILED
-from octavo.frontend.flight import ENGINE_LOST, MOST_REPLAYS
+from octavo.frontend.hub import Hub
+from octavo.frontend.in_flight import ENGINE_LOST, MOST_REPLAYS, InFlight
 from octavo.frontend.intake import Intake, Limits, PromptTask
 from octavo.frontend.output import RequestOutput
-from octavo.frontend.service import EngineService, ServiceState
+from octavo.frontend.supervisor import EngineState, EngineSupervisor
+from octavo.frontend.updates import Updates
 from octavo.link.folder import EngineSettings
 from octavo.link.status_page import Phase
 from octavo.protocol import GrammarKind, GrammarSpec, SamplingParams, TokenLogprob
@@ -41,10 +43,11 @@ Outcome = tuple[tuple[TokenLogprob, ...] | None, list[ChoiceOutcome]]
 
 
 class Harness:
-    """One service, and a way to ask it."""
+    """One engine that is kept alive, and a way to ask it."""
 
-    def __init__(self, service: EngineService, tokenizer: Tokenizer) -> None:
-        self.service = service
+    def __init__(self, hub: Hub, supervisor: EngineSupervisor, tokenizer: Tokenizer) -> None:
+        self.hub = hub
+        self.supervisor = supervisor
         self.num_deltas = 0
         self._tokenizer = tokenizer
         self._count = 0
@@ -53,7 +56,7 @@ class Harness:
         self, prompt: str | list[int], params: SamplingParams, timeout: float | None = None
     ) -> RequestOutput:
         """The result; it must agree with what was streamed."""
-        facts = self.service.facts
+        facts = self.supervisor.facts
         assert facts is not None
         intake = Intake(self._tokenizer, Limits(facts.vocab_size, facts.max_model_len))
         self._count += 1
@@ -62,7 +65,9 @@ class Harness:
             f"r{self._count}", PromptTask(prompt, params), now=now, name="r", timeout=timeout
         )
         texts = [""] * params.n
-        async for update in await self.service.submit(prepared):
+        updates = Updates()
+        self.hub.submit(InFlight(prepared, self._tokenizer, updates))
+        async for update in updates:
             if isinstance(update, RequestOutput):
                 assert [choice.text for choice in update.choices] == texts
                 return update
@@ -75,8 +80,8 @@ class Harness:
         return [outcome(result) for result in results]
 
     async def kill(self, number: int = signal.SIGKILL) -> None:
-        assert self.service.engine_pid is not None
-        os.kill(self.service.engine_pid, number)
+        assert self.supervisor.engine_pid is not None
+        os.kill(self.supervisor.engine_pid, number)
 
     async def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> float:
         """How long it took."""
@@ -136,15 +141,16 @@ def serve(tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> Serve:
         *, wait: bool = True, module: str = "octavo.engine.process", **options: object
     ) -> AsyncIterator[Harness]:
         engine = {"model": str(tiny_checkpoint), "kv_memory": 1 << 23, "max_running": 32, **options}
-        service = EngineService(EngineSettings(engine, log_level="warning"), tokenizer, module=module)
-        service.start()
+        hub = Hub()
+        supervisor = EngineSupervisor(EngineSettings(engine, log_level="warning"), hub, module=module)
+        supervisor.start()
         try:
             if wait:
-                await service.wait_until_ready()
-                assert service.state is ServiceState.READY, service.failure
-            yield Harness(service, tokenizer)
+                await supervisor.wait_until_ready()
+                assert supervisor.state is EngineState.READY, supervisor.failure
+            yield Harness(hub, supervisor, tokenizer)
         finally:
-            await service.close()
+            await supervisor.close()
 
     return serve
 
@@ -165,9 +171,9 @@ def test_streams_outlive_three_engines(serve: Serve) -> None:
                 harness.num_deltas = 0
                 await harness.until(lambda: harness.num_deltas > 20)
                 await harness.kill()
-                await harness.until(lambda n=number: harness.service.num_restarts == n + 1)  # type: ignore[misc]
+                await harness.until(lambda n=number: harness.supervisor.num_restarts == n + 1)  # type: ignore[misc]
             assert await streams == plain
-            assert harness.service.num_in_flight == 0
+            assert len(harness.hub) == 0
 
     run(test)
 
@@ -182,7 +188,7 @@ def test_a_poisoned_request_ends_alone(serve: Serve) -> None:
             assert ended.choices[0].finish_reason == "error"
             assert ended.choices[0].error == ENGINE_LOST.message
             assert await streams == plain
-            assert harness.service.num_restarts == MOST_REPLAYS + 1
+            assert harness.supervisor.num_restarts == MOST_REPLAYS + 1
 
     run(test)
 
@@ -192,7 +198,7 @@ def test_a_faulty_request_ends_alone_and_the_engine_lives(serve: Serve) -> None:
 
     async def test() -> None:
         async with serve(module="engines") as harness:
-            plain, pid = await harness.ask_all(requests(8)), harness.service.engine_pid
+            plain, pid = await harness.ask_all(requests(8)), harness.supervisor.engine_pid
             harness.num_deltas = 0
             streams = asyncio.create_task(harness.ask_all(requests(8)))
             for number in range(3):
@@ -202,9 +208,9 @@ def test_a_faulty_request_ends_alone_and_the_engine_lives(serve: Serve) -> None:
                 assert ended.choices[0].finish_reason == "error"
                 assert ended.choices[0].error == STEP_FAILED.message
             assert await streams == plain
-            assert harness.service.engine_pid == pid
-            assert harness.service.num_restarts == 0
-            stats = harness.service.stats
+            assert harness.supervisor.engine_pid == pid
+            assert harness.supervisor.num_restarts == 0
+            stats = harness.supervisor.stats
             assert stats is not None
             assert stats.pages_free + stats.pages_idle == stats.pages_total
 
@@ -216,17 +222,18 @@ def test_death_while_idle_while_loading_and_a_request_in_between(serve: Serve) -
         async with serve() as harness:
             plain = await harness.ask_all(requests(2))
             await harness.kill()  # idle
-            await harness.until(lambda: harness.service.state is ServiceState.RESTARTING)
+            await harness.until(lambda: harness.supervisor.state is EngineState.RESTARTING)
             streams = asyncio.create_task(harness.ask_all(requests(2)))
             late = asyncio.create_task(harness.ask("late", SamplingParams(max_tokens=3), timeout=0.1))
             await harness.until(
-                lambda: (s := harness.service.engine_status) is not None and s.phase is Phase.STARTING
+                lambda: (s := harness.supervisor.engine_status) is not None and s.phase is Phase.STARTING
             )
             await harness.kill()  # before it is ready
             assert (await late).choices[0].finish_reason == "deadline"
-            assert harness.service.state is ServiceState.RESTARTING, "the deadline did not wait for an engine"
+            state = harness.supervisor.state
+            assert state is EngineState.RESTARTING, "the deadline did not wait for an engine"
             assert await streams == plain
-            assert harness.service.num_restarts == 2
+            assert harness.supervisor.num_restarts == 2
 
     run(test)
 
@@ -235,12 +242,12 @@ def test_an_abort_while_there_is_no_engine_is_at_once(serve: Serve) -> None:
     async def test() -> None:
         async with serve() as harness:
             await harness.kill()
-            await harness.until(lambda: harness.service.state is ServiceState.RESTARTING)
+            await harness.until(lambda: harness.supervisor.state is EngineState.RESTARTING)
             stream = asyncio.create_task(harness.ask("to be ended", SamplingParams(max_tokens=3)))
-            await harness.until(lambda: harness.service.num_in_flight == 1)
-            await harness.service.abort("r1")
+            await harness.until(lambda: len(harness.hub) == 1)
+            harness.hub.abort("r1")
             assert (await stream).choices[0].finish_reason == "abort"
-            assert harness.service.state is ServiceState.RESTARTING
+            assert harness.supervisor.state is EngineState.RESTARTING
 
     run(test)
 
@@ -254,12 +261,12 @@ def test_an_engine_that_cannot_start_is_not_tried_again(
 ) -> None:
     async def test() -> None:
         async with serve(wait=False, **options) as harness:
-            await harness.service.wait_until_ready()
-            assert harness.service.state is ServiceState.FAILED
-            assert harness.service.failure is not None
-            assert reason in harness.service.failure
-            assert harness.service.num_restarts == 0
-            assert not harness.service.is_live
+            await harness.supervisor.wait_until_ready()
+            assert harness.supervisor.state is EngineState.FAILED
+            assert harness.supervisor.failure is not None
+            assert reason in harness.supervisor.failure
+            assert harness.supervisor.num_restarts == 0
+            assert not harness.supervisor.is_live
 
     run(test)
 
@@ -267,9 +274,9 @@ def test_an_engine_that_cannot_start_is_not_tried_again(
 def test_an_engine_that_always_dies_is_given_up_with_what_is_known(serve: Serve) -> None:
     async def test() -> None:
         async with serve(wait=False, module="no_such_module") as harness:
-            await harness.service.wait_until_ready()
-            assert harness.service.state is ServiceState.FAILED
-            assert "it ended with code 1" in (harness.service.failure or "")
+            await harness.supervisor.wait_until_ready()
+            assert harness.supervisor.state is EngineState.FAILED
+            assert "it ended with code 1" in (harness.supervisor.failure or "")
 
     run(test)
 
@@ -285,7 +292,7 @@ def test_close_leaves_nothing_and_ends_what_is_under_way(
             assert os.listdir(short)
             stream = asyncio.create_task(harness.ask_all(requests(1)))
             await harness.until(lambda: harness.num_deltas > 3)
-            pid = harness.service.engine_pid
+            pid = harness.supervisor.engine_pid
         ((_, ((*_, finish, _, error),)),) = await stream
         assert (finish, error) == ("error", "the server is shutting down")
         assert not is_running(pid)
@@ -301,21 +308,23 @@ def test_a_killed_parent_leaves_no_engine(tiny_checkpoint: Path) -> None:
     code = """
 import asyncio, sys, time
 from octavo.checkpoint import open_checkpoint
-from octavo.frontend.service import EngineService
+from octavo.frontend.hub import Hub
+from octavo.frontend.supervisor import EngineSupervisor
 from octavo.link.folder import EngineSettings
 from octavo.text.tokenizer import Tokenizer
 
 async def main():
     model = sys.argv[1]
     settings = EngineSettings({"model": model, "kv_memory": 1 << 22}, "error")
-    service = EngineService(settings, Tokenizer(open_checkpoint(model).text))
-    service.start()
+    Tokenizer(open_checkpoint(model).text)  # as a server does
+    supervisor = EngineSupervisor(settings, Hub())
+    supervisor.start()
     if sys.argv[2] == "ready":
-        await service.wait_until_ready()
+        await supervisor.wait_until_ready()
     else:
         await asyncio.sleep(0.3)
     assert "torch" not in sys.modules
-    print(service.engine_pid, flush=True)
+    print(supervisor.engine_pid, flush=True)
     await asyncio.sleep(600)
 
 asyncio.run(main())

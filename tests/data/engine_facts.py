@@ -2,7 +2,7 @@
 
 import msgspec
 
-from octavo.protocol import EngineFacts
+from octavo.protocol import EngineFacts, EngineStats
 
 FACTS = EngineFacts(
     vocab_size=260,
@@ -14,6 +14,20 @@ FACTS = EngineFacts(
     explanation=(),
     kv_bytes=0,
     system_fingerprint="",
+)
+
+IDLE_STATS = EngineStats(
+    num_running=0,
+    num_waiting=0,
+    pages_total=1000,
+    pages_free=1000,
+    pages_cached=0,
+    steps=0,
+    tokens_computed=0,
+    prompt_tokens=0,
+    prompt_tokens_cached=0,
+    tokens_sampled=0,
+    preemptions=0,
 )
 
 

@@ -3,8 +3,6 @@
 import json
 import re
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -12,11 +10,13 @@ from data.engine_facts import engine_facts
 from docs.pages import ROOT, all_blocks
 from octavo.checkpoint import open_checkpoint
 from octavo.config import ServerOptions
+from octavo.frontend.hub import Hub
 from octavo.frontend.text_model import TextModel
 from octavo.server.app import build_app
 from octavo.server.http.keys import Keys
 from octavo.server.openapi import describe
 from octavo.server.state import ServerState
+from server.fake_supervisor import FakeSupervisor
 from server.recording import Accepted, Description, problems
 
 CURL = re.compile(r"curl [^']*?(?:https?://[^/\s]+|\$url)(/[\w/]+).*?-d '(\{.*?\})'(?:\n|$)", re.DOTALL)
@@ -27,8 +27,8 @@ SHELL_VARIABLES = {"model": "smollm2", "question": '[{"role": "user", "content":
 def description(tiny_checkpoint: Path) -> Description:
     """Of a server whose model has the name that the pages use."""
     model = TextModel.of_checkpoint(open_checkpoint(str(tiny_checkpoint)), "smollm2")
-    service: Any = SimpleNamespace(facts=engine_facts())
-    state = ServerState(ServerOptions(), model, service)
+    supervisor = FakeSupervisor(engine_facts())
+    state = ServerState(ServerOptions(), model, Hub(), supervisor)  # type: ignore[arg-type]
     try:
         return describe(build_app(state, Keys()), state)
     finally:

@@ -214,7 +214,7 @@ class Model:
 
     def run(self, way: Way, requests: Sequence[Request], expected: Answers | None = None) -> Run:
         llm = self._llm(way)
-        core = llm._client._core  # type: ignore[attr-defined]
+        core = llm._channel._open_core
         core._scheduler = self._scheduler(way, requests, llm)
         recorder = core._execute = PlanRecorder(core._execute)
         try:

@@ -1,4 +1,4 @@
-"""The application on the real service, loop and scheduler, with a model that computes nothing."""
+"""The application on the real hub, supervisor, loop and scheduler, with a model that computes nothing."""
 
 import asyncio
 import json
@@ -9,7 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from data.json_types import Json
 from octavo.config import ServerOptions
-from octavo.frontend.service import EngineService
+from octavo.frontend.hub import Hub
+from octavo.frontend.supervisor import EngineSupervisor
 from octavo.frontend.text_model import TextModel
 from octavo.link.folder import EngineSettings
 from octavo.server.app import build_app
@@ -49,9 +50,10 @@ class Scrape:
 
 
 class Bench:
-    def __init__(self, service: EngineService, model: TextModel) -> None:
-        self.service = service
-        self.state = ServerState(ServerOptions(), model, service)
+    def __init__(self, hub: Hub, supervisor: EngineSupervisor, model: TextModel) -> None:
+        self.hub = hub
+        self.supervisor = supervisor
+        self.state = ServerState(ServerOptions(), model, hub, supervisor)
         self.app = recorded(build_app(self.state, Keys()))
 
     def ask(self, path: str, body: Json) -> Exchange:
@@ -81,10 +83,11 @@ async def on_null_engine(
     """`options` are those of `octavo.simulate.null_engine`."""
     engine = {"vocab_size": 260, "step_seconds": STEP_SECONDS} | options
     settings = EngineSettings(engine, log_level="warning")
-    service = EngineService(settings, model.tokenizer, module="octavo.simulate.null_engine")
-    service.start()
+    hub = Hub()
+    supervisor = EngineSupervisor(settings, hub, module="octavo.simulate.null_engine")
+    supervisor.start()
     try:
-        await service.wait_until_ready()
-        await test(Bench(service, model))
+        await supervisor.wait_until_ready()
+        await test(Bench(hub, supervisor, model))
     finally:
-        await service.close()
+        await supervisor.close()

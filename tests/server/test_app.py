@@ -14,11 +14,13 @@ from data.engine_facts import engine_facts
 from data.json_types import Json
 from octavo.checkpoint import open_checkpoint
 from octavo.config import ServerOptions
+from octavo.frontend.in_flight import InFlight
 from octavo.frontend.intake import PreparedRequest
 from octavo.frontend.output import Choice, RequestOutput, StreamDelta
-from octavo.frontend.service import ServiceState, Updates
+from octavo.frontend.supervisor import EngineState
 from octavo.frontend.text_model import TextModel
-from octavo.protocol import EngineFacts, FailureCode, Timings
+from octavo.frontend.updates import Recipient
+from octavo.protocol import FailureCode, Timings
 from octavo.server import answer
 from octavo.server.app import build_app
 from octavo.server.http.keys import Keys
@@ -26,35 +28,30 @@ from octavo.server.state import ServerState
 from patience import HANG_SECONDS
 from server.bench_reader import BenchReader
 from server.exchange import Exchange
+from server.fake_supervisor import FakeSupervisor
 from server.recording import recorded
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
 
 @dataclass
-class FakeService:
-    state: ServiceState = ServiceState.READY
-    facts: EngineFacts | None = None
-    is_live: bool = True
-    engine_status: None = None
-    num_restarts: int = 0
-    submitted: list[tuple[PreparedRequest, Updates]] = field(default_factory=list)
+class FakeHub:
+    submitted: list[tuple[PreparedRequest, Recipient]] = field(default_factory=list)
     aborted: list[str] = field(default_factory=list)
     failure: Exception | None = None
 
-    async def submit(self, prepared: PreparedRequest, updates: Updates) -> Updates:
+    def submit(self, in_flight: InFlight) -> None:
         if self.failure is not None:
             raise self.failure
-        self.submitted.append((prepared, updates))
-        return updates
+        self.submitted.append((in_flight.prepared, in_flight.recipient))
 
-    async def abort(self, request_id: str) -> None:
+    def abort(self, request_id: str) -> None:
         self.aborted.append(request_id)
 
     def say(self, text: str, finish: str | None = None, error: str | None = None, request: int = -1) -> None:
-        prepared, updates = self.submitted[request]
+        prepared, recipient = self.submitted[request]
         error_code = None if error is None else FailureCode.ENGINE_FAILED
-        updates.put(
+        recipient.put(
             StreamDelta(
                 request_id=prepared.name,
                 choice=0,
@@ -76,7 +73,7 @@ class FakeService:
                 error=error,
                 error_code=error_code,
             )
-            updates.put(
+            recipient.put(
                 RequestOutput(
                     request_id=prepared.name,
                     prompt=prepared.prompt,
@@ -91,10 +88,11 @@ class FakeService:
 
 class Bench:
     def __init__(self, model: TextModel, **options: str | int) -> None:
-        self.service = FakeService(
-            facts=engine_facts(max_model_len=100_000, num_pages=9, device="cpu", dtype="float32")
+        self.hub = FakeHub()
+        self.supervisor = FakeSupervisor(
+            engine_facts(max_model_len=100_000, num_pages=9, device="cpu", dtype="float32")
         )
-        self.state = ServerState(ServerOptions(**options), model, self.service)  # type: ignore[arg-type]
+        self.state = ServerState(ServerOptions(**options), model, self.hub, self.supervisor)  # type: ignore[arg-type]
         self.app = recorded(build_app(self.state, Keys.from_options(self.state.options)))
 
     def ask(self, body: Json, path: str = COMPLETIONS, *headers: tuple[bytes, bytes]) -> Exchange:
@@ -141,14 +139,14 @@ def run(model: TextModel) -> Run:
 def test_a_client_that_leaves_ends_its_requests(run: Run, stream: bool, tokens: int) -> None:
     async def test(bench: Bench) -> None:
         asked = bench.ask({"prompt": ["ab", "cd"], "stream": stream})
-        await bench.until(lambda: len(bench.service.submitted) == 2)
+        await bench.until(lambda: len(bench.hub.submitted) == 2)
         assert bench.state.admission.num_sequences == 2
         for _ in range(tokens):
-            bench.service.say("x")
+            bench.hub.say("x")
             await asyncio.sleep(0.01)
         asked.disconnect()
         await asked.done()
-        assert sorted(bench.service.aborted) == sorted(one.request_id for one, _ in bench.service.submitted)
+        assert sorted(bench.hub.aborted) == sorted(one.request_id for one, _ in bench.hub.submitted)
 
     run(test)
 
@@ -159,7 +157,7 @@ def test_a_client_that_leaves_while_its_prompt_is_tokenised(run: Run) -> None:
         await bench.until(lambda: bench.state.num_open)
         asked.disconnect()
         await asked.done()
-        assert bench.service.submitted == []
+        assert bench.hub.submitted == []
 
     run(test)
 
@@ -167,13 +165,13 @@ def test_a_client_that_leaves_while_its_prompt_is_tokenised(run: Run) -> None:
 def test_a_request_that_is_done_is_not_aborted(run: Run) -> None:
     async def test(bench: Bench) -> None:
         asked = bench.ask({"prompt": ["ab", "cd"]})
-        await bench.until(lambda: len(bench.service.submitted) == 2)
-        bench.service.say("x", "stop", request=0)
+        await bench.until(lambda: len(bench.hub.submitted) == 2)
+        bench.hub.say("x", "stop", request=0)
         await bench.until(lambda: bench.state.admission.num_sequences == 1)
-        bench.service.say("y", "length", request=1)
+        bench.hub.say("y", "length", request=1)
         answer = json.loads((await asked.done()).content)
         assert [choice["text"] for choice in answer["choices"]] == ["x", "y"]
-        assert bench.service.aborted == []
+        assert bench.hub.aborted == []
 
     run(test)
 
@@ -181,15 +179,15 @@ def test_a_request_that_is_done_is_not_aborted(run: Run) -> None:
 def test_the_queue_is_bounded_in_requests(run: Run) -> None:
     async def test(bench: Bench) -> None:
         asked = [bench.ask({"prompt": "ab"}) for _ in range(2)]
-        await bench.until(lambda: len(bench.service.submitted) == 2)
+        await bench.until(lambda: len(bench.hub.submitted) == 2)
         refused = await bench.ask({"prompt": "ab"}).done()
         assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
         assert 1 <= int(refused.headers["retry-after"]) <= 60
         assert int(refused.headers["retry-after-ms"]) >= 500
-        bench.service.say("x", request=0)  # the first token: it waits no longer
+        bench.hub.say("x", request=0)  # the first token: it waits no longer
         await bench.until(lambda: bench.state.admission.num_sequences == 1)
         asked.append(bench.ask({"prompt": "ab"}))
-        await bench.until(lambda: len(bench.service.submitted) == 3)
+        await bench.until(lambda: len(bench.hub.submitted) == 3)
         for one in asked:
             one.disconnect()
             await one.done()
@@ -202,7 +200,7 @@ def test_the_queue_is_bounded_in_tokens(run: Run) -> None:
         never = await bench.ask({"prompt": "x" * 101}).done()
         assert never.status == 400
         asked = bench.ask({"prompt": "x" * 60})
-        await bench.until(lambda: bench.service.submitted)
+        await bench.until(lambda: bench.hub.submitted)
         refused = await bench.ask({"prompt": "x" * 60}).done()
         assert refused.status == 429
         asked.disconnect()
@@ -214,10 +212,10 @@ def test_the_queue_is_bounded_in_tokens(run: Run) -> None:
 def test_a_failure_in_mid_stream_is_said_and_the_stream_ended(run: Run) -> None:
     async def test(bench: Bench) -> None:
         asked = bench.ask({"messages": [{"role": "user", "content": "x"}], "stream": True}, CHAT)
-        await bench.until(lambda: bench.service.submitted)
-        bench.service.say("ab")
-        bench.service.say("cd")
-        bench.service.say("", "error", "the engine was restarted several times")
+        await bench.until(lambda: bench.hub.submitted)
+        bench.hub.say("ab")
+        bench.hub.say("cd")
+        bench.hub.say("", "error", "the engine was restarted several times")
         events = (await asked.done()).content.decode().strip().split("\n\n")
         assert asked.status == 200
         assert json.loads(events[-2].removeprefix("data: "))["error"]["code"] == "engine_failed"
@@ -237,7 +235,7 @@ def test_silence_is_filled_with_comments(run: Run, monkeypatch: pytest.MonkeyPat
         assert asked.headers["content-type"].startswith("text/event-stream")
         assert asked.headers["cache-control"] == "no-cache, no-transform"
         assert asked.headers["x-accel-buffering"] == "no"
-        bench.service.say("ab", "stop")
+        bench.hub.say("ab", "stop")
         assert (await asked.done()).content.endswith(b"data: [DONE]\n\n")
 
     run(test)
@@ -250,9 +248,9 @@ def test_a_comment_costs_no_reader_the_event_behind_it(run: Run, monkeypatch: py
         asked = bench.ask({"prompt": "x", "stream": True})
         await bench.until(lambda: asked.content.count(b": ping") >= 2)
         for piece in ("first ", "second "):
-            bench.service.say(piece)
+            bench.hub.say(piece)
             await bench.until(lambda: asked.writes[-1] == b": ping\n\n")
-        bench.service.say("third", "stop")
+        bench.hub.say("third", "stop")
         await asked.done()
         reader = BenchReader()
         for written in asked.writes:
@@ -264,7 +262,7 @@ def test_a_comment_costs_no_reader_the_event_behind_it(run: Run, monkeypatch: py
 
 def test_what_nobody_expected_tells_nothing(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     async def test(bench: Bench) -> None:
-        bench.service.failure = RuntimeError("secret at 0xdeadbeef")
+        bench.hub.failure = RuntimeError("secret at 0xdeadbeef")
         answer = await bench.ask({"prompt": "x"}).done()
         assert (answer.status, answer.error["type"]) == (500, "server_error")
         assert b"secret" not in answer.content
@@ -276,28 +274,28 @@ def test_what_nobody_expected_tells_nothing(run: Run, caplog: pytest.LogCaptureF
 
 
 @pytest.mark.parametrize(
-    ("state", "code"), [(ServiceState.STARTING, "loading"), (ServiceState.FAILED, "engine_failed")]
+    ("state", "code"), [(EngineState.STARTING, "loading"), (EngineState.FAILED, "engine_failed")]
 )
-def test_no_engine(run: Run, state: ServiceState, code: str) -> None:
+def test_no_engine(run: Run, state: EngineState, code: str) -> None:
     async def test(bench: Bench) -> None:
-        bench.service.state, bench.service.facts = state, None
-        bench.service.is_live = state is not ServiceState.FAILED
+        bench.supervisor.state, bench.supervisor.facts = state, None
+        bench.supervisor.is_live = state is not EngineState.FAILED
         answer = await bench.ask({"prompt": "x"}).done()
         assert (answer.status, answer.error["code"]) == (503, code)
         assert int(answer.headers["retry-after"]) >= 1
         assert (await bench.ask(None, "/readyz").done()).status == 503
-        assert (await bench.ask(None, "/livez").done()).status == (200 if bench.service.is_live else 503)
+        assert (await bench.ask(None, "/livez").done()).status == (200 if bench.supervisor.is_live else 503)
 
     run(test)
 
 
 def test_requests_wait_while_an_engine_is_restarted(run: Run) -> None:
     async def test(bench: Bench) -> None:
-        bench.service.state = ServiceState.RESTARTING
+        bench.supervisor.state = EngineState.RESTARTING
         asked = bench.ask({"prompt": "x", "octavo": True})
-        await bench.until(lambda: bench.service.submitted)
-        bench.service.num_restarts += 1
-        bench.service.say("a", "stop")
+        await bench.until(lambda: bench.hub.submitted)
+        bench.supervisor.num_restarts += 1
+        bench.hub.say("a", "stop")
         answer = json.loads((await asked.done()).content)
         assert answer["octavo"]["engine_restarts"] == 1
         assert (await bench.ask(None, "/readyz").done()).status == 503
@@ -308,13 +306,13 @@ def test_requests_wait_while_an_engine_is_restarted(run: Run) -> None:
 def test_draining(run: Run) -> None:
     async def test(bench: Bench) -> None:
         asked = bench.ask({"prompt": "x"})
-        await bench.until(lambda: bench.service.submitted)
+        await bench.until(lambda: bench.hub.submitted)
         bench.state.is_draining = True
         refused = await bench.ask({"prompt": "x"}).done()
         assert (refused.status, refused.error["code"]) == (503, "draining")
         assert (await bench.ask(None, "/readyz").done()).status == 503
         assert (await bench.ask(None, "/livez").done()).status == 200
-        bench.service.say("a", "stop")
+        bench.hub.say("a", "stop")
         assert (await asked.done()).status == 200
 
     run(test)
@@ -383,9 +381,9 @@ def test_each_identity_has_its_own_cache(run: Run, tmp_path: Path) -> None:
         for key, salt in ((b"key-a", ""), (b"key-a2", ""), (b"key-b", ""), (b"key-c", ""), (b"key-b", "s")):
             header = (b"authorization", b"bearer " + key)
             asked = bench.ask({"prompt": "x", "cache_salt": salt}, COMPLETIONS, header)
-            number = len(bench.service.submitted)
-            await bench.until(lambda number=number: len(bench.service.submitted) > number)  # type: ignore[misc]
-            salts.append(bench.service.submitted[-1][0].messages[0].cache_salt)
+            number = len(bench.hub.submitted)
+            await bench.until(lambda number=number: len(bench.hub.submitted) > number)  # type: ignore[misc]
+            salts.append(bench.hub.submitted[-1][0].messages[0].cache_salt)
             asked.disconnect()
             await asked.done()
         assert salts[0] == salts[1]

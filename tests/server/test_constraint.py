@@ -61,13 +61,13 @@ class Grammars:
         server = self.server(name)
         server.says("")
         self._client(server).chat.completions.create(model="scripted", messages=[QUESTION], **fields)
-        return server.service.prepared[-1].params.grammar
+        return server.prepared[-1].params.grammar
 
     def completion(self, name: str, **fields: Json) -> GrammarSpec | None:
         server = self.server(name)
         server.says("")
         self._client(server).completions.create(model="scripted", prompt="Well?", **fields)
-        return server.service.prepared[-1].params.grammar
+        return server.prepared[-1].params.grammar
 
     def takes(self, name: str, spec: GrammarSpec | None, text: str) -> bool:
         """Is the text a whole answer?"""
@@ -276,7 +276,7 @@ UNKNOWN = {"type": "object", "unevaluatedProperties": False}
 def test_what_is_refused(fields: JsonObject, param: str, words: str, grammars: Grammars) -> None:
     with pytest.raises(openai.BadRequestError, match=words) as caught:
         grammars.asked("tokenizer-qwen2.5", **fields)
-    grammars.server("tokenizer-qwen2.5").service.script.clear()
+    grammars.server("tokenizer-qwen2.5").script.clear()
     assert caught.value.param == param
 
 
@@ -296,7 +296,7 @@ def test_what_the_grammar_lets_a_model_write_is_read(name: str, grammars: Gramma
             "response_format": wanted,
         }
         message = client.chat.completions.create(**asked).choices[0].message
-        assert grammars.takes(name, server.service.prepared[-1].params.grammar, text)
+        assert grammars.takes(name, server.prepared[-1].params.grammar, text)
         assert len(message.tool_calls or []) == num_calls
         assert message.content == (None if num_calls else ADA)
 

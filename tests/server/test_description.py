@@ -5,19 +5,19 @@ import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from data.engine_facts import engine_facts
 from data.json_types import JsonObject
 from octavo.config import ServerOptions
+from octavo.frontend.hub import Hub
 from octavo.frontend.text_model import TextModel
 from octavo.server.app import build_app
 from octavo.server.http.keys import Keys
 from octavo.server.openapi import describe
 from octavo.server.state import ServerState
+from server.fake_supervisor import FakeSupervisor
 from server.hostile import CHAT, COMPLETIONS, GOOD
 from server.null_bench import Bench
 from server.process import StartServer
@@ -175,8 +175,8 @@ def test_a_server_that_is_not_to_be_recorded_is_the_plain_command(tmp_path: Path
 
 def described(model: TextModel, vocab_size: int) -> Description:
     """By a server whose model has so many tokens, which may be others than its tokenizer's."""
-    service: Any = SimpleNamespace(facts=engine_facts(vocab_size=vocab_size))
-    state = ServerState(ServerOptions(), model, service)
+    supervisor = FakeSupervisor(engine_facts(vocab_size=vocab_size))
+    state = ServerState(ServerOptions(), model, Hub(), supervisor)  # type: ignore[arg-type]
     try:
         return describe(build_app(state, Keys()), state)
     finally:

@@ -1,6 +1,6 @@
 """10,000 bad requests, and good ones between: no 5xx, no death, no page lost, nothing of the inside shown.
 
-Most go straight to the application, on the real service, scheduler and engine process, with a model that
+Most go straight to the application, on the real hub, scheduler and engine process, with a model that
 computes nothing; some hundreds go over a socket to `octavo serve` on the tiny model. schemathesis makes its
 requests from our own description of the API, at 10 to 300 ms for each, so that most are made by
 `hostile.Mutator`, which needs a tenth of one. `OCTAVO_TEST_FULL=1 pytest -k hostile tests/server` is
@@ -75,11 +75,11 @@ async def ask_all(bench: Bench, requests: Iterable[Asked]) -> Counter[int]:
 
 async def check_unharmed(bench: Bench, pid: int | None) -> None:
     """The same engine, all pages back, nobody in the queue, ready for more."""
-    await bench.until(lambda: bench.service.stats and not bench.service.stats.num_running)
-    stats, admission = bench.service.stats, bench.state.admission
+    await bench.until(lambda: bench.supervisor.stats and not bench.supervisor.stats.num_running)
+    stats, admission = bench.supervisor.stats, bench.state.admission
     assert stats is not None
-    assert bench.service.engine_pid == pid
-    assert bench.service.num_restarts == 0
+    assert bench.supervisor.engine_pid == pid
+    assert bench.supervisor.num_restarts == 0
     assert stats.num_waiting == 0
     assert stats.pages_free + stats.pages_idle == stats.pages_total
     assert (bench.state.num_open, admission.num_sequences, admission.num_tokens) == (0, 0, 0)
@@ -89,7 +89,7 @@ async def check_unharmed(bench: Bench, pid: int | None) -> None:
 @pytest.mark.usefixtures("untraced")
 def test_bodies_with_anything_wrong_in_them(run_null: RunNull) -> None:
     async def test(bench: Bench) -> None:
-        pid, started = bench.service.engine_pid, time.perf_counter()
+        pid, started = bench.supervisor.engine_pid, time.perf_counter()
         mutator = Mutator(seed=0)
         statuses = await ask_all(bench, (mutator.next() for _ in range(NUM_MUTATED)))
         await check_unharmed(bench, pid)
@@ -158,7 +158,7 @@ def test_what_the_description_of_the_api_says_is_so(run_null: RunNull, mode: Gen
     """What it calls wrong is refused; what it calls right is refused only for what no schema can say."""
 
     async def test(bench: Bench) -> None:
-        pid = bench.service.engine_pid
+        pid = bench.supervisor.engine_pid
         description = describe(bench.app, bench.state)
         statuses: dict[str, Counter[int]] = {}
         refusals: Counter[str] = Counter()
@@ -187,7 +187,7 @@ SAID_AS = {"max_completion_tokens": "max_tokens", "top_logprobs": "logprobs"}
 
 def test_every_number_with_every_value_that_is_none(run_null: RunNull) -> None:
     async def test(bench: Bench) -> None:
-        pid, num_asked = bench.service.engine_pid, 0
+        pid, num_asked = bench.supervisor.engine_pid, 0
         for path in MODELS:
             for name, value in itertools.product(number_fields(path), (*NEVER_A_NUMBER, *STRANGE_NUMBERS)):
                 body = with_field(path, name, value)

@@ -91,10 +91,10 @@ def test_an_error_has_its_ids(
     caplog.set_level(logging.INFO, "octavo")
 
     async def test(bench: Bench) -> None:
-        async def fail(*_: object) -> None:
+        def fail(*_: object) -> None:
             raise RuntimeError("inside")
 
-        monkeypatch.setattr(bench.service, "submit", fail)
+        monkeypatch.setattr(bench.hub, "submit", fail)
         asked = await bench.ask(COMPLETIONS, {"prompt": "x"}).done()
         (line,) = lines_of(caplog)
         assert (line["status"], line["error"]) == (500, "internal_error")

@@ -96,7 +96,7 @@ def test_those_who_leave(run_null: RunNull, stream: bool) -> None:
         assert seen("kv_cache_usage_perc") > 0
         asked.disconnect()
         await asked.done()
-        await bench.until(lambda: bench.service.stats is not None and bench.service.stats.num_running == 0)
+        await bench.until(lambda: (stats := bench.supervisor.stats) is not None and stats.num_running == 0)
         seen = await bench.scrape()
         assert seen.by("request_success_total", "finished_reason") == {"abort": 2}
         assert seen("http_requests_total", route=COMPLETIONS, status="2xx" if stream else "none") == 1
@@ -123,8 +123,8 @@ def test_counters_go_on_when_the_engine_is_replaced(run_null: RunNull) -> None:
     async def test(bench: Bench) -> None:
         await send_known_mix(bench)
         before = await bench.scrape()
-        os.kill(bench.service.engine_pid or 0, signal.SIGKILL)
-        await bench.until(lambda: bench.service.num_restarts == 1)
+        os.kill(bench.supervisor.engine_pid or 0, signal.SIGKILL)
+        await bench.until(lambda: bench.supervisor.num_restarts == 1)
         assert (await bench.scrape()).samples.keys() >= before.samples.keys() - {
             key for key in before.samples if key[0] == "octavo:startup_seconds"
         }
@@ -147,7 +147,7 @@ def test_an_answer_that_outlives_its_engine_is_counted_once(run_null: RunNull) -
     async def test(bench: Bench) -> None:
         asked = bench.ask(COMPLETIONS, {"prompt": [65] * 9, "max_tokens": 60, "stream": True})
         await bench.until(lambda: bench.state.metrics.generation_tokens > 5)
-        os.kill(bench.service.engine_pid or 0, signal.SIGKILL)
+        os.kill(bench.supervisor.engine_pid or 0, signal.SIGKILL)
         await asked.done()
         seen = await bench.scrape()
         assert seen("engine_restarts_total") == 1

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from octavo.config import ServerOptions
+from octavo.frontend.hub import Hub
 from octavo.frontend.text_model import TextModel
 from octavo.server.app import build_app
 from octavo.server.http.keys import Keys
@@ -20,8 +21,9 @@ from octavo.server.operate.page import FOLDER, INDEX, POLICY, read_page
 from octavo.server.state import ServerState
 from patience import HANG_SECONDS
 from server.exchange import Exchange
+from server.fake_supervisor import FakeSupervisor
 from server.process import Server
-from server.scripted import ScriptedService
+from server.scripted import FACTS
 
 WEB = Path(__file__).parents[2] / "web"
 MOST_BYTES = 400_000  # of all files together; a third of it on the wire, where somebody compresses
@@ -49,7 +51,7 @@ def page_answer(model: TextModel, path: str, **options: bool | str) -> Exchange:
 
     async def ask() -> Exchange:
         server_options = ServerOptions.model_validate(options)
-        state = ServerState(server_options, model, ScriptedService(model.tokenizer))  # type: ignore[arg-type]
+        state = ServerState(server_options, model, Hub(), FakeSupervisor(FACTS))  # type: ignore[arg-type]
         try:
             app = build_app(state, Keys.from_options(server_options))
             return await Exchange(app, path, None, ((b"host", b"localhost"),)).done()

@@ -15,7 +15,7 @@ import pytest
 from starlette.types import Message
 
 from data.json_types import Json
-from octavo.frontend.service import EngineService
+from octavo.frontend.supervisor import EngineSupervisor
 from octavo.observe.recent import RecentLatencies
 from octavo.server.operate.view import ViewStream
 from octavo.server.operate.view_feed import EARLY, MOST_WATCHERS, Told
@@ -160,13 +160,13 @@ def test_while_nobody_watches_the_engine_is_not_asked(
     run_null: RunNull, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[float] = []
-    plain = EngineService.watch
+    plain = EngineSupervisor.watch
 
-    def spy(self: EngineService, seconds: float, interval: float) -> None:
+    def spy(self: EngineSupervisor, seconds: float, interval: float) -> None:
         asked.append(seconds)
         plain(self, seconds, interval)
 
-    monkeypatch.setattr(EngineService, "watch", spy)
+    monkeypatch.setattr(EngineSupervisor, "watch", spy)
 
     async def test(bench: Bench) -> None:
         def recent() -> RecentLatencies | None:
@@ -183,7 +183,7 @@ def test_while_nobody_watches_the_engine_is_not_asked(
         await leave(*watchers)
         assert asked[-1] == 0
         assert recent() is None
-        assert bench.service.on_view is None
+        assert bench.supervisor.on_view is None
         assert not [task for task in asyncio.all_tasks() if task.get_name() == "octavo-view"]
         asked.clear()
         await bench.answer(prompt=[65] * 9, max_tokens=30)
@@ -195,7 +195,7 @@ def test_while_nobody_watches_the_engine_is_not_asked(
 def test_when_the_engine_dies_the_next_one_is_shown(run_null: RunNull) -> None:
     async def test(bench: Bench) -> None:
         watcher = await watch(bench)
-        os.kill(bench.service.engine_pid or 0, signal.SIGKILL)
+        os.kill(bench.supervisor.engine_pid or 0, signal.SIGKILL)
         await bench.until(lambda: [one["kind"] for one in events(watcher.content)].count("facts") == 2)
         before = len(views(watcher.content))
         await bench.answer(prompt=[65] * 9, max_tokens=100)

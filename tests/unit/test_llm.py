@@ -14,7 +14,9 @@ import pytest
 from octavo import LLM, RequestOutput, SamplingParams, StreamDelta
 from octavo.errors import ConfigError, RequestError
 from octavo.frontend.intake import Prompt
+from octavo.frontend.output import Processed, RequestText
 from octavo.plan import StepPlan, StepResult
+from octavo.protocol import TokenOutput
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 SAMPLED = SamplingParams(seed=7, max_tokens=12, ignore_eos=True)
@@ -246,7 +248,7 @@ def test_a_stream_collected_in_the_middle_of_anything_is_dropped(tiny_llm: LLM) 
 def test_a_step_that_raises_ends_the_guilty_request_only(tiny_checkpoint: Path) -> None:
     with LLM(str(tiny_checkpoint), kv_memory="4MiB", page_size=8) as llm:
         expected = [content(output) for output in llm.generate(["one", "two"], SAMPLED)]
-        core = llm._client._core  # type: ignore[attr-defined]
+        core = llm._channel._open_core
         execute: Callable[[StepPlan], StepResult] = core._execute
 
         def touchy(plan: StepPlan) -> StepResult:
@@ -261,6 +263,38 @@ def test_a_step_that_raises_ends_the_guilty_request_only(tiny_checkpoint: Path) 
         assert "log has the reason" in (outputs[1].choices[0].error or "")
         assert [content(outputs[0]), content(outputs[2])] == expected
         llm.check()
+
+
+def test_a_text_that_cannot_be_made_is_raised_to_the_one_who_waits_for_it(
+    tiny_llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = RequestText.process
+
+    def fails(self: RequestText, output: TokenOutput) -> Processed:
+        if self._prepared.name == "bad":
+            raise RuntimeError("no text")
+        return process(self, output)
+
+    expected = tiny_llm.generate("good", GREEDY)[0].text
+    monkeypatch.setattr(RequestText, "process", fails)
+    tiny_llm.add_request("bad", GREEDY, request_id="bad")
+    tiny_llm.add_request("neighbour", GREEDY, request_id="neighbour")
+    assert "".join(delta.text for delta in tiny_llm.stream("good", GREEDY)) == expected  # it makes the steps
+    with pytest.raises(RuntimeError, match="no text"):
+        tiny_llm.step()
+    tiny_llm.add_request("bad", GREEDY, request_id="bad")  # its name is free again
+    finished = []
+    failures = 0
+    while tiny_llm.has_unfinished:
+        try:
+            finished += [output.request_id for output in tiny_llm.step().finished]
+        except RuntimeError:
+            failures += 1
+    assert (finished, failures) == (["neighbour"], 1)
+    with pytest.raises(RuntimeError, match="no text"):
+        list(tiny_llm.stream("bad", GREEDY, request_id="bad"))
+    assert tiny_llm.generate("good", GREEDY)[0].text == expected
+    assert tiny_llm.stats().num_running == 0
 
 
 def test_choices_get_their_prompt_scored_once(tiny_llm: LLM) -> None:

@@ -18,7 +18,7 @@ INATTENTIVE = 1.0  # seconds between two looks: we were stopped ourselves, and t
 
 
 class EngineProcess:
-    """Owned by EngineService, which looks at it all the time. `stop` must be called in the end."""
+    """Owned by EngineSupervisor, which looks at it all the time. `stop` must be called in the end."""
 
     def __init__(self, path: Path, settings: EngineSettings, module: str = ENGINE_MODULE) -> None:
         self.folder = EngineFolder.create(path, settings)

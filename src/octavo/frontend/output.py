@@ -1,6 +1,5 @@
 """From the engine's tokens back to text: detokenising, stop strings, results."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -94,7 +93,7 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChoiceState:
-    """One choice while it grows. Mutated by OutputProcessor only."""
+    """One choice while it grows. Mutated by RequestText only."""
 
     def __init__(self, tokenizer: Tokenizer, request: PreparedRequest, choice: int) -> None:
         self.text = ChoiceText(tokenizer, request, choice)
@@ -107,56 +106,40 @@ class ChoiceState:
         self.last: TokenOutput | None = None  # the engine's terminal output
 
 
-@dataclass
-class RequestState:
-    prepared: PreparedRequest
-    choices: list[ChoiceState]
-    prompt_logprobs: list[TokenLogprob]
-    num_cached: int = 0
-
-
 class Processed(msgspec.Struct, frozen=True):
     delta: StreamDelta | None = None
     finished: RequestOutput | None = None
     abort: Abort | None = None  # to be sent to the engine: a stop string ended the choice
 
 
-class OutputProcessor:
-    """Owns the text of every request that is under way."""
+class RequestText:
+    """The text of one request while it grows. Owned by its `InFlight`."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._requests: dict[str, RequestState] = {}
-
-    def open(self, prepared: PreparedRequest) -> None:
-        choices = [ChoiceState(self._tokenizer, prepared, choice) for choice in range(len(prepared.messages))]
-        self._requests[prepared.request_id] = RequestState(prepared, choices, [])
-
-    def forget(self, request_id: str) -> None:
-        """Nobody wants the text of a request any more, or it is finished."""
-        self._requests.pop(request_id, None)
+    def __init__(self, prepared: PreparedRequest, tokenizer: Tokenizer) -> None:
+        self._prepared = prepared
+        self._choices = [ChoiceState(tokenizer, prepared, choice) for choice in range(len(prepared.messages))]
+        self._prompt_logprobs: list[TokenLogprob] = []
+        self._num_cached = 0
 
     def process(self, output: TokenOutput) -> Processed:
-        request = self._requests[output.request_id]
-        request.prompt_logprobs += output.prompt_logprobs
+        self._prompt_logprobs += output.prompt_logprobs
         if output.choice == 0:
-            request.num_cached = output.num_cached
-        choice = request.choices[output.choice]
+            self._num_cached = output.num_cached
+        choice = self._choices[output.choice]
         abort = None
         delta = None
         if choice.finish is None:
-            delta = self._grow(request, choice, output)
+            delta = self._grow(choice, output)
             if choice.text.is_ended and output.finish is None:
                 abort = Abort(output.request_id, output.choice)
         finished = None
         if output.finish is not None:
             choice.last = output
-            if all(other.last is not None for other in request.choices):
-                del self._requests[output.request_id]
-                finished = _result(request)
+            if all(other.last is not None for other in self._choices):
+                finished = self._result()
         return Processed(delta, finished, abort)
 
-    def _grow(self, request: RequestState, choice: ChoiceState, output: TokenOutput) -> StreamDelta | None:
+    def _grow(self, choice: ChoiceState, output: TokenOutput) -> StreamDelta | None:
         """Add the output's tokens to the choice, up to the one that ends its text."""
         stop_token = output.finish is FinishReason.STOP and output.token_ids
         pieces: list[str] = []
@@ -165,9 +148,9 @@ class OutputProcessor:
             used += 1
             if stop_token and index == len(output.token_ids) - 1:
                 choice.stop_reason = token
-                if not request.prepared.params.include_stop:
+                if not self._prepared.params.include_stop:
                     break  # the token that means "stop" is counted, but it is not text
-            is_late_enough = len(choice.token_ids) + used >= request.prepared.params.min_tokens
+            is_late_enough = len(choice.token_ids) + used >= self._prepared.params.min_tokens
             pieces.append(choice.text.push(token, may_stop=is_late_enough))
             if choice.text.is_ended:
                 break
@@ -188,7 +171,7 @@ class OutputProcessor:
         if not used and choice.finish is None:
             return None
         return StreamDelta(
-            request_id=request.prepared.name,
+            request_id=self._prepared.name,
             choice=output.choice,
             text=text,
             reasoning="".join([one.text for one in others if isinstance(one, Reasoning)]) if others else "",
@@ -197,28 +180,27 @@ class OutputProcessor:
             logprobs=output.logprobs[:used],
             finish_reason=None if choice.finish is None else choice.finish.value,
             num_cached=output.num_cached,
-            prompt_logprobs=tuple(request.prompt_logprobs) if is_first else (),
+            prompt_logprobs=tuple(self._prompt_logprobs) if is_first else (),
             error=None if output.failure is None else output.failure.message,
             error_code=None if output.failure is None else output.failure.code,
         )
 
-
-def _result(request: RequestState) -> RequestOutput:
-    prepared = request.prepared
-    params = prepared.params
-    assert params.seed is not None
-    return RequestOutput(
-        request_id=prepared.name,
-        prompt=prepared.prompt,
-        prompt_ids=prepared.prompt_ids,
-        prompt_logprobs=None if params.prompt_logprobs is None else tuple(request.prompt_logprobs),
-        choices=tuple(
-            _choice(index, choice, wants_logprobs=params.logprobs is not None)
-            for index, choice in enumerate(request.choices)
-        ),
-        num_cached=request.num_cached,
-        seed=params.seed,
-    )
+    def _result(self) -> RequestOutput:
+        prepared = self._prepared
+        params = prepared.params
+        assert params.seed is not None
+        return RequestOutput(
+            request_id=prepared.name,
+            prompt=prepared.prompt,
+            prompt_ids=prepared.prompt_ids,
+            prompt_logprobs=None if params.prompt_logprobs is None else tuple(self._prompt_logprobs),
+            choices=tuple(
+                _choice(index, choice, wants_logprobs=params.logprobs is not None)
+                for index, choice in enumerate(self._choices)
+            ),
+            num_cached=self._num_cached,
+            seed=params.seed,
+        )
 
 
 def _choice(index: int, choice: ChoiceState, *, wants_logprobs: bool) -> Choice:

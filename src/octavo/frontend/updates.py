@@ -1,17 +1,34 @@
-"""What becomes of requests, on its way to the one task that reads it."""
+"""What becomes of requests, on its way to those who wait for it."""
 
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
+from typing import Protocol
 
 from octavo.frontend.output import RequestOutput, StreamDelta
 
 Update = StreamDelta | RequestOutput
 
+MOST_BUFFERED = 4096  # updates that nobody reads
+
+
+class Recipient(Protocol):
+    """Whoever is told what becomes of a request."""
+
+    def put(self, update: Update | Exception) -> None:
+        """Never waits. A request's last update is a `RequestOutput`, or what went wrong with its text."""
+
+    @property
+    def is_full(self) -> bool:
+        """It is not being read, and its requests are to be ended."""
+
 
 class Updates:
-    """Of one request or several; the last of each is a `RequestOutput`. (Or reading raises, if the front end
-    itself failed.)"""
+    """A mailbox that one task reads, on the event loop that fills it.
+
+    It may be that of several requests, whose names tell their updates apart. If the text of one could not be
+    made, reading raises what went wrong.
+    """
 
     def __init__(self) -> None:
         self._waiting: deque[Update | Exception] = deque()
@@ -26,8 +43,8 @@ class Updates:
         self._arrived.set()
 
     @property
-    def num_waiting(self) -> int:
-        return len(self._waiting)
+    def is_full(self) -> bool:
+        return len(self._waiting) > MOST_BUFFERED
 
     async def take(self) -> list[Update]:
         """All that has come, of whichever request; waits for something to come."""

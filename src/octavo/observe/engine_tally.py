@@ -27,7 +27,7 @@ class EngineCounts:
 
 @dataclass
 class EngineTally:
-    """Mutated by EngineService only: a few additions for each step."""
+    """Mutated by EngineSupervisor only: a few additions for each step."""
 
     stats: EngineStats | None = None  # the last that was heard, be it of a dead engine
     is_there: bool = False  # an engine that is ready, and lives

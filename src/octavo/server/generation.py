@@ -11,9 +11,10 @@ from typing import Any, Self, TypeVar
 from starlette.types import Receive
 
 from octavo.errors import GrammarError, GrammarNotChecked
+from octavo.frontend.in_flight import InFlight
 from octavo.frontend.intake import TIMEOUT, FieldGrammar, PreparedRequest, PromptTask
 from octavo.frontend.output import RequestOutput, StreamDelta
-from octavo.frontend.service import Update, Updates
+from octavo.frontend.updates import Update, Updates
 from octavo.protocol import FailureCode
 from octavo.server.explanation import explanation
 from octavo.server.http.errors import ApiError, ClientGone, internal, unavailable
@@ -53,7 +54,7 @@ class Generation:
         self.prepared: list[PreparedRequest] = []
         self.results: dict[int, RequestOutput] = {}  # by prompt
         self._tokenise_seconds = 0.0
-        self._restarts_before = state.service.num_restarts
+        self._restarts_before = state.supervisor.num_restarts
         self._index: dict[str, int] = {}  # of prompts, by the name their updates have
         self._queued: dict[str, PreparedRequest] = {}  # no token yet, by name
         self._updates = Updates()
@@ -80,7 +81,7 @@ class Generation:
         self.record.end_sequences()
         for index, prepared in enumerate(self.prepared):
             if index not in self.results:
-                await self.state.service.abort(prepared.request_id)
+                self.state.hub.abort(prepared.request_id)
         if self.state.feed.is_watched and self.results:
             self.record.explanation = self.explanation(has_words=False)
 
@@ -102,7 +103,7 @@ class Generation:
         self._queued = {one.name: one for one in prepared}
         for one in prepared:
             self.record.submit(one)
-            await self.state.service.submit(one, self._updates)
+            self.state.hub.submit(InFlight(one, self.state.model.tokenizer, self._updates))
 
     async def take(self) -> list[Update]:
         """What has come since; empty after `wake`."""
@@ -135,7 +136,7 @@ class Generation:
             [self.results[index] for index in sorted(self.results)],
             self.state.model.tokenizer if has_words else None,
             tokenise_seconds=self._tokenise_seconds,
-            num_restarts=self.state.service.num_restarts - self._restarts_before,
+            num_restarts=self.state.supervisor.num_restarts - self._restarts_before,
             shows_prompt=self.asked.shows_prompt,
         )
 

@@ -13,7 +13,8 @@ import uvicorn
 
 from octavo.checkpoint import open_checkpoint
 from octavo.config import EngineOptions, ServerOptions, counted
-from octavo.frontend.service import EngineService, ServiceState
+from octavo.frontend.hub import Hub
+from octavo.frontend.supervisor import EngineState, EngineSupervisor
 from octavo.frontend.text_model import TextModel
 from octavo.observe.tracing import Tracing, open_tracing
 from octavo.server.app import build_app
@@ -68,20 +69,20 @@ class RunningServer:
 
     async def run(
         self,
-        service: EngineService,
+        hub: Hub,
+        supervisor: EngineSupervisor,
         listener: socket.socket,
         early: EarlyAnswers | None,
         stopping: Stopping,
     ) -> int:
-        """`service` has been started, and is closed by who started it too: twice does no harm."""
-        service.use_tokenizer(self._model.tokenizer)
-        state = ServerState(self._server_options, self._model, service, self._tracing)
+        """`supervisor` has been started, and is closed by who started it too: twice does no harm."""
+        state = ServerState(self._server_options, self._model, hub, supervisor, self._tracing)
         http = HttpServer(self._http_config(state))
         if early is not None:
             early.close()
         serving = asyncio.create_task(http.serve([listener]))
         try:
-            is_up = await self._started(service, stopping)
+            is_up = await self._started(supervisor, stopping)
             if is_up:
                 logger.info("%s is ready at %s", self._model.name, self._url(listener) + "/v1")
                 if self._server_options.page:
@@ -91,26 +92,29 @@ class RunningServer:
             await self._drained(state, stopping)
         finally:
             state.feed.close()
-            await service.close()
+            await supervisor.close()
             http.should_exit = True
             http.force_exit = stopping.second.is_set()
             await serving
             state.close()
             if self._tracing is not None:
                 await asyncio.to_thread(self._tracing.close)
-        failed = service.failure is not None and not stopping.first.is_set()
+        failed = supervisor.failure is not None and not stopping.first.is_set()
         if failed:
             logger.error("the server stops, since it has no engine")
         return EXIT_FAILED if failed or stopping.second.is_set() else 0
 
-    async def _started(self, service: EngineService, stopping: Stopping) -> bool:
-        waits = [asyncio.create_task(service.wait_until_ready()), asyncio.create_task(stopping.first.wait())]
+    async def _started(self, supervisor: EngineSupervisor, stopping: Stopping) -> bool:
+        waits = [
+            asyncio.create_task(supervisor.wait_until_ready()),
+            asyncio.create_task(stopping.first.wait()),
+        ]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()
-        return service.state is ServiceState.READY
+        return supervisor.state is EngineState.READY
 
     async def _drained(self, state: ServerState, stopping: Stopping) -> None:
         """Until every answer under way is complete, or patience ends."""

@@ -90,7 +90,7 @@ def failures(*statuses: int) -> dict[int | str, Schema]:
 
 def describe(app: FastAPI, state: ServerState) -> Schema:
     """With the bounds of this server and its model, once they are known."""
-    facts = state.service.facts
+    facts = state.supervisor.facts
     limits = Limits(
         UNKNOWN_SIZE if facts is None else facts.vocab_size,
         UNKNOWN_SIZE if facts is None else facts.max_model_len,

@@ -16,7 +16,8 @@ from octavo.server.http.startup_answers import EarlyAnswers
 from octavo.server.signals import Stopping, hold_signals
 
 if TYPE_CHECKING:
-    from octavo.frontend.service import EngineService
+    from octavo.frontend.hub import Hub
+    from octavo.frontend.supervisor import EngineSupervisor
     from octavo.link.profile_window import ProfileWindow
     from octavo.server.lifecycle import RunningServer
 
@@ -44,8 +45,8 @@ async def _serve(options: EngineOptions, server_options: ServerOptions, listener
     stopping.listen()
     # Early answers are plain HTTP: a client that wants TLS waits for the application.
     early = await EarlyAnswers.start(listener) if server_options.tls_cert is None else None
-    service = await asyncio.to_thread(_engine_service, options, server_options)
-    service.start()
+    hub, supervisor = await asyncio.to_thread(_engine, options, server_options)
+    supervisor.start()
     try:
         loading = asyncio.ensure_future(asyncio.to_thread(_open, options, server_options))
         stopped = asyncio.create_task(stopping.first.wait())
@@ -53,19 +54,20 @@ async def _serve(options: EngineOptions, server_options: ServerOptions, listener
         stopped.cancel()
         if not loading.done():
             return 0
-        return await loading.result().run(service, listener, early, stopping)
+        return await loading.result().run(hub, supervisor, listener, early, stopping)
     finally:
-        await service.close()
+        await supervisor.close()
 
 
-def _engine_service(options: EngineOptions, server_options: ServerOptions) -> "EngineService":
-    from octavo.frontend.service import EngineService
+def _engine(options: EngineOptions, server_options: ServerOptions) -> "tuple[Hub, EngineSupervisor]":
+    from octavo.frontend.hub import Hub
+    from octavo.frontend.supervisor import EngineSupervisor
     from octavo.link.folder import EngineSettings
 
     profile = _profile_window(server_options)
-    return EngineService(
-        EngineSettings(options.model_dump(), options.log_level, server_options.log_format, profile)
-    )
+    settings = EngineSettings(options.model_dump(), options.log_level, server_options.log_format, profile)
+    hub = Hub()
+    return hub, EngineSupervisor(settings, hub)
 
 
 def _profile_window(server_options: ServerOptions) -> "ProfileWindow | None":

@@ -1,4 +1,4 @@
-"""What the endpoints share: the options, the text side of the model, the engine, the queue."""
+"""What the endpoints share: the options, the text side of the model, the hub, the engine, the queue."""
 
 import asyncio
 import itertools
@@ -9,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from octavo.config import ServerOptions, format_size
+from octavo.frontend.hub import Hub
 from octavo.frontend.intake import Intake, Limits
-from octavo.frontend.service import EngineService, ServiceState
+from octavo.frontend.supervisor import EngineState, EngineSupervisor
 from octavo.frontend.text_model import TextModel
 from octavo.grammar.checker import GrammarChecker
 from octavo.link.status_page import Phase
@@ -36,17 +37,19 @@ class ServerState:
         self,
         options: ServerOptions,
         model: TextModel,
-        service: EngineService,
+        hub: Hub,
+        supervisor: EngineSupervisor,
         tracing: Tracing | None = None,
     ) -> None:
         self.options = options
         self.model = model
-        self.service = service
+        self.hub = hub
+        self.supervisor = supervisor
         self.admission = Admission(options.max_queued_requests, options.max_queued_tokens)
         self.tracing = tracing
         self.metrics = RequestMetrics()
         self.registry = registry_of(self._seen)
-        self.feed = ViewFeed(service, self.metrics, model.name)
+        self.feed = ViewFeed(supervisor, self.metrics, model.name)
         self.grammars = GrammarChecker()
         self.created = int(time.time())
         self.is_draining = False
@@ -74,13 +77,13 @@ class ServerState:
         return Seen(
             model_name=self.model.name,
             requests=self.metrics,
-            engine=self.service.tally,
-            num_restarts=self.service.num_restarts,
+            engine=self.supervisor.tally,
+            num_restarts=self.supervisor.num_restarts,
             num_queued=self.admission.num_sequences,
             num_tokens_queued=self.admission.num_tokens,
             num_tasks=len(asyncio.all_tasks()),
-            is_ready=self.is_ready and self.service.is_live,
-            facts=self.service.facts,
+            is_ready=self.is_ready and self.supervisor.is_live,
+            facts=self.supervisor.facts,
         )
 
     # -- may a request be taken? -----------------------------------------------------------------------
@@ -90,11 +93,11 @@ class ServerState:
         """For probes and for people: what is missing, and how far it has got."""
         if self.is_draining:
             return {"status": "draining"}
-        status = self.service.engine_status
-        if self.service.state is ServiceState.READY or status is None:
-            return {"status": self.service.state.value}
+        status = self.supervisor.engine_status
+        if self.supervisor.state is EngineState.READY or status is None:
+            return {"status": self.supervisor.state.value}
         shown: dict[str, Any] = {
-            "status": self.service.state.value,
+            "status": self.supervisor.state.value,
             "phase": status.phase.name.lower(),
         }
         if status.phase is Phase.LOADING and status.total:
@@ -104,15 +107,15 @@ class ServerState:
 
     @property
     def is_ready(self) -> bool:
-        return self.service.state is ServiceState.READY and not self.is_draining
+        return self.supervisor.state is EngineState.READY and not self.is_draining
 
     def check_ready(self) -> None:
         """Requests are taken while an engine is restarted, but not before the first is there."""
         if self.is_draining:
             raise unavailable("the server is shutting down", code="draining", retry_after=5)
-        if self.service.state in (ServiceState.FAILED, ServiceState.CLOSED):
+        if self.supervisor.state in (EngineState.FAILED, EngineState.CLOSED):
             raise unavailable("the engine has failed", code="engine_failed", retry_after=30)
-        if self.service.facts is None:
+        if self.supervisor.facts is None:
             how_far = ", ".join(f"{name}: {value}" for name, value in self.readiness.items())
             raise unavailable(f"the model is being loaded ({how_far})", code="loading")
 
@@ -126,7 +129,7 @@ class ServerState:
 
     @property
     def facts(self) -> EngineFacts:
-        facts = self.service.facts
+        facts = self.supervisor.facts
         assert facts is not None, "checked by `check_ready`"
         return facts
 

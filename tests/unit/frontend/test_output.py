@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.frontend.intake import PreparedRequest
-from octavo.frontend.output import OutputProcessor, RequestOutput
+from octavo.frontend.output import RequestOutput, RequestText
 from octavo.protocol import Abort, Failure, FailureCode, FinishReason, SamplingParams, Timings, TokenOutput
 from octavo.text.assets import TextAssets
 from octavo.text.tokenizer import Tokenizer
@@ -33,12 +33,11 @@ def drive(
     tokenizer: Tokenizer, token_ids: list[int], params: SamplingParams, finish: FinishReason
 ) -> tuple[str, RequestOutput, list[Abort]]:
     """One token per output, as an engine would send them; after an abort it sends what was in flight."""
-    processor = OutputProcessor(tokenizer)
-    processor.open(PreparedRequest("r", "r", None, (1,), params, (None,)))  # type: ignore[arg-type]
+    text = RequestText(PreparedRequest("r", "r", None, (1,), params, (None,)), tokenizer)  # type: ignore[arg-type]
     streamed, aborts = "", []
     for index, token in enumerate(token_ids):
         last = index == len(token_ids) - 1
-        processed = processor.process(
+        processed = text.process(
             TokenOutput(
                 request_id="r",
                 choice=0,
@@ -99,9 +98,11 @@ def test_no_stop_string_ends_the_text_before_min_tokens(tokenizer: Tokenizer) ->
 
 
 def test_a_failure_is_told_with_its_message_and_its_code(tokenizer: Tokenizer) -> None:
-    processor = OutputProcessor(tokenizer)
     params = SamplingParams(seed=0)
-    processor.open(PreparedRequest("r", "r", None, (1,), params, (None,)))  # type: ignore[arg-type]
+    text = RequestText(
+        PreparedRequest("r", "r", None, (1,), params, (None,)),  # type: ignore[arg-type]
+        tokenizer,
+    )
     failed = TokenOutput(
         request_id="r",
         choice=0,
@@ -109,7 +110,7 @@ def test_a_failure_is_told_with_its_message_and_its_code(tokenizer: Tokenizer) -
         timings=Timings(0, 0, 0),
         failure=Failure(FailureCode.GRAMMAR_TOO_COMPLEX, "make it simpler"),
     )
-    processed = processor.process(failed)
+    processed = text.process(failed)
     assert processed.delta is not None
     assert processed.finished is not None
     for told in (processed.delta, processed.finished.choices[0]):

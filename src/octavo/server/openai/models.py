@@ -23,7 +23,7 @@ async def model(request: Request, model_id: str) -> dict[str, Any]:
 
 
 def _described(state: ServerState) -> dict[str, Any]:
-    facts = state.service.facts
+    facts = state.supervisor.facts
     return {
         "id": state.model.name,
         "object": "model",

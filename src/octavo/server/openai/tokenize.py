@@ -33,7 +33,7 @@ async def tokenize(request: Request) -> Response:
         adds = bool(body.add_special_tokens)
     else:
         text, adds = body.prompt or "", body.add_special_tokens is not False
-    facts = state.service.facts
+    facts = state.supervisor.facts
 
     def answer() -> bytes:
         tokenizer = state.model.tokenizer
@@ -69,7 +69,7 @@ def _detokenized(tokenizer: Tokenizer, token_ids: list[int]) -> bytes:
 async def tokenizer_info(request: Request) -> dict[str, Any]:
     state: ServerState = request.app.state.server
     assets, tokenizer = state.model.assets, state.model.tokenizer
-    facts = state.service.facts
+    facts = state.supervisor.facts
     return {
         "tokenizer_class": "tokenizers",
         "vocab_size": tokenizer.vocab_size,

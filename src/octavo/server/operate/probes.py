@@ -19,7 +19,7 @@ NOT_WELL: dict[int | str, dict[str, Any]] = {503: {"description": "not now"}}
 async def livez(request: Request) -> JSONResponse:
     """Not live: no step can run and none will. Restart me."""
     state: ServerState = request.app.state.server
-    return _answer(state.service.is_live, {"status": "live" if state.service.is_live else "dead"})
+    return _answer(state.supervisor.is_live, {"status": "live" if state.supervisor.is_live else "dead"})
 
 
 @router.get("/readyz", responses=NOT_WELL)
@@ -28,7 +28,7 @@ async def livez(request: Request) -> JSONResponse:
 async def readyz(request: Request) -> JSONResponse:
     """Not ready: send requests elsewhere."""
     state: ServerState = request.app.state.server
-    return _answer(state.is_ready and state.service.is_live, state.readiness)
+    return _answer(state.is_ready and state.supervisor.is_live, state.readiness)
 
 
 def _answer(is_well: bool, content: dict[str, Any]) -> JSONResponse:

@@ -12,7 +12,7 @@ from starlette.types import Scope
 
 from octavo.frontend.intake import PreparedRequest
 from octavo.frontend.output import RequestOutput, StreamDelta
-from octavo.frontend.service import Update
+from octavo.frontend.updates import Update
 from octavo.observe.logs import with_fields
 from octavo.observe.request_metrics import RequestMetrics
 from octavo.observe.tracing import Tracing

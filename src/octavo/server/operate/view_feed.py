@@ -7,7 +7,7 @@ from collections import deque
 import msgspec
 
 import octavo
-from octavo.frontend.service import EngineService, ServiceState
+from octavo.frontend.supervisor import EngineState, EngineSupervisor
 from octavo.link.status_page import Phase
 from octavo.observe.recent import RecentLatencies
 from octavo.observe.request_metrics import RequestMetrics
@@ -48,8 +48,8 @@ class Told:
 class ViewFeed:
     """Owned by the event loop."""
 
-    def __init__(self, service: EngineService, metrics: RequestMetrics, model_name: str) -> None:
-        self._service = service
+    def __init__(self, supervisor: EngineSupervisor, metrics: RequestMetrics, model_name: str) -> None:
+        self._supervisor = supervisor
         self._metrics = metrics
         self._model_name = model_name
         self._began = time.monotonic()
@@ -78,7 +78,7 @@ class ViewFeed:
         if self._keeper is None:
             self._leased_life = self.life
             self._metrics.recent = RecentLatencies()
-            self._service.on_view = self._take
+            self._supervisor.on_view = self._take
             self._keeper = asyncio.create_task(self._keep_lease(), name="octavo-view")
         self._renew()
         return watcher
@@ -89,10 +89,10 @@ class ViewFeed:
             return
         assert self._keeper is not None
         self._keeper.cancel()
-        self._keeper = self._metrics.recent = self._service.on_view = None
+        self._keeper = self._metrics.recent = self._supervisor.on_view = None
         self.view_time, self.head = 0.0, b""
         self.steps, self.finished = Told(MOST_STEPS), Told(MOST_FINISHED)
-        self._service.watch(0.0, 0.0)
+        self._supervisor.watch(0.0, 0.0)
 
     def close(self) -> None:
         """The server ends: so do all who watch it."""
@@ -117,7 +117,7 @@ class ViewFeed:
 
     def _renew(self) -> None:
         interval = min(watcher.interval for watcher in self._watchers)
-        self._service.watch(LEASE_SECONDS, interval)
+        self._supervisor.watch(LEASE_SECONDS, interval)
         self._renew_at = time.monotonic() + LEASE_SECONDS / 2
 
     def _take(self, view: EngineView) -> None:
@@ -148,23 +148,23 @@ class ViewFeed:
     @property
     def life(self) -> int | None:
         """Which engine serves now, counted from 0; None: there is none."""
-        return self._service.num_restarts if self._service.state is ServiceState.READY else None
+        return self._supervisor.num_restarts if self._supervisor.state is EngineState.READY else None
 
     def facts_event(self) -> bytes:
-        assert self._service.facts is not None, "there is an engine"
+        assert self._supervisor.facts is not None, "there is an engine"
         uptime = round(time.monotonic() - self._began, 3)
         facts = FactsEvent(
             model=self._model_name,
             version=octavo.__version__,
-            facts=self._service.facts,
+            facts=self._supervisor.facts,
             uptime_seconds=uptime,
         )
         return b"data: " + encode(facts) + b"\n\n"
 
     def engine_event(self) -> bytes:
         """While there is no engine."""
-        status, away = self._service.engine_status, AwayEvent(state="starting")
-        if self._service.state in (ServiceState.FAILED, ServiceState.CLOSED):
+        status, away = self._supervisor.engine_status, AwayEvent(state="starting")
+        if self._supervisor.state in (EngineState.FAILED, EngineState.CLOSED):
             away = AwayEvent(state="failed")
         elif status is not None and status.phase is Phase.LOADING:
             away = AwayEvent(state="loading", done=status.done, total=status.total)

@@ -1,10 +1,9 @@
-"""How the front end talks to an engine. In process there are no sockets: same core, same messages."""
+"""A channel to an engine in this process: no sockets, but the same engine core and the same messages."""
 
 from __future__ import annotations
 
-import logging
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from octavo.errors import RequestError
 from octavo.protocol import (
@@ -22,34 +21,9 @@ if TYPE_CHECKING:
     from octavo.config import EngineOptions
     from octavo.engine import EngineCore
 
-logger = logging.getLogger(__name__)
 
-
-class EngineClient(Protocol):
-    @property
-    def facts(self) -> EngineFacts: ...
-
-    def send(self, message: GenerateRequest | Abort) -> None:
-        """From any thread; it takes effect before the next step."""
-
-    def step(self) -> EngineOutputs:
-        """One step of the engine. From one thread at a time."""
-
-    @property
-    def has_unfinished(self) -> bool: ...
-
-    def stats(self) -> EngineStats: ...
-
-    def kernel_times(self) -> KernelTimes | None:
-        """Where the time went since the start; None if the engine keeps no account."""
-
-    def check(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class InProcessClient:
-    """The engine in this process; a step happens when somebody calls `step`."""
+class InProcessChannel:
+    """Owns the engine, which makes a step when somebody calls `step`. One thread at a time may do so."""
 
     def __init__(self, core: EngineCore, facts: EngineFacts) -> None:
         self._core: EngineCore | None = core
@@ -60,16 +34,18 @@ class InProcessClient:
     @classmethod
     def start(
         cls, checkpoint: Checkpoint, options: EngineOptions, *, progress: bool | None
-    ) -> InProcessClient:
+    ) -> InProcessChannel:
         # The one place where the front end reaches torch, and only when it is called.
         from octavo.engine.build import build_engine
 
         return cls(*build_engine(checkpoint, options, progress=progress))
 
     def send(self, message: GenerateRequest | Abort) -> None:
+        """From any thread; it takes effect before the next step."""
         self._inbox.append(message)
 
     def step(self) -> EngineOutputs:
+        """One step of the engine."""
         while self._inbox:
             message = self._inbox.popleft()
             try:
@@ -89,6 +65,7 @@ class InProcessClient:
         return self._open_core.stats()
 
     def kernel_times(self) -> KernelTimes | None:
+        """Where the time went since the start; None if the engine keeps no account."""
         return self._open_core.kernel_times()
 
     def check(self) -> None:

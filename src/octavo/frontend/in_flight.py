@@ -1,9 +1,12 @@
-"""A request under way, as the front end remembers it: enough to ask a new engine for the rest."""
+"""One request in flight, as the front end remembers it: enough to ask any engine for the rest."""
 
 import msgspec
 
 from octavo.frontend.intake import PreparedRequest
+from octavo.frontend.output import Processed, RequestText
+from octavo.frontend.updates import Recipient
 from octavo.protocol import Failure, FailureCode, FinishReason, GenerateRequest, Timings, TokenOutput
+from octavo.text.tokenizer import Tokenizer
 
 # A request that kills engines must not do so for ever.
 MOST_REPLAYS = 3  # without a new token in between
@@ -14,17 +17,19 @@ ENGINE_LOST = Failure(
 )
 
 
-class Flight:
-    """Mutated by EngineService and its Flights only.
+class InFlight:
+    """Mutated by Hub only.
 
     By the law, the tokens after those already emitted are the ones that would have come: a request that is
     asked again with `resume_ids` goes on as if nothing had happened.
     """
 
-    def __init__(self, prepared: PreparedRequest) -> None:
+    def __init__(self, prepared: PreparedRequest, tokenizer: Tokenizer, recipient: Recipient) -> None:
         self.prepared = prepared
         self.request_id = prepared.request_id
-        self._emitted: list[list[int]] = [[] for _ in prepared.messages]
+        self.recipient = recipient
+        self._text = RequestText(prepared, tokenizer)
+        self._emitted = [list(message.resume_ids) for message in prepared.messages]
         self._num_cached = [0] * len(prepared.messages)  # as the first engine said
         self._ended: set[int] = set()  # choices whose last output has come
         self._stopped: set[int] = set()  # choices that the front end has ended, by a stop string or an abort
@@ -58,24 +63,12 @@ class Flight:
         ]
         return again, [_ended(m, FinishReason.ABORT) for m in left if m.choice in self._stopped]
 
-    def note(self, output: TokenOutput) -> TokenOutput:
-        """Remember an output of the engine; the result is without what was told before a restart."""
-        choice, scores = output.choice, output.prompt_logprobs
-        if output.token_ids or output.finish is not None:
-            self._emitted[choice] += output.token_ids
-            self.is_proven, self.blame = True, 0
-        if output.finish is not None:
-            self._ended.add(choice)
-        if self._num_asked <= 1:
-            self._num_scored += len(scores)
-            self._num_cached[choice] = output.num_cached
-            return output
-        repeated = min(self._num_repeated, len(scores))
-        self._num_repeated -= repeated
-        self._num_scored += len(scores) - repeated
-        return msgspec.structs.replace(
-            output, prompt_logprobs=scores[repeated:], num_cached=self._num_cached[choice]
-        )
+    def process(self, output: TokenOutput) -> Processed:
+        """Remember an output, be it of the engine or of ours, and make text of it."""
+        processed = self._text.process(self._note(output))
+        if processed.abort is not None:
+            self.stop(processed.abort.choice)
+        return processed
 
     def stop(self, choice: int | None) -> None:
         """The front end wants no more of a choice, or of any."""
@@ -93,6 +86,25 @@ class Flight:
     @property
     def deadline(self) -> float | None:
         return self.prepared.messages[0].deadline
+
+    def _note(self, output: TokenOutput) -> TokenOutput:
+        """The result is without what was told before a restart."""
+        choice, scores = output.choice, output.prompt_logprobs
+        if output.token_ids or output.finish is not None:
+            self._emitted[choice] += output.token_ids
+            self.is_proven, self.blame = True, 0
+        if output.finish is not None:
+            self._ended.add(choice)
+        if self._num_asked <= 1:
+            self._num_scored += len(scores)
+            self._num_cached[choice] = output.num_cached
+            return output
+        repeated = min(self._num_repeated, len(scores))
+        self._num_repeated -= repeated
+        self._num_scored += len(scores) - repeated
+        return msgspec.structs.replace(
+            output, prompt_logprobs=scores[repeated:], num_cached=self._num_cached[choice]
+        )
 
     def _left(self) -> list[GenerateRequest]:
         return [message for message in self.prepared.messages if message.choice not in self._ended]

@@ -1,0 +1,229 @@
+"""An engine process that is kept alive: started, watched, and replaced when it dies.
+
+Requests are the hub's. It is told when an engine can be asked and when that engine is gone, and the requests
+outlive the engines.
+"""
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+import zmq.asyncio
+
+from octavo.frontend.engine_process import ENGINE_MODULE, EngineProcess
+from octavo.frontend.hub import Hub
+from octavo.frontend.socket_channel import SocketChannel
+from octavo.link.folder import EngineSettings, engine_path, new_run_folder
+from octavo.link.status_page import Phase, Status
+from octavo.observe.engine_tally import EngineTally
+from octavo.protocol import EngineFacts, EngineOutputs, EngineStats
+from octavo.view import EngineView, Watch
+
+logger = logging.getLogger(__name__)
+
+WATCH_SECONDS = 0.02
+MOST_FRUITLESS_STARTS = 5  # engines that died before they were ready, one after the other
+LONGEST_DELAY = 5.0  # seconds between a death and the next start
+
+
+class EngineState(StrEnum):
+    STARTING = "starting"
+    READY = "ready"
+    RESTARTING = "restarting"
+    FAILED = "failed"  # no engine will come any more
+    CLOSED = "closed"
+
+
+@dataclass
+class EngineLife:
+    """What one engine has been good for, so that the supervisor knows how to go on."""
+
+    engine: EngineProcess
+    was_ready: bool = False
+    was_useful: bool = False  # it gave an output
+    death: str = ""
+    cannot_start: bool = False
+
+
+class EngineSupervisor:
+    """Owned by the event loop that owns the hub."""
+
+    def __init__(self, settings: EngineSettings, hub: Hub, *, module: str = ENGINE_MODULE) -> None:
+        """`module` is what the engine process runs."""
+        self._settings = settings
+        self._hub = hub
+        self._module = module
+        self._folder: Path | None = None
+        self._context = zmq.asyncio.Context()
+        self._life: EngineLife | None = None
+        self._channel: SocketChannel | None = None  # to an engine that is ready
+        self._task: asyncio.Task[None] | None = None
+        self._became_ready = asyncio.Event()
+        self.state = EngineState.STARTING
+        self.failure: str | None = None  # with `FAILED`, what to tell people
+        self.facts: EngineFacts | None = None  # of the last engine that was ready
+        self.tally = EngineTally()
+        self.num_restarts = 0
+        self.on_view: Callable[[EngineView], None] | None = None  # see `watch`
+
+    def start(self) -> None:
+        self._folder = new_run_folder()
+        self._task = asyncio.create_task(self._supervise(self._folder), name="octavo-supervisor")
+
+    async def close(self) -> None:
+        """End the engine. What is in flight gets an error. Twice does no harm."""
+        self.state = EngineState.CLOSED
+        self._give_up("the server is shutting down")
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        if self._life is not None:
+            self._life.engine.stop()
+        self._context.destroy(linger=0)
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def wait_until_ready(self) -> None:
+        """Returns when requests can be taken, or never will be: see `state`."""
+        await self._became_ready.wait()
+
+    @property
+    def engine_pid(self) -> int | None:
+        return None if self._life is None else self._life.engine.pid
+
+    @property
+    def engine_status(self) -> Status | None:
+        return None if self._life is None else self._life.engine.status
+
+    @property
+    def is_live(self) -> bool:
+        """A step can run, or an engine is being started."""
+        if self.state in (EngineState.FAILED, EngineState.CLOSED):
+            return False
+        return self._life is None or not self._life.engine.is_stale
+
+    @property
+    def stats(self) -> EngineStats | None:
+        return self.tally.stats
+
+    def watch(self, seconds: float, interval: float) -> None:
+        """Let the engine of now, if there is one, show itself to `on_view` for so long."""
+        if self._channel is not None:
+            self._channel.send(Watch(seconds, interval))
+
+    # -- one engine after the other --------------------------------------------------------------------
+
+    async def _supervise(self, folder: Path) -> None:
+        try:
+            self._fail(await self._keep_alive(folder))
+        except Exception as error:
+            logger.exception("the supervisor failed")
+            self._fail(f"the engine could not be started: {error}")
+
+    async def _keep_alive(self, folder: Path) -> str:
+        """Start an engine, watch it, and start the next, until that makes no sense any more: why."""
+        fruitless_starts = useless_lives = 0
+        while True:
+            life = await self._live_once(engine_path(folder, self.num_restarts))
+            fruitless_starts = 0 if life.was_ready else fruitless_starts + 1
+            useless_lives = 0 if life.was_useful else useless_lives + 1
+            if life.cannot_start and self.facts is None:
+                return life.death
+            if fruitless_starts >= MOST_FRUITLESS_STARTS:
+                return f"the engine could not be started: {life.death}"
+            self.state = EngineState.RESTARTING
+            self._became_ready.clear()
+            self.num_restarts += 1
+            delay = 0.0 if not useless_lives else min(0.1 * 2**useless_lives, LONGEST_DELAY)
+            logger.warning("the engine died (%s); a new one is started in %.1f s", life.death, delay)
+            await asyncio.sleep(delay)
+
+    async def _live_once(self, path: Path) -> EngineLife:
+        """An engine from start to death."""
+        life = EngineLife(EngineProcess(path, self._settings, self._module))
+        self._life = life
+        self.tally.begin(time.monotonic())
+        reader = asyncio.create_task(self._read(life), name="octavo-engine-reader")
+        try:
+            while not life.death:
+                await asyncio.sleep(WATCH_SECONDS)
+                life.death = life.engine.death() or ""
+                self.tally.watch(life.engine.status.phase, time.monotonic())
+                if reader.done():
+                    life.death = life.death or f"its messages could not be read: {reader.exception()}"
+                if self._channel is None:
+                    self._hub.end_overdue()
+            life.cannot_start = life.engine.cannot_start
+            return life
+        finally:
+            life.engine.kill()
+            reader.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await reader
+            while not life.engine.is_gone:  # the next one needs its memory
+                await asyncio.sleep(WATCH_SECONDS)
+            shutil.rmtree(path, ignore_errors=True)
+
+    async def _read(self, life: EngineLife) -> None:
+        """From the moment an engine is ready until it is not heard any more."""
+        while life.engine.status.phase is not Phase.SERVING:
+            await asyncio.sleep(WATCH_SECONDS)
+        channel = await SocketChannel.open(self._context, life.engine.folder.address)
+
+        def receive(message: EngineOutputs) -> None:
+            life.was_useful = life.was_useful or bool(message.outputs)
+            self.tally.note(message.stats)
+            self._hub.receive(message)
+
+        try:
+            life.was_ready = True
+            self._connect(channel)
+            await channel.read(receive, self._show)
+        finally:
+            self._channel = None
+            self._hub.disconnect()
+            self.tally.lose()
+            channel.close()
+
+    def _connect(self, channel: SocketChannel) -> None:
+        if self.facts is None:
+            self._pin(channel.facts)
+        self.facts, self._channel = channel.facts, channel
+        self.tally.watch(Phase.SERVING, time.monotonic())
+        self.tally.meet(channel.stats)
+        again = f" again; {len(self._hub)} requests go on" if self.num_restarts else ""
+        logger.info("the engine is ready%s (%s)", again, self.tally.phases_in_words())
+        self._hub.connect(channel)
+        self.state = EngineState.READY
+        self._became_ready.set()
+
+    def _pin(self, facts: EngineFacts) -> None:
+        """However much memory is free then, the next engine must take every request that this one took."""
+        sizes = {"max_model_len": facts.max_model_len, "kv_memory": facts.kv_bytes}
+        self._settings = msgspec.structs.replace(self._settings, options={**self._settings.options, **sizes})
+
+    def _show(self, view: EngineView) -> None:
+        """What people look at must never cost them the engine."""
+        if self.on_view is None:
+            return
+        try:
+            self.on_view(view)
+        except Exception:
+            logger.exception("a view cannot be shown")
+
+    def _fail(self, reason: str) -> None:
+        self.state, self.failure = EngineState.FAILED, reason
+        logger.error("%s", reason)
+        self._give_up(reason)
+
+    def _give_up(self, reason: str) -> None:
+        self._hub.give_up(reason)
+        self._became_ready.set()

@@ -1,0 +1,17 @@
+"""What the endpoints see of a supervisor, without an engine."""
+
+from dataclasses import dataclass, field
+
+from octavo.frontend.supervisor import EngineState
+from octavo.observe.engine_tally import EngineTally
+from octavo.protocol import EngineFacts
+
+
+@dataclass
+class FakeSupervisor:
+    facts: EngineFacts | None
+    state: EngineState = EngineState.READY
+    is_live: bool = True
+    engine_status: None = None
+    num_restarts: int = 0
+    tally: EngineTally = field(default_factory=EngineTally)

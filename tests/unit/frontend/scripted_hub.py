@@ -1,0 +1,95 @@
+"""What the tests of requests in flight share: a tokenizer, requests, and what an engine might say of them."""
+
+import msgspec
+
+from data.engine_facts import FACTS, IDLE_STATS
+from octavo.frontend.in_flight import InFlight
+from octavo.frontend.intake import Intake, Limits, PromptTask
+from octavo.frontend.output import RequestOutput
+from octavo.frontend.updates import Update
+from octavo.protocol import (
+    Abort,
+    EngineOutputs,
+    FinishReason,
+    GenerateRequest,
+    SamplingParams,
+    Timings,
+    TokenOutput,
+)
+from octavo.text.assets import TextAssets
+from octavo.text.tokenizer import Tokenizer
+
+PROMPT = (3, 1, 4, 1, 5)
+NOW = Timings(0.0, 0.0, 0.0)
+LETTER = 66
+
+
+def byte_tokenizer() -> Tokenizer:
+    """Every byte is a token."""
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import decoders, models, pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Backend(models.BPE({char: index for index, char in enumerate(alphabet)}, []))
+    backend.decoder = decoders.ByteLevel()
+    return Tokenizer(TextAssets(backend.to_str()))
+
+
+class Inbox:
+    """A recipient that keeps all."""
+
+    def __init__(self) -> None:
+        self.updates: list[Update | Exception] = []
+        self.is_full = False
+
+    def put(self, update: Update | Exception) -> None:
+        self.updates.append(update)
+
+    @property
+    def result(self) -> RequestOutput | None:
+        """Nothing may follow it."""
+        results = [update for update in self.updates if isinstance(update, RequestOutput)]
+        assert not results or results == self.updates[-1:]
+        return results[0] if results else None
+
+
+class ScriptedChannel:
+    """Keeps what it is sent; the test says what the engine makes of it."""
+
+    def __init__(self) -> None:
+        self.facts = FACTS
+        self.sent: list[GenerateRequest | Abort] = []
+
+    def send(self, message: GenerateRequest | Abort) -> None:
+        self.sent.append(message)
+
+    def take(self) -> list[GenerateRequest | Abort]:
+        sent, self.sent = self.sent, []
+        return sent
+
+
+def request(tokenizer: Tokenizer, name: str, inbox: Inbox | None = None, **params: object) -> InFlight:
+    definite = msgspec.structs.replace(SamplingParams(max_tokens=9, seed=0), **params)
+    prepared = Intake(tokenizer, Limits(256, 64)).prepare(name, PromptTask(PROMPT, definite), now=0.0)
+    return InFlight(prepared, tokenizer, inbox or Inbox())
+
+
+def token(
+    request_id: str, finish: FinishReason | None = None, choice: int = 0, token_id: int = LETTER
+) -> TokenOutput:
+    return TokenOutput(
+        request_id=request_id,
+        choice=choice,
+        token_ids=(token_id,),
+        finish=finish,
+        timings=NOW if finish else None,
+        num_cached=4,
+    )
+
+
+def ended(request_id: str, finish: FinishReason, choice: int = 0) -> TokenOutput:
+    return TokenOutput(request_id=request_id, choice=choice, finish=finish, timings=NOW)
+
+
+def step(*outputs: TokenOutput) -> EngineOutputs:
+    return EngineOutputs(outputs, IDLE_STATS)

@@ -1,0 +1,271 @@
+"""Requests in flight over a channel whose other end is the test."""
+
+import time
+
+import msgspec
+import pytest
+
+from octavo.frontend.hub import SUSPICIOUS, Hub
+from octavo.frontend.in_flight import ENGINE_LOST, MOST_REPLAYS, InFlight
+from octavo.frontend.intake import Intake, Limits, PromptTask
+from octavo.frontend.output import StreamDelta
+from octavo.protocol import Abort, FinishReason, GenerateRequest, SamplingParams
+from octavo.text.detokenizer import IncrementalDetokenizer
+from octavo.text.tokenizer import Tokenizer
+from unit.frontend.scripted_hub import LETTER, PROMPT, Inbox, ScriptedChannel, ended, request, step, token
+
+
+def asked(channel: ScriptedChannel) -> list[str]:
+    """The ids of the requests that the engine was asked for since the last time."""
+    messages = channel.take()
+    assert all(isinstance(message, GenerateRequest) for message in messages)
+    return [message.request_id for message in messages]
+
+
+def outcome(inbox: Inbox) -> tuple[str, str | None]:
+    assert inbox.result is not None
+    choice = inbox.result.choices[0]
+    return choice.finish_reason, choice.error
+
+
+# -- from request to answer -----------------------------------------------------------------------------
+
+
+def test_what_was_submitted_before_there_was_an_engine_is_asked_for_when_one_comes(
+    tokenizer: Tokenizer,
+) -> None:
+    hub, channel = Hub(), ScriptedChannel()
+    requests = [request(tokenizer, f"r{number}", n=2) for number in range(2)]
+    for in_flight in requests:
+        hub.submit(in_flight)
+    hub.connect(channel)
+    assert channel.take() == [message for one in requests for message in one.prepared.messages]
+    later = request(tokenizer, "later")
+    hub.submit(later)
+    assert channel.take() == [*later.prepared.messages]
+
+
+def test_every_update_goes_to_its_recipient(tokenizer: Tokenizer) -> None:
+    hub, channel, inboxes = Hub(), ScriptedChannel(), [Inbox(), Inbox()]
+    hub.connect(channel)
+    for number, inbox in enumerate(inboxes):
+        hub.submit(request(tokenizer, f"r{number}", inbox))
+    hub.receive(step(token("r0"), token("r1"), token("nobody")))
+    hub.receive(step(token("r1", FinishReason.LENGTH)))
+    assert len(hub) == 1
+    hub.receive(step(token("r0"), token("r0"), token("r0", FinishReason.LENGTH)))
+    assert len(hub) == 0
+    for inbox, num_tokens in zip(inboxes, (4, 2), strict=True):
+        assert inbox.result is not None
+        assert inbox.result.token_ids == (LETTER,) * num_tokens
+        deltas = [update.text for update in inbox.updates if isinstance(update, StreamDelta)]
+        assert (len(deltas), "".join(deltas)) == (num_tokens, inbox.result.text)
+
+
+def test_a_stop_string_ends_a_choice_at_the_engine(tokenizer: Tokenizer) -> None:
+    hub, channel, inbox = Hub(), ScriptedChannel(), Inbox()
+    hub.connect(channel)
+    hub.submit(request(tokenizer, "r", inbox, n=2, stop=(tokenizer.decode([LETTER]),)))
+    channel.take()
+    hub.receive(step(token("r", choice=1)))
+    assert channel.take() == [Abort("r", 1)]
+    hub.disconnect()  # before the engine has said that it took note
+    hub.connect(channel)
+    assert [message.choice for message in channel.take()] == [0], "the choice that ended is not asked for"
+    hub.receive(step(token("r", FinishReason.LENGTH, token_id=LETTER + 1)))
+    assert inbox.result is not None
+    assert [choice.finish_reason for choice in inbox.result.choices] == ["length", "stop"]
+
+
+# -- ends -------------------------------------------------------------------------------------------------
+
+
+def test_an_abort_before_asking_is_at_once_and_the_engine_never_hears_of_it(tokenizer: Tokenizer) -> None:
+    hub, channel, inbox = Hub(), ScriptedChannel(), Inbox()
+    hub.submit(request(tokenizer, "r", inbox))
+    hub.abort("r")
+    assert outcome(inbox) == ("abort", None)
+    hub.connect(channel)
+    assert channel.take() == []
+    hub.abort("r")  # unknown by now
+    assert (channel.take(), len(hub)) == ([], 0)
+
+
+def test_an_abort_after_asking_ends_with_the_engines_answer(tokenizer: Tokenizer) -> None:
+    hub, channel, inbox = Hub(), ScriptedChannel(), Inbox()
+    hub.connect(channel)
+    hub.submit(request(tokenizer, "r", inbox))
+    channel.take()
+    hub.receive(step(token("r")))
+    hub.abort("r")
+    assert channel.take() == [Abort("r")]
+    assert inbox.result is None
+    hub.receive(step(ended("r", FinishReason.ABORT)))
+    assert outcome(inbox) == ("abort", None)
+    assert len(hub) == 0
+
+
+def test_an_engine_that_died_before_it_answered_an_abort_is_not_needed_for_it(tokenizer: Tokenizer) -> None:
+    hub, channel, inbox = Hub(), ScriptedChannel(), Inbox()
+    hub.connect(channel)
+    hub.submit(request(tokenizer, "r", inbox))
+    hub.abort("r")
+    channel.take()
+    hub.disconnect()
+    hub.connect(channel)
+    assert channel.take() == []
+    assert outcome(inbox) == ("abort", None)
+
+
+def test_a_text_that_cannot_be_made_ends_one_request_alone(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push = IncrementalDetokenizer.push
+
+    def fails(self: IncrementalDetokenizer, token_ids: tuple[int, ...]) -> str:
+        if 99 in token_ids:
+            raise RuntimeError("not this one")
+        return push(self, token_ids)
+
+    monkeypatch.setattr(IncrementalDetokenizer, "push", fails)
+    hub, channel, bad, good = Hub(), ScriptedChannel(), Inbox(), Inbox()
+    hub.connect(channel)
+    hub.submit(request(tokenizer, "bad", bad))
+    hub.submit(request(tokenizer, "good", good))
+    channel.take()
+    hub.receive(step(token("bad", token_id=99), token("good")))
+    assert channel.take() == [Abort("bad")]
+    hub.receive(step(ended("bad", FinishReason.ABORT), token("good", FinishReason.LENGTH)))
+    assert [str(update) for update in bad.updates] == ["not this one"]
+    assert outcome(good) == ("length", None)
+    assert len(hub) == 0
+
+
+def test_a_request_that_nobody_reads_is_ended_once(tokenizer: Tokenizer) -> None:
+    hub, channel, inbox = Hub(), ScriptedChannel(), Inbox()
+    hub.connect(channel)
+    hub.submit(request(tokenizer, "r", inbox))
+    channel.take()
+    inbox.is_full = True
+    hub.receive(step(token("r")))
+    hub.receive(step(token("r")))
+    assert channel.take() == [Abort("r")]
+
+
+def test_a_deadline_does_not_wait_for_an_engine(tokenizer: Tokenizer) -> None:
+    hub, inboxes = Hub(), {timeout: Inbox() for timeout in (1e-9, 1e6, None)}
+    intake = Intake(tokenizer, Limits(256, 64))
+    for timeout, inbox in inboxes.items():
+        prepared = intake.prepare(
+            f"r{timeout}", PromptTask(PROMPT, SamplingParams()), now=time.monotonic(), timeout=timeout
+        )
+        hub.submit(InFlight(prepared, tokenizer, inbox))
+    hub.end_overdue()
+    assert outcome(inboxes[1e-9]) == ("deadline", None)
+    assert len(hub) == 2
+
+
+def test_after_the_end_everything_gets_the_first_reason(tokenizer: Tokenizer) -> None:
+    hub, before, after = Hub(), Inbox(), Inbox()
+    hub.connect(ScriptedChannel())
+    hub.submit(request(tokenizer, "before", before))
+    hub.give_up("no engine")
+    hub.give_up("closed")
+    hub.submit(request(tokenizer, "after", after))
+    assert outcome(before) == outcome(after) == ("error", "no engine")
+    assert len(hub) == 0
+
+
+# -- engines that die ---------------------------------------------------------------------------------------
+
+
+def test_the_next_engine_is_asked_for_the_rest(tokenizer: Tokenizer) -> None:
+    hub, channel, inbox = Hub(), ScriptedChannel(), Inbox()
+    hub.connect(channel)
+    in_flight = request(tokenizer, "r", inbox, n=2)
+    hub.submit(in_flight)
+    channel.take()
+    hub.receive(step(token("r"), token("r", choice=1), token("r")))
+    hub.receive(step(token("r", FinishReason.LENGTH, choice=1)))
+    hub.disconnect()
+    hub.submit(request(tokenizer, "while there is none"))
+    assert channel.take() == []
+    following = ScriptedChannel()
+    hub.connect(following)
+    first, _ = following.take()
+    assert first == msgspec.structs.replace(in_flight.prepared.messages[0], resume_ids=(LETTER, LETTER)), (
+        "what has come is not asked for again, nor is the choice that has ended"
+    )
+    hub.receive(step(token("r", FinishReason.LENGTH)))
+    assert inbox.result is not None
+    assert [choice.token_ids for choice in inbox.result.choices] == [(LETTER,) * 3, (LETTER,) * 2]
+    assert channel.take() == []
+
+
+@pytest.mark.parametrize("place", [0, 3, 7])
+def test_one_that_kills_every_engine_is_found_and_its_neighbours_are_not_blamed(
+    tokenizer: Tokenizer, place: int
+) -> None:
+    """The worst case: it kills at the first step, before anybody gets a token."""
+    hub, inboxes = Hub(), {f"r{number}": Inbox() for number in range(8)}
+    for name, inbox in inboxes.items():
+        hub.submit(request(tokenizer, name, inbox))
+    num_deaths = 0
+    while len(hub):
+        channel = ScriptedChannel()
+        hub.connect(channel)
+        running: dict[str, int] = {}  # tokens that each still gets
+        while len(hub):
+            running |= {
+                message.request_id: 9 - len(message.resume_ids)
+                for message in channel.take()
+                if isinstance(message, GenerateRequest)
+            }
+            if f"r{place}" in running:  # a step with the poisoned one
+                num_deaths += 1
+                hub.disconnect()
+                break
+            running = {name: left - 1 for name, left in running.items()}
+            lasts = {name for name, left in running.items() if left == 0}
+            hub.receive(step(*(token(n, FinishReason.LENGTH if n in lasts else None) for n in running)))
+            running = {name: left for name, left in running.items() if left}
+    assert outcome(inboxes.pop(f"r{place}")) == ("error", ENGINE_LOST.message)
+    assert [outcome(inbox) for inbox in inboxes.values()] == [("length", None)] * 7
+    assert num_deaths == MOST_REPLAYS + 1
+
+
+def test_after_a_trial_requests_are_asked_for_at_once_again(tokenizer: Tokenizer) -> None:
+    hub, channel = Hub(), ScriptedChannel()
+    for number in range(2):
+        hub.submit(request(tokenizer, f"r{number}"))
+    for _ in range(SUSPICIOUS):
+        hub.connect(channel)
+        assert asked(channel) == ["r0", "r1"]
+        hub.disconnect()
+    hub.connect(channel)
+    hub.submit(request(tokenizer, "new"))
+    for name in ("r0", "r1", "new"):
+        assert asked(channel) == [name], "one by one"
+        hub.receive(step())
+        assert asked(channel) == [], "the next waits for a token of the last"
+        hub.receive(step(token(name)))
+    for number in range(3):
+        hub.submit(request(tokenizer, f"later{number}"))
+    assert asked(channel) == ["later0", "later1", "later2"]
+
+
+def test_who_is_gone_does_not_hold_up_the_rest(tokenizer: Tokenizer) -> None:
+    hub, channel = Hub(), ScriptedChannel()
+    for number in range(3):
+        hub.submit(request(tokenizer, f"r{number}"))
+    for _ in range(SUSPICIOUS):
+        hub.connect(channel)
+        hub.disconnect()
+    channel.take()
+    hub.connect(channel)
+    assert asked(channel) == ["r0"]
+    hub.abort("r1")  # while it waits
+    hub.abort("r0")  # on trial
+    assert channel.take() == [Abort("r0")]
+    hub.receive(step(ended("r0", FinishReason.ABORT)))
+    assert asked(channel) == ["r2"]

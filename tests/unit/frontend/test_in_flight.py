@@ -1,0 +1,181 @@
+"""Whatever an engine had told before it died, replay and the rest give what would have come undisturbed."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from octavo.frontend.in_flight import ENGINE_LOST, MOST_REPLAYS, MOST_REPLAYS_IN_ALL, InFlight
+from octavo.frontend.intake import Intake, Limits, PromptTask
+from octavo.frontend.output import RequestOutput, StreamDelta
+from octavo.protocol import FinishReason, GenerateRequest, SamplingParams, TokenLogprob, TokenOutput
+from octavo.text.tokenizer import Tokenizer
+from unit.frontend.scripted_hub import NOW, PROMPT, Inbox, ended, request, token
+
+
+def token_at(request: GenerateRequest, position: int) -> int:
+    """Of a few letters, so that stop strings are met."""
+    return 66 + hash((request.params.seed, request.choice, position)) % 3
+
+
+def score(token: int, position: int) -> TokenLogprob:
+    return TokenLogprob(token, -float(position), ((token, -float(position)),))
+
+
+def outputs_of(request: GenerateRequest, cut: Callable[[], int]) -> Iterator[TokenOutput]:
+    """What a new engine says of one choice: the prompt's scores, then what follows `resume_ids`."""
+    params = request.params
+    assert params.max_tokens is not None
+    base = TokenOutput(request_id=request.request_id, choice=request.choice)
+    position = 1
+    if params.prompt_logprobs is not None:
+        while position < len(PROMPT):
+            end = min(position + cut(), len(PROMPT))
+            scores = tuple(score(PROMPT[p], p) for p in range(position, end))
+            yield msgspec.structs.replace(base, prompt_logprobs=scores)
+            position = end
+    done = len(request.resume_ids)
+    while done < params.max_tokens:
+        end = min(done + cut(), params.max_tokens)
+        tokens = tuple(token_at(request, p) for p in range(done, end))
+        logprobs = tuple(score(t, p) for p, t in enumerate(tokens, done))
+        finish = FinishReason.LENGTH if end == params.max_tokens else None
+        yield msgspec.structs.replace(
+            base,
+            token_ids=tokens,
+            logprobs=logprobs if params.logprobs is not None else (),
+            finish=finish,
+            timings=NOW if finish else None,
+        )
+        done = end
+
+
+@dataclass
+class FrontEnd:
+    """What Hub does with one request, without the others."""
+
+    in_flight: InFlight
+    streamed: dict[int, str] = field(default_factory=dict)
+    deltas: list[StreamDelta] = field(default_factory=list)
+    result: RequestOutput | None = None
+    aborts: list[int | None] = field(default_factory=list)
+
+    def deliver(self, output: TokenOutput) -> None:
+        assert self.result is None, "an output after the last"
+        processed = self.in_flight.process(output)
+        if processed.abort is not None:
+            self.aborts.append(processed.abort.choice)
+        if processed.delta is not None:
+            delta = processed.delta
+            self.streamed[delta.choice] = self.streamed.get(delta.choice, "") + delta.text
+            self.deltas.append(delta)
+        self.result = processed.finished
+
+
+def run(front: FrontEnd, draw: Callable[[int], int], deaths: int) -> RequestOutput:
+    """Choices take turns at random; every engine but the last dies after some outputs."""
+    for life in range(deaths + 1):
+        messages, ends = front.in_flight.ask()
+        for output in ends:
+            front.deliver(output)
+        engines = {m.choice: outputs_of(m, lambda: 1 + draw(3)) for m in messages}
+        lasts = None if life == deaths else draw(12)
+        while engines and lasts != 0 and front.result is None:
+            choice = sorted(engines)[draw(len(engines))]
+            front.aborts.clear()
+            output = next(engines[choice])
+            front.deliver(output)
+            if output.finish is not None:
+                del engines[choice]
+            elif front.aborts:
+                # The engine takes note later, or dies first.
+                if draw(2):
+                    continue
+                del engines[choice]
+                front.deliver(ended("r", FinishReason.ABORT, choice))
+            lasts = None if lasts is None else lasts - 1
+        if front.result is not None:
+            return front.result
+        front.in_flight.lose_engine()
+    raise AssertionError("the last engine lives until the end")
+
+
+@pytest.mark.usefixtures("untraced")
+@settings(max_examples=300, deadline=None)
+@given(
+    params=st.builds(
+        SamplingParams,
+        n=st.integers(1, 3),
+        max_tokens=st.integers(1, 9),
+        seed=st.integers(0, 50),
+        stop=st.sampled_from([(), ("bc",), ("c", "ab")]),
+        logprobs=st.sampled_from([None, 1]),
+        prompt_logprobs=st.sampled_from([None, 1]),
+    ),
+    deaths=st.integers(1, MOST_REPLAYS),
+    dice=st.lists(st.integers(0, 1 << 16), min_size=200, max_size=200),
+)
+def test_deaths_change_nothing(
+    tokenizer: Tokenizer, params: SamplingParams, deaths: int, dice: list[int]
+) -> None:
+    prepared = Intake(tokenizer, Limits(256, 64)).prepare("r", PromptTask(PROMPT, params), now=0.0)
+    rolls = iter(dice * 20)
+    plain, disturbed = [FrontEnd(InFlight(prepared, tokenizer, Inbox())) for _ in range(2)]
+    expected = run(plain, lambda sides: 0, deaths=0)
+    result = run(disturbed, lambda sides: next(rolls) % sides, deaths=deaths)
+    assert result == expected
+    assert disturbed.streamed == plain.streamed
+    for choice in result.choices:
+        mine = [delta for delta in disturbed.deltas if delta.choice == choice.index]
+        assert tuple(t for delta in mine for t in delta.token_ids) == choice.token_ids
+        assert tuple(p for delta in mine for p in delta.logprobs) == (choice.logprobs or ())
+        assert [d.finish_reason for d in mine if d.finish_reason] == [choice.finish_reason]
+
+
+def test_a_request_that_never_gets_a_token_ends_with_an_error(tokenizer: Tokenizer) -> None:
+    in_flight = request(tokenizer, "r", n=2)
+    for _ in range(MOST_REPLAYS + 1):
+        messages, ends = in_flight.ask()
+        assert (len(messages), ends) == (2, [])
+        in_flight.lose_engine()
+    messages, ends = in_flight.ask()
+    assert messages == []
+    assert [(o.choice, o.finish, o.failure) for o in ends] == [
+        (choice, FinishReason.ERROR, ENGINE_LOST) for choice in (0, 1)
+    ]
+    assert in_flight.num_replays == MOST_REPLAYS
+
+
+def test_a_token_clears_a_request_but_not_for_ever(tokenizer: Tokenizer) -> None:
+    in_flight = request(tokenizer, "r", max_tokens=59)
+    for _ in range(MOST_REPLAYS_IN_ALL + 1):
+        assert in_flight.ask()[0]
+        in_flight.process(token("r"))
+        assert in_flight.blame == 0
+        in_flight.lose_engine()
+    assert in_flight.ask()[0] == []
+
+
+def test_an_engine_that_was_never_asked_is_nobodys_fault(tokenizer: Tokenizer) -> None:
+    in_flight = request(tokenizer, "r")
+    for _ in range(10):
+        in_flight.lose_engine()
+    assert in_flight.blame == 0
+    assert in_flight.num_replays == 0
+
+
+def test_usage_does_not_change_with_the_cache_of_a_new_engine(tokenizer: Tokenizer) -> None:
+    in_flight = request(tokenizer, "r")
+    in_flight.ask()
+    first = in_flight.process(token("r")).delta
+    in_flight.lose_engine()
+    in_flight.ask()
+    second = in_flight.process(msgspec.structs.replace(token("r"), num_cached=0)).delta
+    last = in_flight.process(msgspec.structs.replace(ended("r", FinishReason.LENGTH), num_cached=0)).finished
+    assert first is not None
+    assert second is not None
+    assert last is not None
+    assert (first.num_cached, second.num_cached, last.num_cached) == (4, 4, 4)
