@@ -3,13 +3,13 @@ whole. Texts, reasoning, calls and their ids, token ids and logprobs are equal, 
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from conversations.conversations import FIFTY, Kind
+from conversations.conversations import FIFTY, Conversation, Kind
 from conversations.script import Script
 from conversations.scripted_model import scripted_llm, scripted_url, with_script
 from conversations.ways import (
@@ -17,6 +17,7 @@ from conversations.ways import (
     ASTREAM_CHAT,
     CHAT,
     STREAMED_WITHOUT_IDS,
+    Answer,
     Choice,
     ask_in_all_ways,
     differences,
@@ -29,8 +30,8 @@ from server.process import Server
 Assets = Callable[[str], Path]
 QWEN_CODER = f"qwen2.5-coder-{'1.5b' if FULL else '0.5b'}-instruct-q4_k_m.gguf"
 OPTIONS: JsonObject = {"dtype": "bfloat16", "kv_memory": "256MiB", "max_model_len": 1024}
-FLAGS = ("--dtype", "bfloat16", "--kv-memory", "256MiB", "--max-model-len", "1024")
-NUM_TOKENS = 16  # of an answer of the real model, at most
+FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in OPTIONS.items()]
+NUM_TOKENS = 48 if FULL else 16  # of an answer of the real model, at most
 # Slow with a real model, and not far from others.
 VARIANTS = () if FULL else (ACHAT, ASTREAM_CHAT, STREAMED_WITHOUT_IDS)
 
@@ -54,8 +55,7 @@ def test_a_scripted_model_gives_every_caller_the_same(assets: Assets) -> None:
         if (found := as_script(choice, script.raw)) != script
     ]
     assert not wrong
-    found = differences(asked, answers)
-    assert not found, "\n".join(found)
+    assert_all_equal(asked, answers)
 
 
 @pytest.mark.assets
@@ -73,8 +73,15 @@ def test_a_real_model_gives_every_caller_the_same(assets: Assets, tmp_path: Path
     choices = [choice for answer in answers[CHAT] for choice in answer.choices]
     assert sum(bool(choice.text) for choice in choices) > 20
     assert sum(bool(choice.calls) for choice in choices) > 10
-    found = differences(asked, answers)
-    assert not found, "\n".join(found)
+    assert_all_equal(asked, answers)
+
+
+def assert_all_equal(asked: Sequence[Conversation], answers: Mapping[str, Sequence[Answer]]) -> None:
+    different = differences(asked, answers)
+    assert not different, "\n".join(different)
+    for answer in answers[CHAT]:
+        ids = [call.id for choice in answer.choices for call in choice.calls]
+        assert len(set(ids)) == len(ids), "a result tells by its id which call it is of"
 
 
 def as_script(choice: Choice, raw: str) -> Script:
