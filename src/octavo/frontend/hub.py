@@ -108,8 +108,7 @@ class Hub:
             messages, ended = in_flight.ask()
             for message in messages:
                 self._send(message)
-            for output in ended:
-                self._deliver(in_flight, output)
+            self._deliver_ends(in_flight, ended)
         if not self._queue and not self._is_trial_on:
             self._one_by_one = False
 
@@ -147,8 +146,13 @@ class Hub:
             self._end(in_flight, FinishReason.ABORT)
 
     def _end(self, in_flight: InFlight, reason: FinishReason, error: str | None = None) -> None:
-        for output in in_flight.end(reason, error):
-            self._deliver(in_flight, output)
+        self._deliver_ends(in_flight, in_flight.end(reason, error))
+
+    def _deliver_ends(self, in_flight: InFlight, outputs: list[TokenOutput]) -> None:
+        """Outputs that no engine gave. Delivering one may end the request: the others are void then."""
+        for output in outputs:
+            if in_flight.request_id in self._by_id:
+                self._deliver(in_flight, output)
 
     def _forget(self, in_flight: InFlight) -> None:
         del self._by_id[in_flight.request_id]
