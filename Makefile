@@ -52,7 +52,8 @@ figures:
 	$(PYTHON) benchmarks/server_load.py
 	$(PYTHON) benchmarks/scheduler.py
 	OCTAVO_TEST_FULL=1 $(PYTHON) -m pytest tests/server/test_access.py tests/server/test_hostile_bodies.py \
-		tests/grammar/test_validity.py tests/parity/test_text_parity.py tests/purity/test_purity.py
+		tests/grammar/test_validity.py tests/parity/test_text_parity.py tests/purity/test_purity.py \
+		tests/conversations
 
 test-fast:
 	$(PYTHON) -m pytest -n $(TEST_WORKERS) -q -m "not assets"
