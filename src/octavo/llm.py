@@ -134,6 +134,7 @@ class LLM:
         *,
         tools: Iterable[Tool] | None = None,
         tool_choice: str = "auto",
+        parallel_tool_calls: bool = True,
         schema: Schema | None = None,
         progress: bool | None = None,
         template: Mapping[str, Any] | None = None,
@@ -142,7 +143,8 @@ class LLM:
         """Answer one conversation or many; a message has `role` and `content`.
 
         What the model calls or thinks is not in an answer's `text`: see `calls` and `reasoning`.
-        `tool_choice` is "auto", "none", "required" (at least one call) or the name of the function to call.
+        `tool_choice` is "auto", "none", "required" (at least one call) or the name of the function to call;
+        `parallel_tool_calls=False` allows one call at most.
         `template` holds further values for the chat template, such as `enable_thinking`; `schema` is as in
         `generate`.
         """
@@ -151,7 +153,13 @@ class LLM:
         prepared = [
             self._prepare(
                 self._chat_task(
-                    c, s, tools=given_tools, tool_choice=tool_choice, schema=schema, template=template
+                    c,
+                    s,
+                    tools=given_tools,
+                    tool_choice=tool_choice,
+                    parallel_tool_calls=parallel_tool_calls,
+                    schema=schema,
+                    template=template,
                 ),
                 **request,
             )
@@ -172,13 +180,20 @@ class LLM:
         *,
         tools: Iterable[Tool] | None = None,
         tool_choice: str = "auto",
+        parallel_tool_calls: bool = True,
         schema: Schema | None = None,
         template: Mapping[str, Any] | None = None,
         **request: Any,
     ) -> RequestOutput:
         """Answer one conversation, as `chat` does; many calls at once share the batch."""
         task = self._one_chat(
-            messages, params, tools=tools, tool_choice=tool_choice, schema=schema, template=template
+            messages,
+            params,
+            tools=tools,
+            tool_choice=tool_choice,
+            parallel_tool_calls=parallel_tool_calls,
+            schema=schema,
+            template=template,
         )
         return with_objects(schema, await self._finish(self._prepare(task, **request)))
 
@@ -197,13 +212,20 @@ class LLM:
         *,
         tools: Iterable[Tool] | None = None,
         tool_choice: str = "auto",
+        parallel_tool_calls: bool = True,
         schema: Schema | None = None,
         template: Mapping[str, Any] | None = None,
         **request: Any,
     ) -> Iterator[StreamDelta]:
         """The answer of `chat` piece by piece: text, reasoning and calls. Closed as in `stream`."""
         task = self._one_chat(
-            messages, params, tools=tools, tool_choice=tool_choice, schema=schema, template=template
+            messages,
+            params,
+            tools=tools,
+            tool_choice=tool_choice,
+            parallel_tool_calls=parallel_tool_calls,
+            schema=schema,
+            template=template,
         )
         return self._stream(self._prepare(task, **request))
 
@@ -219,12 +241,19 @@ class LLM:
         *,
         tools: Iterable[Tool] | None = None,
         tool_choice: str = "auto",
+        parallel_tool_calls: bool = True,
         schema: Schema | None = None,
         template: Mapping[str, Any] | None = None,
         **request: Any,
     ) -> AsyncIterator[StreamDelta]:
         task = self._one_chat(
-            messages, params, tools=tools, tool_choice=tool_choice, schema=schema, template=template
+            messages,
+            params,
+            tools=tools,
+            tool_choice=tool_choice,
+            parallel_tool_calls=parallel_tool_calls,
+            schema=schema,
+            template=template,
         )
         return self._astream(self._prepare(task, **request))
 
@@ -325,6 +354,7 @@ class LLM:
         *,
         tools: list[Tool] | None,
         tool_choice: str,
+        parallel_tool_calls: bool,
         schema: Schema | None,
         template: Mapping[str, Any] | None,
     ) -> PromptTask:
@@ -336,6 +366,7 @@ class LLM:
             tools=tools or (),
             tool_choice=ToolChoice.REQUIRED if is_name else ToolChoice(tool_choice),
             only_tool=tool_choice if is_name else None,
+            allows_several_calls=parallel_tool_calls,
             template=template or {},
         )
         return compose(task, self._text)

@@ -17,6 +17,7 @@ from octavo.frontend.intake import PreparedRequest
 from octavo.frontend.text_model import TextModel
 from octavo.protocol import (
     Abort,
+    EngineFacts,
     EngineOutputs,
     FinishReason,
     GenerateRequest,
@@ -115,12 +116,18 @@ class ScriptedServer:
 
 @contextmanager
 def scripted_server(path: Path) -> Iterator[ScriptedServer]:
-    """Over real HTTP, in a thread of this process."""
     model = served_tokenizer(path)
     hub = RecordingHub()
     channel = ScriptedChannel(hub, model.tokenizer)
     hub.connect(channel)
-    state = ServerState(ServerOptions(), model, hub, FakeSupervisor(FACTS))  # type: ignore[arg-type]
+    with serving(model, hub, FACTS) as port:
+        yield ScriptedServer(hub, channel, port)
+
+
+@contextmanager
+def serving(model: TextModel, hub: Hub, facts: EngineFacts) -> Iterator[int]:
+    """The application over real HTTP, in a thread of this process; the result is its port."""
+    state = ServerState(ServerOptions(), model, hub, FakeSupervisor(facts))  # type: ignore[arg-type]
     app = recorded(build_app(state, Keys()))
     config = uvicorn.Config(app, port=0, log_config=None, lifespan="off", ws="none")
     server = uvicorn.Server(config)
@@ -129,7 +136,7 @@ def scripted_server(path: Path) -> Iterator[ScriptedServer]:
     while not server.started:
         thread.join(0.01)
     try:
-        yield ScriptedServer(hub, channel, server.servers[0].sockets[0].getsockname()[1])
+        yield server.servers[0].sockets[0].getsockname()[1]
     finally:
         server.should_exit = True
         thread.join(HANG_SECONDS)

@@ -77,11 +77,12 @@ def render(messages: Sequence[Message], use: ToolUse, model: TextModel, template
 
 
 def _with_objects(message: Message, where: str) -> Message:
-    """Templates expect the arguments of calls as objects; models and clients write them as text."""
+    """Templates expect the arguments of calls as objects, and text beside them; models and clients write
+    arguments as text, and None for no text."""
     if not isinstance(message, Mapping) or not message.get("tool_calls"):
         return message
     calls = [_with_object(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(message["tool_calls"])]
-    return {**message, "tool_calls": calls}
+    return {**message, "content": message.get("content") or "", "tool_calls": calls}
 
 
 def _with_object(call: Any, where: str) -> Any:

@@ -49,7 +49,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     num_preemptions: int = 0
     error: str | None = None  # with the finish reason `error`: what to tell a person
     error_code: FailureCode | None = None  # likewise: what to decide by
-    parsed: Any = None  # of an answer that was held to a schema: the object; None if it was cut off
+    parsed: Any = None  # of an answer that was held to a schema: the object; None if cut off or calls
 
 
 class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):

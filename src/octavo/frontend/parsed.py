@@ -25,8 +25,9 @@ def with_objects(schema: Schema | None, output: RequestOutput) -> RequestOutput:
 
 
 def _object(schema: Schema, choice: Choice) -> Any:
-    if choice.finish_reason != "stop":
-        return None  # cut off: it is the beginning of an object only
+    was_cut_off = choice.finish_reason != "stop" or isinstance(choice.stop_reason, str)
+    if was_cut_off or choice.calls:
+        return None  # the beginning of an object, or no object at all
     if isinstance(schema, type):
         return schema.model_validate_json(choice.text)
     return msgspec.json.decode(choice.text)

@@ -10,7 +10,7 @@ import pytest
 
 from octavo.errors import RequestError
 from octavo.protocol import SamplingParams
-from unit.cli.scripted import RunCommand, Scripted
+from unit.cli.scripted import THOUGHT, RunCommand, Scripted
 
 INTERRUPT = "<Ctrl-C>"
 
@@ -98,6 +98,28 @@ def test_json_is_one_object_per_answer(run_octavo: RunCommand, scripted: Scripte
     assert first["timings"] == timings | {"chunks": [], "num_chunks_left_out": 0}
     assert first["seed"] == 9
     assert first["system_fingerprint"] == "fp_0123456789ab"
+
+
+@pytest.mark.parametrize("prompts", [["-p", "x"], ["-p", "x", "-p", "y"]], ids=["streamed", "together"])
+def test_reasoning_is_beside_the_answer(
+    prompts: list[str], run_octavo: RunCommand, scripted: Scripted
+) -> None:
+    """On stderr, which --quiet leaves empty; in JSON, in a field of its own."""
+    answers = [[THOUGHT + "Well", THOUGHT + "...", "Yes", "!"], ["No"]][: len(prompts) // 2]
+    texts = ["Yes!", "No"][: len(answers)]
+    command = ["generate", "m", "--chat", *prompts]
+
+    ran = run_octavo(*command, llm=scripted(list(answers)))
+    assert ran.out.splitlines() == texts
+    assert ran.err.count("Well...\n") == 1
+
+    quiet = run_octavo(*command, "--quiet", llm=scripted(list(answers)))
+    assert (quiet.out, quiet.err) == (ran.out, "")
+
+    as_json = run_octavo(*command, "--quiet", "--json", llm=scripted(list(answers)))
+    found = [json.loads(line) for line in as_json.out.splitlines()]
+    assert [answer["text"] for answer in found] == texts
+    assert [answer["reasoning"] for answer in found] == ["Well...", None][: len(answers)]
 
 
 def test_a_refused_request_is_one_line(run_octavo: RunCommand, scripted: Scripted) -> None:

@@ -1,9 +1,16 @@
 """Answers held to a schema come back as objects, if they are whole."""
 
 import jsonschema
+import msgspec
 import pydantic
+import pytest
 
+from data.json_types import JsonObject
 from octavo import LLM, SamplingParams
+from octavo.dialect.pieces import FunctionCall
+from octavo.frontend.output import Choice, RequestOutput
+from octavo.frontend.parsed import with_objects
+from octavo.protocol import Timings
 
 PAIR = {
     "type": "object",
@@ -33,3 +40,31 @@ def test_the_beginning_of_an_object_is_none(tiny_llm: LLM) -> None:
     assert (output.finish_reason, output.parsed) == ("length", None)
     (free,) = tiny_llm.generate("x", SamplingParams(max_tokens=3, seed=5))
     assert free.parsed is None
+
+
+@pytest.mark.parametrize("schema", [PAIR, Pair], ids=["schema", "model"])
+def test_what_ends_before_the_object_does_is_none(schema: JsonObject | type[Pair]) -> None:
+    """A stop string may cut an object off, and a model with tools may call one instead."""
+    whole = Choice(
+        index=0,
+        text='{"a": 1, "b": true}',
+        token_ids=(),
+        logprobs=None,
+        finish_reason="stop",
+        stop_reason=2,
+        timings=Timings(0.0, 0.0, 0.0),
+    )
+    stopped = msgspec.structs.replace(whole, index=1, text='{"a": 1, ', stop_reason='"b"')
+    called = msgspec.structs.replace(whole, index=2, text="", calls=(FunctionCall("go", "{}", "id"),))
+    output = RequestOutput(
+        request_id="r",
+        prompt="x",
+        prompt_ids=(1,),
+        prompt_logprobs=None,
+        choices=(whole, stopped, called),
+        num_cached=0,
+        seed=0,
+    )
+    first, *others = with_objects(schema, output).choices
+    assert first.parsed in ({"a": 1, "b": True}, Pair(a=1, b=True))
+    assert [choice.parsed for choice in others] == [None, None]

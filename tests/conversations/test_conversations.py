@@ -1,0 +1,82 @@
+"""Fifty conversations have the same answers, whichever way they are asked: `LLM` and the server, streamed and
+whole. Texts, reasoning, calls and their ids, token ids and logprobs are equal, bit for bit."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conversations.conversations import FIFTY, Kind
+from conversations.script import Script
+from conversations.scripted_model import scripted_llm, scripted_url, with_script
+from conversations.ways import (
+    ACHAT,
+    ASTREAM_CHAT,
+    CHAT,
+    STREAMED_WITHOUT_IDS,
+    Choice,
+    ask_in_all_ways,
+    differences,
+)
+from data.json_types import JsonObject
+from full_size import FULL
+from octavo import LLM
+from server.process import Server
+
+Assets = Callable[[str], Path]
+QWEN_CODER = f"qwen2.5-coder-{'1.5b' if FULL else '0.5b'}-instruct-q4_k_m.gguf"
+OPTIONS: JsonObject = {"dtype": "bfloat16", "kv_memory": "256MiB", "max_model_len": 1024}
+FLAGS = ("--dtype", "bfloat16", "--kv-memory", "256MiB", "--max-model-len", "1024")
+NUM_TOKENS = 16  # of an answer of the real model, at most
+# Slow with a real model, and not far from others.
+VARIANTS = () if FULL else (ACHAT, ASTREAM_CHAT, STREAMED_WITHOUT_IDS)
+
+
+def test_there_are_fifty_of_all_kinds() -> None:
+    assert len(FIFTY) == len({one.name for one in FIFTY}) == len({one.seed for one in FIFTY}) == 50
+    kinds = Counter(kind for one in FIFTY for kind in one.kinds)
+    assert all(kinds[kind] >= 4 for kind in Kind), kinds
+
+
+@pytest.mark.assets
+def test_a_scripted_model_gives_every_caller_the_same(assets: Assets) -> None:
+    folder = assets("tokenizer-qwen3")
+    asked = [with_script(one) for one in FIFTY]
+    with scripted_llm(folder) as llm, scripted_url(folder) as url:
+        answers = asyncio.run(ask_in_all_ways(asked, llm, url))
+    wrong = [
+        (one.name, found)
+        for one, answer in zip(FIFTY, answers[CHAT], strict=True)
+        for script, choice in zip(one.scripts, answer.choices, strict=True)
+        if (found := as_script(choice, script.raw)) != script
+    ]
+    assert not wrong
+    found = differences(asked, answers)
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.assets
+def test_a_real_model_gives_every_caller_the_same(assets: Assets, tmp_path: Path) -> None:
+    """It has no reasoning: it is asked those questions too, but answers them as others."""
+    asked = [replace(one, max_tokens=min(one.max_tokens, NUM_TOKENS)) for one in FIFTY]
+    model = assets(QWEN_CODER)
+    server = Server(tmp_path, model, *FLAGS)
+    try:
+        with LLM(str(model), progress=False, **OPTIONS) as llm:
+            url = server.wait_until_ready().url
+            answers = asyncio.run(ask_in_all_ways(asked, llm, url, leave_out=VARIANTS))
+    finally:
+        server.stop()
+    choices = [choice for answer in answers[CHAT] for choice in answer.choices]
+    assert sum(bool(choice.text) for choice in choices) > 20
+    assert sum(bool(choice.calls) for choice in choices) > 10
+    found = differences(asked, answers)
+    assert not found, "\n".join(found)
+
+
+def as_script(choice: Choice, raw: str) -> Script:
+    calls = tuple((call.name, call.arguments) for call in choice.calls)
+    return Script(raw, choice.text, choice.reasoning, calls, choice.finish_reason)

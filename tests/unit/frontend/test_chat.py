@@ -1,0 +1,148 @@
+"""From a chat to a prompt: what is refused, what the template sees, and which grammars are to be checked."""
+
+import json
+import re
+
+import pytest
+
+from data.json_types import Json, JsonObject
+from octavo.dialect.choose import dialect_of
+from octavo.errors import RequestError
+from octavo.frontend.chat import ChatTask, compose
+from octavo.frontend.text_model import TextModel
+from octavo.frontend.tool_use import ToolChoice
+from octavo.grammar import specs
+from octavo.protocol import GrammarKind, GrammarSpec, SamplingParams
+from octavo.text.assets import TextAssets
+from octavo.text.chat_template import ChatTemplate
+from octavo.text.tokenizer import Tokenizer
+
+# It shows what it was given, as JSON. By its source, the model calls as Hermes does.
+TEMPLATE = "{# <tool_call> #}{{ {'messages': messages, 'tools': tools} | tojson }}"
+REASONING_TEMPLATE = TEMPLATE + "{# <think> #}"
+TOKENIZER = {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "added_tokens": []}
+
+NUMBERS = {"type": "object", "properties": {"a": {"type": "number"}}}
+ANYTHING = {"type": "object"}
+COLOUR = {"enum": ["red", "green"]}
+QUESTION = {"role": "user", "content": "Well?"}
+
+
+def text_model(template: str = TEMPLATE) -> TextModel:
+    assets = TextAssets(tokenizer_json=json.dumps(TOKENIZER), chat_template=template)
+    return TextModel(
+        "m", assets, Tokenizer(assets), ChatTemplate(assets), dialect_of(template), SamplingParams()
+    )
+
+
+def tool(name: Json, **function: Json) -> JsonObject:
+    return {"type": "function", "function": {"name": name, **function}}
+
+
+def shown(*messages: JsonObject, **task: Json) -> JsonObject:
+    """What the template was given."""
+    prompt = compose(ChatTask(messages, SamplingParams(), **task), text_model()).prompt
+    assert isinstance(prompt, str)
+    given: JsonObject = json.loads(prompt)
+    return given
+
+
+def with_call(arguments: Json) -> JsonObject:
+    call = {"id": "0", "type": "function", "function": {"name": "add", "arguments": arguments}}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
+# -- tools -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "nameless",
+    [{}, {"function": None}, {"function": {}}, tool(""), tool(7), "add"],
+    ids=["nothing", "no function", "no name", "empty name", "a number", "text"],
+)
+def test_a_tool_without_a_name_is_refused_by_its_place(nameless: Json) -> None:
+    with pytest.raises(RequestError, match=r"tools\[1\]: a tool is") as refused:
+        shown(QUESTION, tools=[tool("add"), nameless])
+    assert refused.value.param == "tools"
+
+
+def test_the_template_sees_tools_but_not_how_strictly_they_are_kept() -> None:
+    assert shown(QUESTION, tools=[tool("add", strict=True)])["tools"] == [tool("add")]
+    assert shown(QUESTION, tools=[tool("add")], tool_choice=ToolChoice.NONE)["tools"] is None
+
+
+# -- calls in the history ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "seen"),
+    [('{"a": [1, "ü"]}', {"a": [1, "ü"]}), ({"a": 2}, {"a": 2}), ("", {}), (None, {}), ("null", {})],
+    ids=["text", "object", "empty", "None", "null"],
+)
+def test_arguments_reach_the_template_as_objects(arguments: Json, seen: JsonObject) -> None:
+    message = with_call(arguments)
+    given = shown(QUESTION, message)["messages"][1]
+    assert given["tool_calls"][0]["function"] == {"name": "add", "arguments": seen}
+    assert given["content"] == "", "templates join it with other text"
+    assert message == with_call(arguments), "the caller's message stays as it was"
+
+
+def test_arguments_that_are_no_json_are_refused_by_their_place() -> None:
+    message = with_call("{}")
+    message["tool_calls"] += with_call('{"a": ')["tool_calls"]
+    field = "messages[2].tool_calls[1].function.arguments"
+    with pytest.raises(RequestError, match=re.escape(field)) as refused:
+        shown(QUESTION, QUESTION, message)
+    assert refused.value.param == field
+
+
+# -- grammars ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("field", ["grammar", "structured_outputs.regex"])
+def test_a_regex_with_tools_or_reasoning_is_refused_by_the_callers_name(field: str) -> None:
+    regex = GrammarSpec(GrammarKind.REGEX, "[a-z]+")
+    params = SamplingParams(grammar=regex)
+    with_tools = ChatTask([QUESTION], params, grammar_field=field, tools=[tool("add")])
+    without = ChatTask([QUESTION], params, grammar_field=field)
+    for task, model in ((with_tools, text_model()), (without, text_model(REASONING_TEMPLATE))):
+        with pytest.raises(RequestError, match=re.escape(field)) as refused:
+            compose(task, model)
+        assert refused.value.param == field
+    assert compose(without, text_model()).params.grammar == regex
+
+
+def test_grammars_come_in_the_order_in_which_errors_are_told() -> None:
+    """What the caller asked for, each schema of a tool, and then what is made of them."""
+    asked = specs.of_schema(COLOUR)
+    task = ChatTask(
+        [QUESTION],
+        SamplingParams(grammar=asked),
+        grammar_field="schema",
+        tools=[tool("add", parameters=NUMBERS), tool("time")],
+    )
+    composed = compose(task, text_model())
+    *parts, whole = composed.grammars
+    assert [(part.field, part.spec) for part in parts] == [
+        ("schema", asked),
+        ("tools[0].function.parameters", specs.of_schema(NUMBERS)),
+        ("tools[1].function.parameters", specs.of_schema(ANYTHING)),
+    ]
+    assert (whole.field, whole.spec.kind) == ("tools", GrammarKind.CALLS)
+    assert composed.params.grammar == whole.spec
+
+
+def test_only_grammars_that_are_used_are_checked() -> None:
+    def fields(params: SamplingParams, model: TextModel, **task: Json) -> list[str]:
+        return [one.field for one in compose(ChatTask([QUESTION], params, **task), model).grammars]
+
+    free, held = SamplingParams(), SamplingParams(grammar=specs.of_schema(COLOUR))
+    tools = [tool("time"), tool("add", parameters=NUMBERS, strict=True)]
+    plain, reasoning = text_model(), text_model(REASONING_TEMPLATE)
+    assert fields(free, reasoning) == []
+    assert fields(held, plain) == ["grammar"]
+    assert fields(held, reasoning) == ["grammar", "grammar"], "and once more with room for reasoning"
+    assert fields(free, plain, tools=tools[:1]) == []
+    assert fields(free, plain, tools=tools) == ["tools[1].function.parameters", "tools"]
+    named = {"tools": tools, "tool_choice": ToolChoice.REQUIRED, "only_tool": "add"}
+    assert fields(free, plain, **named) == ["tools[1].function.parameters", "tools"]
