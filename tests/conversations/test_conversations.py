@@ -54,8 +54,8 @@ def test_a_scripted_model_gives_every_caller_the_same(assets: Assets) -> None:
         if (found := as_script(choice, script.raw)) != script
     ]
     assert not wrong
-    found = differences(asked, answers)
-    assert not found, "\n".join(found)
+    unequal = differences(asked, answers)
+    assert not unequal, "\n".join(unequal)
 
 
 @pytest.mark.assets
@@ -73,8 +73,8 @@ def test_a_real_model_gives_every_caller_the_same(assets: Assets, tmp_path: Path
     choices = [choice for answer in answers[CHAT] for choice in answer.choices]
     assert sum(bool(choice.text) for choice in choices) > 20
     assert sum(bool(choice.calls) for choice in choices) > 10
-    found = differences(asked, answers)
-    assert not found, "\n".join(found)
+    unequal = differences(asked, answers)
+    assert not unequal, "\n".join(unequal)
 
 
 def as_script(choice: Choice, raw: str) -> Script:
