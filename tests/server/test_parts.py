@@ -15,7 +15,7 @@ from octavo.protocol import LOGPROB_FLOOR, SamplingParams, TokenLogprob
 from octavo.server.admission import HALF_LIFE, LONGEST_RETRY, UNKNOWN_RETRY, Admission
 from octavo.server.http.errors import ApiError
 from octavo.server.http.keys import Keys
-from octavo.server.http.startup_answers import EarlyAnswers
+from octavo.server.http.listener import EarlyAnswers
 from octavo.server.openai.logprobs import LegacyLogprobs, chat_logprobs, prompt_logprobs
 from octavo.server.openai.params import chat_params, completion_params
 from octavo.server.openai.response import ChunkFrame

@@ -13,7 +13,7 @@ from octavo.server.http.errors import ApiError, as_api_error, error_response
 from octavo.server.http.hosts import Hosts
 from octavo.server.http.keys import Keys, require_key
 from octavo.server.middleware import Boundary
-from octavo.server.openai import chat, completions, models, tokenize
+from octavo.server.openai import chat, completions, models
 from octavo.server.openapi import describe, failures
 from octavo.server.operate import probes, view
 from octavo.server.operate.page import page_router
@@ -38,14 +38,7 @@ def build_app(state: ServerState, keys: Keys) -> FastAPI:
     if state.options.page:
         app.include_router(page_router(), responses=failures(421))
     # Default deny: whatever is neither a probe nor the page goes in here, behind the key.
-    routers = (
-        chat.router,
-        completions.router,
-        models.router,
-        tokenize.router,
-        probes.metrics_router,
-        view.router,
-    )
+    routers = (chat.router, completions.router, models.router, probes.metrics_router, view.router)
     for router in (*routers, schema_router(app)):
         app.include_router(router, dependencies=[Depends(require_key)], responses=failures(401, 421, 500))
     app.add_exception_handler(OctavoError, _of_octavo)

@@ -20,8 +20,7 @@ from octavo.observe.tracing import Tracing, open_tracing
 from octavo.server.app import build_app
 from octavo.server.http.connection import BoundedHttpProtocol
 from octavo.server.http.keys import Keys
-from octavo.server.http.listener import BACKLOG, most_connections
-from octavo.server.http.startup_answers import EarlyAnswers
+from octavo.server.http.listener import BACKLOG, EarlyAnswers, most_connections
 from octavo.server.signals import Stopping
 from octavo.server.state import ServerState
 

@@ -11,8 +11,7 @@ import uvloop
 from octavo.config import EngineOptions, ServerOptions
 from octavo.observe.logs import configure_logs
 from octavo.observe.tracing import check_endpoint
-from octavo.server.http.listener import allow_many_files, is_loopback, listen
-from octavo.server.http.startup_answers import EarlyAnswers
+from octavo.server.http.listener import EarlyAnswers, allow_many_files, is_loopback, listen
 from octavo.server.signals import Stopping, hold_signals
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from octavo.frontend.hub import SUSPICIOUS, Hub
 from octavo.frontend.in_flight import ENGINE_LOST, MOST_REPLAYS, InFlight
 from octavo.frontend.intake import Intake, Limits, PromptTask
 from octavo.frontend.output import StreamDelta
+from octavo.frontend.updates import MOST_BUFFERED, Updates
 from octavo.protocol import Abort, FinishReason, GenerateRequest, SamplingParams
 from octavo.text.detokenizer import IncrementalDetokenizer
 from octavo.text.tokenizer import Tokenizer
@@ -152,6 +153,15 @@ def test_a_request_that_nobody_reads_is_ended_once(tokenizer: Tokenizer) -> None
     assert channel.take() == [Abort("r")]
 
 
+def test_updates_that_nobody_reads_fill_up() -> None:
+    updates = Updates()
+    for _ in range(MOST_BUFFERED):
+        updates.put(RuntimeError("unread"))
+    assert not updates.is_full
+    updates.put(RuntimeError("unread"))
+    assert updates.is_full
+
+
 def test_a_deadline_does_not_wait_for_an_engine(tokenizer: Tokenizer) -> None:
     hub, inboxes = Hub(), {timeout: Inbox() for timeout in (1e-9, 1e6, None)}
     intake = Intake(tokenizer, Limits(256, 64))
@@ -163,6 +173,25 @@ def test_a_deadline_does_not_wait_for_an_engine(tokenizer: Tokenizer) -> None:
     hub.end_overdue()
     assert outcome(inboxes[1e-9]) == ("deadline", None)
     assert len(hub) == 2
+
+
+def test_what_ends_while_it_is_being_ended_ends_once(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub, unread, failing = Hub(), Inbox(), Inbox()
+    unread.is_full = True
+    hub.submit(request(tokenizer, "unread", unread, n=3))
+    hub.give_up("no engine")
+    assert unread.result is not None
+    assert [choice.finish_reason for choice in unread.result.choices] == ["error", "abort", "abort"]
+
+    def fails(self: IncrementalDetokenizer) -> str:
+        raise RuntimeError("not this one")
+
+    monkeypatch.setattr(IncrementalDetokenizer, "finish", fails)
+    hub.submit(request(tokenizer, "failing", failing, n=3))
+    assert [str(update) for update in failing.updates] == ["not this one"]
+    assert len(hub) == 0
 
 
 def test_after_the_end_everything_gets_the_first_reason(tokenizer: Tokenizer) -> None:

@@ -19,10 +19,9 @@ from octavo.server.http.body import read_request
 from octavo.server.http.errors import unsupported
 from octavo.server.http.keys import caller
 from octavo.server.http.sse import encode
-from octavo.server.openai.answer_format import wanted_grammar
 from octavo.server.openai.logprobs import chat_logprobs, prompt_logprobs
 from octavo.server.openai.messages import num_chars, template_arguments, template_messages
-from octavo.server.openai.params import asked_of, chat_params
+from octavo.server.openai.params import asked_of, chat_params, wanted_grammar
 from octavo.server.openai.response import ChunkFrame, head, usage, usage_of
 from octavo.server.openai.schema import ChatRequest, NamedTool
 from octavo.server.openapi import EVENTS, GENERATION_ERRORS, failures, json_body

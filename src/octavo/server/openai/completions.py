@@ -16,9 +16,8 @@ from octavo.server.http.body import read_request
 from octavo.server.http.errors import invalid, unsupported
 from octavo.server.http.keys import caller
 from octavo.server.http.sse import encode
-from octavo.server.openai.answer_format import wanted_grammar
 from octavo.server.openai.logprobs import LegacyLogprobs, joined, prompt_logprobs
-from octavo.server.openai.params import asked_of, completion_params
+from octavo.server.openai.params import asked_of, completion_params, wanted_grammar
 from octavo.server.openai.response import ChunkFrame, head, usage, usage_of
 from octavo.server.openai.schema import CompletionRequest
 from octavo.server.openapi import EVENTS, GENERATION_ERRORS, failures, json_body
