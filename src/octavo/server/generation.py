@@ -43,6 +43,7 @@ class Work:
 
     make: Callable[[], Sequence[PromptTask]]
     num_chars: int
+    num_prompts: int = 1
 
 
 class Generation:
@@ -87,10 +88,10 @@ class Generation:
 
     async def start(self, work: Work) -> None:
         """Everything is made, checked and tokenised before anything is asked of the engine."""
+        self.state.admission.check_size(work.num_prompts)
         tasks = await self._timed(work.num_chars, work.make)
         for task in tasks:
             await self._check_grammars(task.grammars)
-        self.state.admission.check_size(len(tasks))
         num_chars = sum(len(task.prompt) for task in tasks)
         prepared = await self._timed(num_chars, self._prepare_all, tasks)
         self.check_client()
@@ -118,13 +119,12 @@ class Generation:
                 self.results[self._index[update.request_id]] = update
         return updates
 
-    async def finish(self) -> list[RequestOutput]:
-        """All results, in the order of the prompts; the first failure among them is raised."""
+    async def finish(self) -> None:
+        """Returns when all results are there; the first failure among them is raised."""
         while not self.is_done:
             for update in await self.take():
                 if isinstance(update, StreamDelta):
                     raise_if_failed(update)
-        return [self.results[index] for index in range(len(self.prepared))]
 
     @property
     def is_done(self) -> bool:

@@ -1,5 +1,6 @@
 """POST /v1/completions"""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -39,10 +40,11 @@ async def completions(request: Request) -> Response:
     body = await read_request(request, CompletionRequest, state.options.max_body)
     check_supported(body)
     state.check_model(body.model)
-    tasks = prompt_tasks(body, state.model.defaults)
+    prompts = as_prompts(body)
+    work = Work(lambda: prompt_tasks(body, prompts, state.model.defaults), 0, len(prompts))
     asked = asked_of(body, state.new_id("cmpl"), caller(request))
     generation = Generation(state, asked, record_of(request), request.receive)
-    return await respond(generation, Work(lambda: tasks, num_chars=0), partial(CompletionAnswer, body))
+    return await respond(generation, work, partial(CompletionAnswer, body))
 
 
 # -- to tasks ----------------------------------------------------------------------------------------------
@@ -57,7 +59,9 @@ def check_supported(body: CompletionRequest) -> None:
         raise unsupported("prompt_logprobs", "prompt_logprobs in a stream")
 
 
-def prompt_tasks(body: CompletionRequest, defaults: SamplingParams) -> list[PromptTask]:
+def prompt_tasks(
+    body: CompletionRequest, prompts: Sequence[Prompt], defaults: SamplingParams
+) -> list[PromptTask]:
     params, wanted = completion_params(body, defaults), wanted_grammar(body)
     if wanted is not None:
         params = msgspec.structs.replace(params, grammar=wanted.spec)
@@ -66,7 +70,7 @@ def prompt_tasks(body: CompletionRequest, defaults: SamplingParams) -> list[Prom
     grammars = () if wanted is None else (wanted,)
     return [
         PromptTask(prompt, params, add_special_tokens=adds, grammars=() if index else grammars)
-        for index, prompt in enumerate(as_prompts(body))
+        for index, prompt in enumerate(prompts)
     ]
 
 
