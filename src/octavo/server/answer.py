@@ -26,7 +26,9 @@ class Answer(Protocol):
         """Once the generation is done."""
 
 
-async def respond(generation: Generation, work: Work, written: Callable[[Generation], Answer]) -> Response:
+async def respond(
+    generation: Generation, work: Work[Any], written: Callable[[Generation], Answer]
+) -> Response:
     """Takes over a generation, and closes it in the end. `written` is called once it has been started."""
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(generation)

@@ -3,10 +3,10 @@ happens: the engine then works for nobody who is gone, and the queue has its roo
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from starlette.types import Receive
 
@@ -22,6 +22,7 @@ from octavo.server.operate.record import RequestRecord
 from octavo.server.state import ServerState
 
 Result = TypeVar("Result")
+Asking = TypeVar("Asking")  # a chat, or a prompt
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,16 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Work:
-    """How the tasks of a request are made, and of how much text: little is done by the event loop itself."""
+class Work(Generic[Asking]):
+    """How the tasks of a request are made, of what, and of how much text: little of it is left to the event
+    loop itself."""
 
-    make: Callable[[], Sequence[PromptTask]]
+    make: Callable[[Asking], PromptTask]
+    of: Sequence[Asking]
     num_chars: int
-    num_prompts: int = 1
+
+    def tasks(self) -> list[PromptTask]:
+        return [self.make(one) for one in self.of]
 
 
 class Generation:
@@ -86,12 +91,11 @@ class Generation:
         if self.state.feed.is_watched and self.results:
             self.record.explanation = self.explanation(has_words=False)
 
-    async def start(self, work: Work) -> None:
+    async def start(self, work: Work[Any]) -> None:
         """Everything is made, checked and tokenised before anything is asked of the engine."""
-        self.state.admission.check_size(work.num_prompts)
-        tasks = await self._timed(work.num_chars, work.make)
-        for task in tasks:
-            await self._check_grammars(task.grammars)
+        self.state.admission.check_size(len(work.of))
+        tasks = await self._timed(work.num_chars, work.tasks)
+        await self._check_grammars(dict.fromkeys(one for task in tasks for one in task.grammars))
         num_chars = sum(len(task.prompt) for task in tasks)
         prepared = await self._timed(num_chars, self._prepare_all, tasks)
         self.check_client()
@@ -161,7 +165,7 @@ class Generation:
         self._tokenise_seconds += time.perf_counter() - started
         return result
 
-    async def _check_grammars(self, grammars: Sequence[FieldGrammar]) -> None:
+    async def _check_grammars(self, grammars: Iterable[FieldGrammar]) -> None:
         for one in grammars:
             try:
                 await asyncio.wrap_future(self.state.grammars.submit(one.spec))

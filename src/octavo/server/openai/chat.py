@@ -47,9 +47,8 @@ async def chat_completions(request: Request) -> Response:
     asked = asked_of(body, state.new_id("chatcmpl"), caller(request))
     generation = Generation(state, asked, record_of(request), request.receive)
     size = num_chars(task.messages, body, has_tools=bool(task.tools))
-    return await respond(
-        generation, Work(lambda: [compose(task, state.model)], size), partial(ChatAnswer, body)
-    )
+    work = Work(partial(compose, model=state.model), [task], size)
+    return await respond(generation, work, partial(ChatAnswer, body))
 
 
 # -- to a task ---------------------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """POST /v1/completions"""
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -40,8 +39,7 @@ async def completions(request: Request) -> Response:
     body = await read_request(request, CompletionRequest, state.options.max_body)
     check_supported(body)
     state.check_model(body.model)
-    prompts = as_prompts(body)
-    work = Work(lambda: prompt_tasks(body, prompts, state.model.defaults), 0, len(prompts))
+    work = prompt_work(body, state.model.defaults)
     asked = asked_of(body, state.new_id("cmpl"), caller(request))
     generation = Generation(state, asked, record_of(request), request.receive)
     return await respond(generation, work, partial(CompletionAnswer, body))
@@ -59,19 +57,17 @@ def check_supported(body: CompletionRequest) -> None:
         raise unsupported("prompt_logprobs", "prompt_logprobs in a stream")
 
 
-def prompt_tasks(
-    body: CompletionRequest, prompts: Sequence[Prompt], defaults: SamplingParams
-) -> list[PromptTask]:
+def prompt_work(body: CompletionRequest, defaults: SamplingParams) -> Work[Prompt]:
     params, wanted = completion_params(body, defaults), wanted_grammar(body)
     if wanted is not None:
         params = msgspec.structs.replace(params, grammar=wanted.spec)
-    adds = body.add_special_tokens is not False
-    # One grammar for all prompts: it is checked with the first.
-    grammars = () if wanted is None else (wanted,)
-    return [
-        PromptTask(prompt, params, add_special_tokens=adds, grammars=() if index else grammars)
-        for index, prompt in enumerate(prompts)
-    ]
+    make = partial(
+        PromptTask,
+        params=params,
+        add_special_tokens=body.add_special_tokens is not False,
+        grammars=() if wanted is None else (wanted,),
+    )
+    return Work(make, as_prompts(body), num_chars=0)
 
 
 def as_prompts(body: CompletionRequest) -> list[Prompt]:
