@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from octavo.checkpoint import open_checkpoint
 from octavo.config import EngineOptions
-from octavo.errors import ConfigError, GrammarError
+from octavo.errors import ConfigError, GrammarError, RequestError
 from octavo.frontend.batches import (
     PromptInput,
     conversations_of,
@@ -133,8 +133,8 @@ class LLM:
         params: SamplingParams | Iterable[SamplingParams] | None = None,
         *,
         tools: Iterable[Tool] | None = None,
-        tool_choice: str = "auto",
-        parallel_tool_calls: bool = True,
+        tool_choice: str | None = None,
+        parallel_tool_calls: bool | None = None,
         schema: Schema | None = None,
         progress: bool | None = None,
         template: Mapping[str, Any] | None = None,
@@ -143,7 +143,7 @@ class LLM:
         """Answer one conversation or many; a message has `role` and `content`.
 
         What the model calls or thinks is not in an answer's `text`: see `calls` and `reasoning`.
-        `tool_choice` is "auto", "none", "required" (at least one call) or the name of the function to call;
+        `tool_choice` is "auto" (the default), "none", "required" (at least one call) or a function's name;
         `parallel_tool_calls=False` allows one call at most.
         `template` holds further values for the chat template, such as `enable_thinking`; `schema` is as in
         `generate`.
@@ -179,8 +179,8 @@ class LLM:
         params: SamplingParams | None = None,
         *,
         tools: Iterable[Tool] | None = None,
-        tool_choice: str = "auto",
-        parallel_tool_calls: bool = True,
+        tool_choice: str | None = None,
+        parallel_tool_calls: bool | None = None,
         schema: Schema | None = None,
         template: Mapping[str, Any] | None = None,
         **request: Any,
@@ -211,8 +211,8 @@ class LLM:
         params: SamplingParams | None = None,
         *,
         tools: Iterable[Tool] | None = None,
-        tool_choice: str = "auto",
-        parallel_tool_calls: bool = True,
+        tool_choice: str | None = None,
+        parallel_tool_calls: bool | None = None,
         schema: Schema | None = None,
         template: Mapping[str, Any] | None = None,
         **request: Any,
@@ -240,8 +240,8 @@ class LLM:
         params: SamplingParams | None = None,
         *,
         tools: Iterable[Tool] | None = None,
-        tool_choice: str = "auto",
-        parallel_tool_calls: bool = True,
+        tool_choice: str | None = None,
+        parallel_tool_calls: bool | None = None,
         schema: Schema | None = None,
         template: Mapping[str, Any] | None = None,
         **request: Any,
@@ -353,20 +353,25 @@ class LLM:
         params: SamplingParams,
         *,
         tools: list[Tool] | None,
-        tool_choice: str,
-        parallel_tool_calls: bool,
+        tool_choice: str | None,
+        parallel_tool_calls: bool | None,
         schema: Schema | None,
         template: Mapping[str, Any] | None,
     ) -> PromptTask:
-        is_name = tool_choice not in tuple(ToolChoice)
+        if not isinstance(tool_choice or "", str):
+            raise RequestError(
+                'tool_choice must be "auto", "none", "required" or the name of a function', "tool_choice"
+            )
+        choice = tool_choice or ToolChoice.AUTO
+        is_name = choice not in tuple(ToolChoice)
         task = ChatTask(
             messages,
             held_to(schema, params),
             grammar_field=_field(schema),
             tools=tools or (),
-            tool_choice=ToolChoice.REQUIRED if is_name else ToolChoice(tool_choice),
-            only_tool=tool_choice if is_name else None,
-            allows_several_calls=parallel_tool_calls,
+            tool_choice=ToolChoice.REQUIRED if is_name else ToolChoice(choice),
+            only_tool=choice if is_name else None,
+            allows_several_calls=parallel_tool_calls is not False,
             template=template or {},
         )
         return compose(task, self._text)

@@ -209,6 +209,23 @@ def test_the_queue_is_bounded_in_tokens(run: Run) -> None:
     run(test, max_queued_tokens=100)
 
 
+def test_a_text_that_cannot_be_made_ends_its_stream_with_an_error(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(bench: Bench) -> None:
+        asked = bench.ask({"prompt": "abc", "stream": True})
+        await bench.until(lambda: bench.hub.submitted)
+        bench.hub.say("begun")
+        bench.hub.submitted[0][1].put(RuntimeError("no text"))
+        events = (await asked.done()).content.decode().strip().split("\n\n")
+        assert json.loads(events[0].removeprefix("data: "))["choices"][0]["text"] == "begun"
+        assert json.loads(events[-2].removeprefix("data: "))["error"]["code"] == "internal_error"
+        assert events[-1] == "data: [DONE]"
+        assert "no text" in caplog.text
+
+    run(test)
+
+
 def test_a_failure_in_mid_stream_is_said_and_the_stream_ended(run: Run) -> None:
     async def test(bench: Bench) -> None:
         asked = bench.ask({"messages": [{"role": "user", "content": "x"}], "stream": True}, CHAT)

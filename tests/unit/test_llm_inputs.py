@@ -227,6 +227,15 @@ def test_tools_in_a_generator_reach_every_conversation(tiny_llm: LLM) -> None:
     assert [token for delta in deltas for token in delta.token_ids] == list(alone.token_ids)
 
 
+def test_none_leaves_it_to_the_model_whether_it_calls(tiny_llm: LLM) -> None:
+    conversation = [{"role": "user", "content": "hi"}]
+    (plain,) = tiny_llm.chat(conversation, GREEDY)
+    (given,) = tiny_llm.chat(conversation, GREEDY, tool_choice=None, parallel_tool_calls=None)
+    assert given.token_ids == plain.token_ids
+    with pytest.raises(RequestError, match="tool_choice must be"):
+        tiny_llm.chat(conversation, GREEDY, tool_choice={"type": "function"})  # type: ignore[arg-type]
+
+
 def test_nothing_asked_is_nothing_answered(tiny_llm: LLM) -> None:
     assert tiny_llm.generate([], GREEDY) == tiny_llm.generate(iter(()), GREEDY) == tiny_llm.chat([]) == []
 

@@ -17,6 +17,8 @@ def answer_grammars(
 ) -> tuple[GrammarSpec | None, list[FieldGrammar]]:
     """The grammar, None if any text will do; and all that must be checked before it is used, in order, so
     that an error names the field at fault."""
+    if asked is not None and reasons is Reasons.NEVER and not use.tools:
+        return asked.spec, [asked]
     parts = [] if asked is None else [asked]
     for tool in use.tools:
         if use.is_required or tool.is_strict or asked is not None:
@@ -26,8 +28,8 @@ def answer_grammars(
     for part in parts:
         _check(part)
     spec = _combined(asked, use, reasons)
-    if spec is None or (asked is not None and spec == asked.spec):
-        return spec, parts
+    if spec is None:
+        return None, parts
     field = "tools" if use.tools or asked is None else asked.field
     return spec, [*parts, FieldGrammar(field, spec)]
 
@@ -48,13 +50,12 @@ def _check(part: FieldGrammar) -> None:
 
 
 def _combined(asked: FieldGrammar | None, use: ToolUse, reasons: Reasons) -> GrammarSpec | None:
-    """An answer is calls if they are required; else as it was asked for, or calls."""
+    """An answer is calls if they are required; else as it was asked for, or calls. Before either may stand
+    reasoning."""
     if use.is_required:
         return _made("calls", _calls_only(use), reasons)
     if asked is None:
         return _strict(use, reasons)
-    if reasons is Reasons.NEVER and not use.tools:
-        return asked.spec
     schema = _schema(asked.spec)
     if schema is None:
         raise RequestError(f"{asked.field} with tools or reasoning takes a JSON schema only", asked.field)

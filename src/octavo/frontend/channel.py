@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from octavo.protocol import Abort, EngineFacts, GenerateRequest
+from octavo.protocol import Abort, GenerateRequest
 
 
 class EngineChannel(Protocol):
@@ -11,9 +11,6 @@ class EngineChannel(Protocol):
     What the engine answers is not here: whoever runs the channel hands it to `Hub.receive`. In process that
     is the thread that makes the steps; over a socket it is the task that reads it.
     """
-
-    @property
-    def facts(self) -> EngineFacts: ...
 
     def send(self, message: GenerateRequest | Abort) -> None:
         """Never waits. Messages arrive in the order in which they were sent."""

@@ -72,6 +72,7 @@ def render(messages: Sequence[Message], use: ToolUse, model: TextModel, template
     """The prompt, by the checkpoint's own template."""
     plain = [_with_objects(message, f"messages[{i}]") for i, message in enumerate(messages)]
     if use.tools and not model.dialect.renders_tools:
+        plain = [_in_text(message, f"messages[{i}]") for i, message in enumerate(plain)]
         return model.template.render(in_plain_words(plain, use.shown, model.dialect.family), **template)
     return model.template.render(plain, tools=use.shown or None, **template)
 
@@ -81,6 +82,8 @@ def _with_objects(message: Message, where: str) -> Message:
     arguments as text, and None for no text."""
     if not isinstance(message, Mapping) or not message.get("tool_calls"):
         return message
+    if not isinstance(message["tool_calls"], list | tuple):
+        raise RequestError(f"{where}.tool_calls must be a list", f"{where}.tool_calls")
     calls = [_with_object(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(message["tool_calls"])]
     return {**message, "content": message.get("content") or "", "tool_calls": calls}
 
@@ -95,6 +98,25 @@ def _with_object(call: Any, where: str) -> Any:
         field = f"{where}.function.arguments"
         raise RequestError(f"{field}: the arguments are not valid JSON", field) from error
     return {**call, "function": {**function, "arguments": {} if arguments is None else arguments}}
+
+
+def _in_text(message: Message, where: str) -> Message:
+    """Of a message that is about to be rewritten, rather than shown to the template as it is: role, text and
+    calls are what they should be."""
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        raise RequestError(f"{where}: a message is a mapping with `role` and `content`", where)
+    for i, call in enumerate(message.get("tool_calls") or ()):
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            field = f"{where}.tool_calls[{i}]"
+            raise RequestError(f'{field}: a call is {{"function": {{"name": ..., "arguments": ...}}}}', field)
+    content = message.get("content")
+    if isinstance(content, list | tuple):
+        texts = [part["text"] for part in content if isinstance(part, Mapping) and "text" in part]
+        if len(texts) < len(content) or not all(isinstance(text, str) for text in texts):
+            raise RequestError(f"{where}.content: beside tools, it must be text", f"{where}.content")
+        content = "".join(texts)
+    return {**message, "content": content or ""}
 
 
 def _answer_format(use: ToolUse, reasons: Reasons, model: TextModel) -> AnswerFormat | None:

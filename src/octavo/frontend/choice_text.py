@@ -6,6 +6,7 @@ Reasoning and calls are not searched for stop strings: those are about the answe
 """
 
 import hashlib
+from functools import cached_property
 
 import msgspec
 
@@ -20,10 +21,12 @@ from octavo.text.tokenizer import Tokenizer
 class ChoiceText:
     """Owned by one choice. After `is_ended`, nothing is pushed any more."""
 
-    def __init__(self, tokenizer: Tokenizer, request: PreparedRequest, choice: int) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, request: PreparedRequest, choice: int, call_ids: "CallIds"
+    ) -> None:
         params, format = request.params, request.format
-        self._request = request
         self._choice = choice
+        self._call_ids = call_ids
         self._detokenizer = IncrementalDetokenizer(
             tokenizer,
             skip_special_tokens=params.skip_special_tokens,
@@ -85,7 +88,7 @@ class ChoiceText:
                 content.append(self._stop_filter.finish())
                 self.is_ended = True
             elif isinstance(piece, CallStart):
-                call_id = _call_id(self._request, self._choice, piece.index)
+                call_id = self._call_ids.of(self._choice, piece.index)
                 self._others.append(CallStart(piece.index, piece.name, call_id))
             else:
                 self._others.append(piece)
@@ -94,9 +97,20 @@ class ChoiceText:
         return "".join(content)
 
 
-def _call_id(request: PreparedRequest, choice: int, number: int) -> str:
-    """Letters and digits, as many as the model's template wants. A function of the request, as the answer is:
-    asked again with its seed, all of the answer comes again."""
-    assert request.format is not None, "calls are read in a format"
-    of = msgspec.json.encode((request.prompt_ids, request.params.seed, choice, number))
-    return hashlib.sha256(of).hexdigest()[: request.format.call_id_length]
+class CallIds:
+    """Ids of the calls of one request: letters and digits, as many as the model's template wants. They are
+    a function of the request, as the answer is: asked again with its seed, all of it comes again."""
+
+    def __init__(self, request: PreparedRequest) -> None:
+        self._request = request
+
+    def of(self, choice: int, number: int) -> str:
+        assert self._request.format is not None, "calls are read in a format"
+        named = hashlib.sha256(b"%b/%d/%d" % (self._key, choice, number)).hexdigest()
+        return named[: self._request.format.call_id_length]
+
+    @cached_property
+    def _key(self) -> bytes:
+        """Once for a request, since a prompt may be long, and the calls many."""
+        request = self._request
+        return hashlib.sha256(msgspec.json.encode((request.prompt_ids, request.params.seed))).digest()

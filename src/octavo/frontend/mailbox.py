@@ -5,7 +5,7 @@ from collections import deque
 from octavo.errors import RequestError
 from octavo.frontend.intake import PreparedRequest
 from octavo.frontend.output import StreamDelta
-from octavo.frontend.updates import Update
+from octavo.frontend.updates import Update, drained
 
 
 class Mailbox:
@@ -21,15 +21,8 @@ class Mailbox:
         self._waiting.append(update)
 
     def take(self) -> list[Update]:
-        """All that has come. If the text of a request could not be made, what went wrong is raised, but only
-        after what came before it has been taken."""
-        taken: list[Update] = []
-        while self._waiting and not (taken and isinstance(self._waiting[0], Exception)):
-            update = self._waiting.popleft()
-            if isinstance(update, Exception):
-                raise update
-            taken.append(update)
-        return taken
+        """All that has come. If the text of a request could not be made, what went wrong is raised."""
+        return drained(self._waiting)
 
 
 class Names:

@@ -12,7 +12,7 @@ from octavo.dialect.pieces import (
     Reasoning,
     joined,
 )
-from octavo.frontend.choice_text import ChoiceText
+from octavo.frontend.choice_text import CallIds, ChoiceText
 from octavo.frontend.intake import PreparedRequest
 from octavo.protocol import Abort, FailureCode, FinishReason, Timings, TokenLogprob, TokenOutput
 from octavo.text.tokenizer import Tokenizer
@@ -95,8 +95,10 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
 class ChoiceState:
     """One choice while it grows. Mutated by RequestText only."""
 
-    def __init__(self, tokenizer: Tokenizer, request: PreparedRequest, choice: int) -> None:
-        self.text = ChoiceText(tokenizer, request, choice)
+    def __init__(
+        self, tokenizer: Tokenizer, request: PreparedRequest, choice: int, call_ids: CallIds
+    ) -> None:
+        self.text = ChoiceText(tokenizer, request, choice, call_ids)
         self.pieces: list[str] = []  # of content
         self.others: list[Other] = []
         self.token_ids: list[int] = []
@@ -117,7 +119,10 @@ class RequestText:
 
     def __init__(self, prepared: PreparedRequest, tokenizer: Tokenizer) -> None:
         self._prepared = prepared
-        self._choices = [ChoiceState(tokenizer, prepared, choice) for choice in range(len(prepared.messages))]
+        call_ids = CallIds(prepared)
+        self._choices = [
+            ChoiceState(tokenizer, prepared, choice, call_ids) for choice in range(len(prepared.messages))
+        ]
         self._prompt_logprobs: list[TokenLogprob] = []
         self._num_cached = 0
 

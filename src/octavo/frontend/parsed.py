@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pydantic
 
+from octavo.errors import GrammarError
 from octavo.frontend.output import Choice, RequestOutput
 from octavo.grammar.specs import of_schema
 from octavo.protocol import SamplingParams
@@ -14,7 +15,13 @@ Schema = Mapping[str, Any] | type[pydantic.BaseModel]
 
 
 def held_to(schema: Schema | None, params: SamplingParams) -> SamplingParams:
-    return params if schema is None else msgspec.structs.replace(params, grammar=of_schema(schema))
+    if schema is None:
+        return params
+    try:
+        grammar = of_schema(schema)
+    except GrammarError as error:
+        raise error.in_field("schema") from error
+    return msgspec.structs.replace(params, grammar=grammar)
 
 
 def with_objects(schema: Schema | None, output: RequestOutput) -> RequestOutput:

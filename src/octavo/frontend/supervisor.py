@@ -166,8 +166,11 @@ class EngineSupervisor:
         finally:
             life.engine.kill()
             reader.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await reader
+            await asyncio.wait(
+                [reader]
+            )  # not `await reader`: `close` may cancel us here, and we must hear it
+            if not reader.cancelled():
+                reader.exception()  # told above, as the engine's death
             while not life.engine.is_gone:  # the next one needs its memory
                 await asyncio.sleep(WATCH_SECONDS)
             shutil.rmtree(path, ignore_errors=True)
@@ -202,7 +205,8 @@ class EngineSupervisor:
         again = f" again; {len(self._hub)} requests go on" if self.num_restarts else ""
         logger.info("the engine is ready%s (%s)", again, self.tally.phases_in_words())
         self._hub.connect(channel)
-        self.state = EngineState.READY
+        if self.state is not EngineState.CLOSED:
+            self.state = EngineState.READY
         self._became_ready.set()
 
     def _pin(self, facts: EngineFacts) -> None:

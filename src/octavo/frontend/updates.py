@@ -1,6 +1,7 @@
 """What becomes of requests, on its way to those who wait for it."""
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import AsyncIterator
 from typing import Protocol
@@ -21,6 +22,18 @@ class Recipient(Protocol):
     @property
     def is_full(self) -> bool:
         """It is not being read, and its requests are to be ended."""
+
+
+def drained(waiting: deque[Update | Exception]) -> list[Update]:
+    """All that waits. An exception is raised, but only after what came before it has been taken."""
+    taken: list[Update] = []
+    with contextlib.suppress(IndexError):  # another thread may take from it as well
+        while waiting and not (taken and isinstance(waiting[0], Exception)):
+            update = waiting.popleft()
+            if isinstance(update, Exception):
+                raise update
+            taken.append(update)
+    return taken
 
 
 class Updates:
@@ -50,12 +63,9 @@ class Updates:
         """All that has come, of whichever request; waits for something to come."""
         await self._arrived.wait()
         self._arrived.clear()
-        taken: list[Update] = []
-        while self._waiting:
-            update = self._waiting.popleft()
-            if isinstance(update, Exception):
-                raise update
-            taken.append(update)
+        taken = drained(self._waiting)
+        if self._waiting:  # an exception, which is for the next call
+            self._arrived.set()
         return taken
 
     async def __aiter__(self) -> AsyncIterator[Update]:

@@ -73,10 +73,10 @@ class EventStream(StreamingResponse):
         generation, answer = self._generation, self._answer
         is_done = False
         while not is_done:
-            updates = await generation.take()
-            is_done = generation.is_done
             events: list[bytes] = []
             try:
+                updates = await generation.take()
+                is_done = generation.is_done
                 for update in updates:
                     if isinstance(update, StreamDelta):
                         events.append(answer.of_delta(update))  # noqa: PERF401 - what came before an error counts
@@ -84,6 +84,8 @@ class EventStream(StreamingResponse):
                     events += (answer.at_end(), DONE)
                 elif not updates:
                     events.append(PING)
+            except ClientGone:
+                raise
             except Exception as error:
                 is_done = True
                 events += (self._failure(error), DONE)

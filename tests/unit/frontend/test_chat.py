@@ -19,6 +19,7 @@ from octavo.text.tokenizer import Tokenizer
 
 # It shows what it was given, as JSON. By its source, the model calls as Hermes does.
 TEMPLATE = "{# <tool_call> #}{{ {'messages': messages, 'tools': tools} | tojson }}"
+PLAIN_TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"  # knows nothing of them
 REASONING_TEMPLATE = TEMPLATE + "{# <think> #}"
 TOKENIZER = {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "added_tokens": []}
 
@@ -45,6 +46,29 @@ def shown(*messages: JsonObject, **task: Json) -> JsonObject:
     assert isinstance(prompt, str)
     given: JsonObject = json.loads(prompt)
     return given
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ({"content": "no role"}, "messages[0]"),
+        ({"role": "assistant", "tool_calls": [{"id": "0"}]}, "messages[0].tool_calls[0]"),
+        ({"role": "assistant", "tool_calls": 7}, "messages[0].tool_calls"),
+        ({"role": "user", "content": [{"type": "image"}]}, "messages[0].content"),
+    ],
+    ids=["role", "call", "calls", "content"],
+)
+def test_what_cannot_be_told_in_plain_words_is_refused_by_name(message: JsonObject, param: str) -> None:
+    task = ChatTask([message], SamplingParams(), tools=[tool("add")])
+    with pytest.raises(RequestError) as refused:
+        compose(task, text_model(PLAIN_TEMPLATE))
+    assert refused.value.param == param
+
+
+def test_parts_of_text_are_told_as_text() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    task = ChatTask([{"role": "user", "content": parts}], SamplingParams(), tools=[tool("add")])
+    assert str(compose(task, text_model(PLAIN_TEMPLATE)).prompt).endswith("user: ab\n")
 
 
 def with_call(arguments: Json) -> JsonObject:

@@ -44,10 +44,12 @@ async def chat_completions(request: Request) -> Response:
     check_supported(body)
     state.check_model(body.model)
     task = chat_task(body, state.model.defaults)
+    size = num_chars(task.messages, body, has_tools=bool(task.tools))
+    if task.params.grammar is not None:
+        size += len(task.params.grammar.text)
+    work = Work(partial(compose, model=state.model), [task], size)
     asked = asked_of(body, state.new_id("chatcmpl"), caller(request))
     generation = Generation(state, asked, record_of(request), request.receive)
-    size = num_chars(task.messages, body, has_tools=bool(task.tools))
-    work = Work(partial(compose, model=state.model), [task], size)
     return await respond(generation, work, partial(ChatAnswer, body))
 
 

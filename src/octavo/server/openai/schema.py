@@ -17,7 +17,7 @@ from octavo.grammar.limits import GrammarLimits
 MAX_MESSAGES = 8192
 MAX_TOOLS = 128
 MAX_SALT = 256  # characters: the prefix cache keeps it as long as a page of it
-MAX_PROMPTS = 16384  # far more than may wait, which `limits.Admission` says
+MAX_PROMPTS = 16384  # far more than may wait, which `admission.Admission` says
 
 Item = TypeVar("Item")
 Quick = Annotated[list[Item], Field(fail_fast=True)]
