@@ -166,9 +166,8 @@ class EngineSupervisor:
         finally:
             life.engine.kill()
             reader.cancel()
-            await asyncio.wait(
-                [reader]
-            )  # not `await reader`: `close` may cancel us here, and we must hear it
+            # `close` may cancel us at this point. `await reader` would pass that on to the reader.
+            await asyncio.wait([reader])
             if not reader.cancelled():
                 reader.exception()  # told above, as the engine's death
             while not life.engine.is_gone:  # the next one needs its memory
