@@ -1,6 +1,7 @@
 """Every error a person can meet. The message says what to do next."""
 
-from typing import Self
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class OctavoError(Exception):
@@ -41,10 +42,6 @@ class GrammarError(RequestError):
     def __init__(self, message: str, param: str = "grammar") -> None:
         super().__init__(message, param)
 
-    def in_field(self, field: str) -> Self:
-        """The same error, of the field that the grammar came from."""
-        return type(self)(f"{field}: {self}", field)
-
 
 class GrammarTooComplex(GrammarError):
     """A grammar that was accepted cannot be followed any further: it shows only while an answer is drawn."""
@@ -52,3 +49,14 @@ class GrammarTooComplex(GrammarError):
 
 class GrammarNotChecked(GrammarError):
     """Nothing is known against a grammar: it could not be checked now."""
+
+
+@contextmanager
+def grammar_of(field: str) -> Iterator[None]:
+    """What is wrong with a grammar is said with the name of the field that it came from."""
+    try:
+        yield
+    except GrammarNotChecked:  # the field is not at fault
+        raise
+    except GrammarError as error:
+        raise type(error)(f"{field}: {error}", field) from error

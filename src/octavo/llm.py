@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from octavo.checkpoint import open_checkpoint
 from octavo.config import EngineOptions
-from octavo.errors import ConfigError, GrammarError, RequestError
+from octavo.errors import ConfigError, RequestError, grammar_of
 from octavo.frontend.batches import (
     PromptInput,
     conversations_of,
@@ -32,12 +32,13 @@ from octavo.frontend.in_process import InProcessChannel
 from octavo.frontend.intake import FieldGrammar, Intake, Limits, PreparedRequest, Prompt, PromptTask
 from octavo.frontend.mailbox import Delivery, Mailbox, Names
 from octavo.frontend.output import RequestOutput, StreamDelta
-from octavo.frontend.parsed import Schema, held_to, with_objects
+from octavo.frontend.parsed import held_to, with_objects
 from octavo.frontend.progress import BatchProgress
 from octavo.frontend.text_model import TextModel
-from octavo.frontend.tool_use import Tool, ToolChoice
+from octavo.frontend.tool_use import OnlyTool, Tool, ToolChoice
 from octavo.frontend.updates import Update
 from octavo.grammar.checker import GrammarChecker
+from octavo.grammar.specs import Schema
 from octavo.protocol import EngineFacts, EngineStats, KernelTimes, SamplingParams
 
 
@@ -322,10 +323,8 @@ class LLM:
 
     def _prepare(self, task: PromptTask, *, request_id: str | None = None, **request: Any) -> PreparedRequest:
         for one in task.grammars:
-            try:
+            with grammar_of(one.field):
                 self._grammar_checker.check(one.spec)
-            except GrammarError as error:
-                raise error.in_field(one.field) from error
         return self._intake.prepare(
             f"request-{next(self._numbers)}", task, now=time.monotonic(), name=request_id, **request
         )
@@ -363,14 +362,12 @@ class LLM:
                 'tool_choice must be "auto", "none", "required" or the name of a function', "tool_choice"
             )
         choice = tool_choice or ToolChoice.AUTO
-        is_name = choice not in tuple(ToolChoice)
         task = ChatTask(
             messages,
             held_to(schema, params),
             grammar_field=_field(schema),
             tools=tools or (),
-            tool_choice=ToolChoice.REQUIRED if is_name else ToolChoice(choice),
-            only_tool=choice if is_name else None,
+            tool_choice=ToolChoice(choice) if choice in tuple(ToolChoice) else OnlyTool(choice),
             allows_several_calls=parallel_tool_calls is not False,
             template=template or {},
         )

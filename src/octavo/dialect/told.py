@@ -55,8 +55,8 @@ def in_plain_words(
 
 def _result(message: Message, family: str) -> str:
     if family == "gemma":
-        return f"```tool_output\n{message.get('content') or ''}\n```"
-    return f"<tool_response>\n{message.get('content') or ''}\n</tool_response>"
+        return f"```tool_output\n{message['content']}\n```"
+    return f"<tool_response>\n{message['content']}\n</tool_response>"
 
 
 def _with_calls(message: Message, family: str) -> str:
@@ -68,7 +68,7 @@ def _with_calls(message: Message, family: str) -> str:
         texts = [
             f"<tool_call>\n{json.dumps(_named(call), ensure_ascii=False)}\n</tool_call>" for call in calls
         ]
-    return "\n".join([*([message["content"]] if message.get("content") else []), *texts])
+    return "\n".join([*([message["content"]] if message["content"] else []), *texts])
 
 
 def _named(call: Mapping[str, Any]) -> dict[str, Any]:

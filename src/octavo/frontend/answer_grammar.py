@@ -4,7 +4,7 @@ from typing import Any
 
 from octavo.dialect import call_grammar
 from octavo.dialect.reasoning import Reasons
-from octavo.errors import GrammarError, RequestError
+from octavo.errors import RequestError, grammar_of
 from octavo.frontend.intake import FieldGrammar
 from octavo.frontend.tool_use import ToolUse
 from octavo.grammar import specs
@@ -25,8 +25,9 @@ def answer_grammars(
             field = f"tools[{tool.index}].function.parameters"
             schema = tool.function.get("parameters") or call_grammar.ANY_OBJECT
             parts.append(FieldGrammar(field, schema_grammar(schema, field)))
-    for part in parts:
-        _check(part)
+    for part in parts:  # what can be told without compiling: the combination is made of parts that passed
+        with grammar_of(part.field):
+            check_spec(part.spec)
     spec = _combined(asked, use, reasons)
     if spec is None:
         return None, parts
@@ -34,19 +35,9 @@ def answer_grammars(
     return spec, [*parts, FieldGrammar(field, spec)]
 
 
-def schema_grammar(schema: dict[str, Any], field: str) -> GrammarSpec:
-    try:
+def schema_grammar(schema: specs.Schema, field: str) -> GrammarSpec:
+    with grammar_of(field):
         return specs.of_schema(schema)
-    except GrammarError as error:
-        raise error.in_field(field) from error
-
-
-def _check(part: FieldGrammar) -> None:
-    """What can be told without compiling: the combination is made of parts that passed."""
-    try:
-        check_spec(part.spec)
-    except GrammarError as error:
-        raise error.in_field(part.field) from error
 
 
 def _combined(asked: FieldGrammar | None, use: ToolUse, reasons: Reasons) -> GrammarSpec | None:

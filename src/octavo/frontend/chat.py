@@ -21,7 +21,7 @@ from octavo.errors import RequestError
 from octavo.frontend.answer_grammar import answer_grammars
 from octavo.frontend.intake import FieldGrammar, PromptTask
 from octavo.frontend.text_model import TextModel
-from octavo.frontend.tool_use import Tool, ToolChoice, ToolUse, tool_use
+from octavo.frontend.tool_use import OnlyTool, Tool, ToolChoice, ToolUse, tool_use
 from octavo.protocol import SamplingParams
 
 Message = Mapping[str, Any]  # as chat templates read it
@@ -35,8 +35,7 @@ class ChatTask:
     params: SamplingParams  # an answer without calls conforms to its grammar
     grammar_field: str = "grammar"  # what the caller calls the field that the grammar came from
     tools: Sequence[Tool] = ()
-    tool_choice: ToolChoice = ToolChoice.AUTO
-    only_tool: str | None = None  # with REQUIRED: this function is called, and once
+    tool_choice: ToolChoice | OnlyTool = ToolChoice.AUTO
     allows_several_calls: bool = True
     template: Mapping[str, Any] = field(default_factory=dict)  # arguments of `ChatTemplate.render`
 
@@ -48,7 +47,6 @@ def compose(task: ChatTask, model: TextModel) -> PromptTask:
     use = tool_use(
         task.tools,
         task.tool_choice,
-        only=task.only_tool,
         allows_several=task.allows_several_calls,
         family=model.dialect.family,
         has_format=asked is not None,

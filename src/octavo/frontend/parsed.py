@@ -1,27 +1,19 @@
 """Answers that are held to a schema, and what they are as objects."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-import pydantic
 
-from octavo.errors import GrammarError
+from octavo.frontend.answer_grammar import schema_grammar
 from octavo.frontend.output import Choice, RequestOutput
-from octavo.grammar.specs import of_schema
+from octavo.grammar.specs import Schema
 from octavo.protocol import SamplingParams
-
-Schema = Mapping[str, Any] | type[pydantic.BaseModel]
 
 
 def held_to(schema: Schema | None, params: SamplingParams) -> SamplingParams:
     if schema is None:
         return params
-    try:
-        grammar = of_schema(schema)
-    except GrammarError as error:
-        raise error.in_field("schema") from error
-    return msgspec.structs.replace(params, grammar=grammar)
+    return msgspec.structs.replace(params, grammar=schema_grammar(schema, "schema"))
 
 
 def with_objects(schema: Schema | None, output: RequestOutput) -> RequestOutput:

@@ -18,6 +18,13 @@ class ToolChoice(StrEnum):
 
 
 @dataclass(frozen=True)
+class OnlyTool:
+    """The function with this name is called, and once."""
+
+    name: str
+
+
+@dataclass(frozen=True)
 class OfferedTool:
     """A tool that the model sees."""
 
@@ -69,29 +76,29 @@ class ToolUse:
 
 def tool_use(
     tools: Sequence[Tool],
-    choice: ToolChoice,
+    choice: ToolChoice | OnlyTool,
     *,
-    only: str | None,
     allows_several: bool,
     family: str,
     has_format: bool,
 ) -> ToolUse:
-    """`only`: the one function that may be called, and once."""
     offered = tuple(_offered(index, tool) for index, tool in enumerate(tools))
     names = [tool.name for tool in offered]
     for name in names:
         if names.count(name) > 1:
             raise RequestError(f"tools: there are two functions with the name {name!r}", "tools")
-    if choice is ToolChoice.REQUIRED and not tools:
+    is_required = choice is ToolChoice.REQUIRED or isinstance(choice, OnlyTool)
+    if is_required and not tools:
         raise RequestError("tool_choice needs tools to choose from", "tool_choice")
     if choice is ToolChoice.NONE:
         return ToolUse()
-    if only is not None:
-        if only not in names:
-            raise RequestError(f"tool_choice: no tool has the name {only!r}", "tool_choice.function.name")
-        offered = (offered[names.index(only)],)
-    max_calls = 1 if only is not None or not allows_several else None
-    return ToolUse(offered, family, choice is ToolChoice.REQUIRED, has_format, max_calls)
+    if isinstance(choice, OnlyTool):
+        if choice.name not in names:
+            raise RequestError(
+                f"tool_choice: no tool has the name {choice.name!r}", "tool_choice.function.name"
+            )
+        return ToolUse((offered[names.index(choice.name)],), family, is_required, has_format, max_calls=1)
+    return ToolUse(offered, family, is_required, has_format, max_calls=None if allows_several else 1)
 
 
 def _offered(index: int, tool: Tool) -> OfferedTool:

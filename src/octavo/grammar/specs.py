@@ -9,8 +9,10 @@ import pydantic
 from octavo.errors import GrammarError
 from octavo.protocol import GrammarKind, GrammarSpec
 
+Schema = Mapping[str, Any] | type[pydantic.BaseModel]
 
-def of_schema(schema: Mapping[str, Any] | type[pydantic.BaseModel]) -> GrammarSpec:
+
+def of_schema(schema: Schema) -> GrammarSpec:
     """A JSON schema, or a pydantic model. Properties come in the order they have there."""
     is_model = isinstance(schema, type) and issubclass(schema, pydantic.BaseModel)
     value = schema.model_json_schema() if is_model else schema  # type: ignore[union-attr]

@@ -10,7 +10,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from starlette.types import Receive
 
-from octavo.errors import GrammarError, GrammarNotChecked
+from octavo.errors import grammar_of
 from octavo.frontend.in_flight import InFlight
 from octavo.frontend.intake import TIMEOUT, FieldGrammar, PreparedRequest, PromptTask
 from octavo.frontend.output import RequestOutput, StreamDelta
@@ -167,12 +167,8 @@ class Generation:
 
     async def _check_grammars(self, grammars: Iterable[FieldGrammar]) -> None:
         for one in grammars:
-            try:
+            with grammar_of(one.field):
                 await asyncio.wrap_future(self.state.grammars.submit(one.spec))
-            except GrammarNotChecked:
-                raise
-            except GrammarError as error:
-                raise error.in_field(one.field) from error
 
     def _prepare_all(self, tasks: Sequence[PromptTask]) -> list[PreparedRequest]:
         asked, now = self.asked, time.monotonic()

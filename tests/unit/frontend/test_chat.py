@@ -10,7 +10,7 @@ from octavo.dialect.choose import dialect_of
 from octavo.errors import RequestError
 from octavo.frontend.chat import ChatTask, compose
 from octavo.frontend.text_model import TextModel
-from octavo.frontend.tool_use import ToolChoice
+from octavo.frontend.tool_use import OnlyTool, ToolChoice
 from octavo.grammar import specs
 from octavo.protocol import GrammarKind, GrammarSpec, SamplingParams
 from octavo.text.assets import TextAssets
@@ -168,5 +168,5 @@ def test_only_grammars_that_are_used_are_checked() -> None:
     assert fields(held, reasoning) == ["grammar", "grammar"], "and once more with room for reasoning"
     assert fields(free, plain, tools=tools[:1]) == []
     assert fields(free, plain, tools=tools) == ["tools[1].function.parameters", "tools"]
-    named = {"tools": tools, "tool_choice": ToolChoice.REQUIRED, "only_tool": "add"}
+    named = {"tools": tools, "tool_choice": OnlyTool("add")}
     assert fields(free, plain, **named) == ["tools[1].function.parameters", "tools"]

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from octavo.dialect.pieces import CallArguments, CallStart
 from octavo.frontend.chat import ChatTask, compose
 from octavo.frontend.output import Choice, StreamDelta
-from octavo.frontend.tool_use import ToolChoice
+from octavo.frontend.tool_use import OnlyTool, ToolChoice
 from octavo.protocol import SamplingParams
 from octavo.server.answer import respond
 from octavo.server.generation import Generation, Work, raise_if_failed
@@ -72,14 +72,16 @@ def check_supported(body: ChatRequest) -> None:
 def chat_task(body: ChatRequest, defaults: SamplingParams) -> ChatTask:
     wanted, choice = wanted_grammar(body), body.tool_choice
     params = chat_params(body, defaults)
-    only = choice.function.name if isinstance(choice, NamedTool) else None
     return ChatTask(
         template_messages(body.messages),
         params if wanted is None else msgspec.structs.replace(params, grammar=wanted.spec),
         grammar_field="response_format" if wanted is None else wanted.field,
         tools=[tool.model_dump(exclude_none=True) for tool in body.tools or ()],
-        tool_choice=ToolChoice.REQUIRED if isinstance(choice, NamedTool) else ToolChoice(choice or "auto"),
-        only_tool=only,
+        tool_choice=(
+            OnlyTool(choice.function.name)
+            if isinstance(choice, NamedTool)
+            else ToolChoice(choice or ToolChoice.AUTO)
+        ),
         allows_several_calls=body.parallel_tool_calls is not False,
         template=template_arguments(body),
     )
