@@ -81,7 +81,7 @@ def packed(library: KernelLibrary, w: torch.Tensor) -> PackedMatrix:
 
 def on_every_set(library: KernelLibrary, run: Callable[[Isa], list[torch.Tensor]], what: str) -> None:
     expected = run(Isa.PORTABLE)
-    for isa in [i for i in Isa if i <= library.best_isa]:
+    for isa in library.isas:
         for got, wanted in zip(run(isa), expected, strict=True):
             differs = bits(got) != bits(wanted)
             assert not differs.any(), f"{what}: {isa.name} differs from PORTABLE in {int(differs.sum())} elements"
