@@ -102,8 +102,8 @@ struct Bf16 {
   }
 };
 
-// Sums fill the registers: 12 x 2 of AVX512's 32, 2 x 4 of AVX2's 16.
-constexpr int MOST_ROWS = Vector::WIDTH == 16 ? 12 : Vector::WIDTH == 8 ? 2 : 1;
+// Sums fill the registers: 12 x 2 of AVX512's 32, 2 x 4 of AVX2's 16, 2 x 8 of NEON's 32.
+constexpr int MOST_ROWS = Vector::WIDTH == 16 ? 12 : Vector::WIDTH == 1 ? 1 : 2;
 
 // A panel of `num_rows` rows, at most ROWS. Each number of rows is a loop of its own, with its sums in registers.
 template <class Weights, int ROWS = MOST_ROWS>
