@@ -11,10 +11,10 @@
 //     tiles       scores     scores     scores                          sums       sums
 //     vectors                greatest   greatest   peaks     weights    weights    weights
 //
-// A row's own operations come in the order of its tokens, as in `weigh`, and are the same for every tile that it is in.
-// The weights are rounded to bf16; their total is not.
+// A row's own operations come in the order of its tokens, as attention_softmax.h has them, and are the same for every
+// tile that it is in.
 #include "amx.h"
-#include "attention_task.h"
+#include "attention_bf16.h"
 
 namespace octavo {
 namespace {
@@ -23,7 +23,6 @@ constexpr int64_t TILE = 512;  // bf16 in a tile
 constexpr int64_t TILE_STRIDE = 64;
 constexpr int64_t SCORES = TILE_ROWS * UNIT;  // of a unit: [16 rows][32 tokens]
 constexpr int64_t SUM_TILES = 4;  // of 16 dims, that are summed in one pass over the units
-constexpr bf16 NOT_A_NUMBER = 0x7fc0;
 
 // Asks for a tile that will be read soon: a unit is too short for the processor to notice that it is read in order.
 // Spread over the multiplications, because only so many lines can be on their way at a time.
@@ -45,28 +44,11 @@ inline __mmask16 seen(Span span, int token) {
   return __mmask16((1u << between(0, span.end - token, 16)) - (1u << between(0, span.begin - token, 16)));
 }
 
-// 2^x within 1 / 350,000 of itself: a weight is then rounded to bf16, within 1 / 256. Below -125 it stays as it is there,
-// which is as good as nothing; what is subnormal would take a hundred times as long.
-//
-//     2^x = 2^floor(x) * 2^f with f in [0, 1];  2^f by a polynomial;  scalef takes the floor by itself
-//
-// (Sampling has one that is as rough, but the same on every ISA, and so without these instructions.)
-inline __m512 rough_power_of_two(__m512 x) {
-  x = _mm512_max_ps(_mm512_set1_ps(-125.0f), x);  // in this order: NaN stays
-  const __m512 f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF);
-  __m512 p = _mm512_set1_ps(1.353417e-2f);
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(5.201146e-2f));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.4144276e-1f));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.9300383e-1f));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0000026f));
-  return _mm512_scalef_ps(p, x);
-}
-
 class AmxTiles {
  public:
   // Queries as tiles: [num_rows / 16][D / 32][16 rows][32 dims]
   AmxTiles(const ov_attention_args& args, const AttentionTask& task)
-      : args_(args), head_dim_(args.pages.head_dim), padded_(padded_dim(OV_BF16, head_dim_)) {
+      : args_(args), task_(task), head_dim_(args.pages.head_dim), padded_(padded_dim(OV_BF16, head_dim_)) {
     RowWalk walk(args, task, 0);
     for (int64_t row = 0; row < task.num_rows; ++row, walk.next()) {
       const bf16* from = static_cast<const bf16*>(args.q) + walk.place(args, task, args.q_stride, args.q_head_stride);
@@ -80,6 +62,7 @@ class AmxTiles {
   ~AmxTiles() { _tile_release(); }
 
   void attend(const Tile& tile, const SplitUnits& units, float* results) {
+    if (!is_finite_where_unseen(tile, units)) return attend_on_vectors(tile, units, results);
     if (tile.num_rows != configured_rows_) {
       configure_tiles(tile.num_rows, tile.num_rows);
       configured_rows_ = tile.num_rows;
@@ -98,7 +81,7 @@ class AmxTiles {
     for (; num_found < tile.end_unit; ++num_found) find_greatest(tile, num_found);
     find_peaks(tile, results);
     const int64_t num_tiles = head_dim_ / 16;
-    weigh(tile, units, tile.first_unit);
+    weigh(tile, tile.first_unit);
     sum_all<true>(tile, units, 0, results);
     for (int r = 0; r < tile.num_rows; ++r) {
       if (!tile.spans[r].is_empty()) results[r * result_size(head_dim_) + 1] = Lanes::load(totals_[r]).sum();
@@ -107,6 +90,27 @@ class AmxTiles {
   }
 
  private:
+  // A weight of 0 times infinity is not 0. So where some row does not see all of a unit, its values must be finite. If
+  // not, the vector unit can leave out what a row does not see; it gives the same bits.
+  bool is_finite_where_unseen(const Tile& tile, const SplitUnits& units) const {
+    for (int u = tile.first_unit; u < tile.end_unit; ++u) {
+      if (!tile.all_see(u) && !all_finite(static_cast<const bf16*>(units.values[u]), head_dim_ * UNIT)) return false;
+    }
+    return true;
+  }
+
+  static bool all_finite(const bf16* values, int64_t count) {
+    const __m512i exponent = _mm512_set1_epi16(0x7f80);
+    __mmask32 found = 0;
+    for (int64_t i = 0; i < count; i += 32)
+      found |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(_mm512_loadu_si512(values + i), exponent), exponent);
+    return found == 0;
+  }
+
+  __attribute__((noinline)) void attend_on_vectors(const Tile& tile, const SplitUnits& units, float* results) const {
+    Bf16Tiles(args_, task_).attend(tile, units, results);
+  }
+
   // One unit, or two whose chains of multiplications do not wait for each other.
   template <int UNITS>
   void score(const Tile& tile, const SplitUnits& units, int unit) {
@@ -163,7 +167,7 @@ class AmxTiles {
     return unit < tile.end_unit ? static_cast<const bf16*>(units.values[unit]) : nullptr;
   }
 
-  // -- The softmax for the 16 rows and 32 tokens of a unit: `weigh` of attention_softmax.h with rough powers ------------
+  // -- The softmax for the 16 rows and 32 tokens of a unit: `weigh` of attention_softmax.h, some rows at a time -----------
 
   void find_greatest(const Tile& tile, int unit) {
     float* scores = scores_ + unit * SCORES;
@@ -186,12 +190,8 @@ class AmxTiles {
   }
 
   void cap(const Tile& tile, float* scores) {
-    const Lanes inner = Lanes::broadcast(args_.scale / args_.softcap), outer = Lanes::broadcast(args_.softcap);
-    for (int r = 0; r < tile.num_rows; ++r)
-      for (int i = 0; i < UNIT; i += 16) {
-        float* to = scores + r * UNIT + i;
-        (tanh(Lanes::load(to) * inner) * outer).store(to);
-      }
+    for (int i = 0; i < tile.num_rows * int(UNIT); i += 16)
+      capped(Vector::load(scores + i), args_.scale, args_.softcap).store(scores + i);
   }
 
   void find_peaks(const Tile& tile, float* results) {
@@ -205,15 +205,11 @@ class AmxTiles {
   }
 
   // Weights as tiles: [unit][16 rows][32 tokens]
-  bf16* weights_of(int row, int token) { return weights_ + token / 32 * TILE + row * 32 + token % 32; }
-
-  void weigh(const Tile& tile, const SplitUnits& units, int unit) {
+  void weigh(const Tile& tile, int unit) {
     if (tile.all_see(unit)) {
-      is_dirty_[unit] = false;
       weigh_rows<false>(tile, unit);
     } else {
       weigh_rows<true>(tile, unit);
-      check_values(tile, units, unit);
     }
   }
 
@@ -222,11 +218,11 @@ class AmxTiles {
     const int token = unit * int(UNIT);
     const float* scores = scores_ + unit * SCORES;
     bf16* to = weights_ + unit * TILE;
-    const __m512 factor = _mm512_set1_ps(factor_);
+    const Vector factor = constant(factor_);
     for (int r = 0; r < tile.num_rows; ++r, scores += UNIT, to += UNIT) {
-      const __m512 peak = _mm512_set1_ps(peaks_[r]);
-      __m512 left = rough_power_of_two(_mm512_fmsub_ps(_mm512_load_ps(scores), factor, peak));
-      __m512 right = rough_power_of_two(_mm512_fmsub_ps(_mm512_load_ps(scores + 16), factor, peak));
+      const Vector minus_peak = constant(-peaks_[r]);
+      __m512 left = Bf16Weight::of(Vector::load(scores), factor, minus_peak).value;
+      __m512 right = Bf16Weight::of(Vector::load(scores + 16), factor, minus_peak).value;
       if (IS_PARTIAL) {
         left = _mm512_maskz_mov_ps(seen(tile.spans[r], token), left);
         right = _mm512_maskz_mov_ps(seen(tile.spans[r], token + 16), right);
@@ -235,35 +231,6 @@ class AmxTiles {
       const __m512bh rounded = _mm512_cvtne2ps_pbh(right, left);
       memcpy(to, &rounded, sizeof rounded);
     }
-  }
-
-  // A weight of 0 times infinity is not 0. Where some row does not see all of a unit, values that are not finite are
-  // taken as 0, and a row that sees such a token gets a weight that is not a number.
-  void check_values(const Tile& tile, const SplitUnits& units, int unit) {
-    const int first = unit * int(UNIT);
-    const bf16* values = static_cast<const bf16*>(units.values[unit]);
-    is_dirty_[unit] = !all_finite(values, head_dim_ * UNIT);
-    if (!is_dirty_[unit]) return;
-    for (int64_t i = 0; i < head_dim_ * UNIT; ++i) {
-      if ((values[i] & 0x7f80) != 0x7f80) continue;
-      const int token = first + int(i % TILE / 32 * 2 + i % 2);
-      for (int r = 0; r < tile.num_rows; ++r) {
-        if (token >= tile.spans[r].begin && token < tile.spans[r].end) *weights_of(r, token) = NOT_A_NUMBER;
-      }
-    }
-  }
-
-  static bool all_finite(const bf16* values, int64_t count) {
-    const __m512i exponent = _mm512_set1_epi16(0x7f80);
-    __mmask32 found = 0;
-    for (int64_t i = 0; i < count; i += 32)
-      found |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(_mm512_loadu_si512(values + i), exponent), exponent);
-    return found == 0;
-  }
-
-  const bf16* cleaned(const bf16* values, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) clean_[i] = (values[i] & 0x7f80) == 0x7f80 ? 0 : values[i];
-    return clean_;
   }
 
   // -- The weighted values ----------------------------------------------------------------------------------------------
@@ -282,7 +249,7 @@ class AmxTiles {
   void sum(const Tile& tile, const SplitUnits& units, int64_t first, float* results) {
     zero_sums<TILES>();
     for (int u = tile.first_unit; u < tile.end_unit; ++u) {
-      if (IS_FIRST && u + 1 < tile.end_unit) weigh(tile, units, u + 1);
+      if (IS_FIRST && u + 1 < tile.end_unit) weigh(tile, u + 1);
       add_values<TILES>(u, static_cast<const bf16*>(units.values[u]) + first * TILE, after_values(tile, units, u, first));
     }
     const int64_t size = result_size(head_dim_);
@@ -299,7 +266,6 @@ class AmxTiles {
   // The names of tiles must be constants.
   template <int TILES>
   void add_values(int unit, const bf16* values, const bf16* ahead) {
-    if (is_dirty_[unit]) values = cleaned(values, TILES * TILE);
     _tile_loadd(0, weights_ + unit * TILE, TILE_STRIDE);
     fetch_tile(ahead);
     _tile_loadd(2, values, TILE_STRIDE);
@@ -335,17 +301,16 @@ class AmxTiles {
   }
 
   const ov_attention_args& args_;
+  const AttentionTask& task_;
   const int64_t head_dim_, padded_;
   int configured_rows_ = 0;
   float factor_ = 0.0f;
-  bool is_dirty_[SPLIT_UNITS];
   float peaks_[TILE_ROWS];
   alignas(64) float greatest_[TILE_ROWS][16];
   alignas(64) float totals_[TILE_ROWS][16];
   alignas(64) bf16 queries_[TASK_ROWS * MOST_DIM];
   alignas(64) float scores_[SPLIT_UNITS * SCORES];
   alignas(64) bf16 weights_[TILE_ROWS * SPLIT];
-  alignas(64) bf16 clean_[SUM_TILES * TILE];
 };
 
 }  // namespace

@@ -1,4 +1,16 @@
-// The softmax of one row in one split, and the merging of splits. Compiled by each ISA's object for itself.
+// The softmax of one row in one split, and the merging of splits: one definition for every ISA. Compiled by each ISA's
+// object for itself.
+//
+//     greatest  the greatest product of the row's query and a key, of those that it sees
+//     peak      greatest * factor: see `log2_factor`
+//     weight    2^(product * factor - peak), with the exponent rounded once
+//     total     16 sums, sum i over the weights of the tokens i, i + 16, ..., upwards, and these in a tree (Lanes::sum)
+//     sums      of weight * value: in float one chain over the tokens, in bf16 the product of tile_product.h, with
+//               weights that are rounded to bf16 (those in the total are not)
+//
+// Splits are then merged in order. A row without a weight is none; a key that is not seen adds exactly nothing.
+//
+// A product that is not a number makes its weight so, and with it the total and all that the row gets.
 #pragma once
 
 #include "attention.h"
@@ -22,19 +34,25 @@ inline Span visible_span(int64_t position, int64_t window, int64_t split) {
   return begin < end ? Span{int(begin), int(end)} : Span{0, 0};
 }
 
-// Minus infinity in the lanes outside the span; lane 0 is `token`.
-inline Lanes masked(Lanes scores, int token, Span span) {
+// The tokens outside the span have another value; lane 0 is `token`.
+inline Lanes masked(Lanes values, int token, Span span, float unseen) {
+  if (token >= span.begin && token + 16 <= span.end) return values;
   float lanes[16];
-  scores.store(lanes);
+  values.store(lanes);
   for (int i = 0; i < 16; ++i) {
-    if (token + i < span.begin || token + i >= span.end) lanes[i] = -__builtin_inff();
+    if (token + i < span.begin || token + i >= span.end) lanes[i] = unseen;
   }
   return Lanes::load(lanes);
 }
 
+// Products to what the softmax is taken of, if there is a cap.
+inline Vector capped(Vector product, float scale, float softcap) {
+  return tanh(product * constant(scale / softcap)) * constant(softcap);
+}
+
 // 2^x for x below 1, within 3 units in the last place. Exactly 0 below -125.
 //
-// Not `exp`, which has a wider range: without AMX, half the time of prefill goes into this.
+// Not `exp`, which has a wider range: in float, half the time of prefill goes into this.
 inline Vector power_of_two(Vector x) {
   const Vector lowest = constant(-125.0f);
   const Vector bounded = Vector::max(lowest, x);
@@ -46,6 +64,21 @@ inline Vector power_of_two(Vector x) {
   p = Vector::fma(p, r, constant(6.93147e-1f));
   p = Vector::fma(p, r, constant(1.0f));
   return Vector::if_less(x, lowest, Vector::zero(), Vector::scaled(p, shifted));
+}
+
+// 2^x within 1 / 350,000 of itself, for weights that are then rounded to bf16, within 1 / 256. Below -125 it stays as it
+// is there, which is as good as nothing.
+//
+//     2^x = 2^floor(x) * 2^f with f in [0, 1];  2^f by a polynomial
+inline Vector rough_power_of_two(Vector x) {
+  x = Vector::max(constant(-125.0f), x);  // in this order: NaN stays
+  const Vector f = Vector::fraction(x);
+  Vector p = constant(1.353417e-2f);
+  p = Vector::fma(p, f, constant(5.201146e-2f));
+  p = Vector::fma(p, f, constant(2.4144276e-1f));
+  p = Vector::fma(p, f, constant(6.9300383e-1f));
+  p = Vector::fma(p, f, constant(1.0000026f));
+  return Vector::scaled_by_floor(p, x);
 }
 
 inline float power_of_two(float x) {
@@ -60,37 +93,41 @@ inline float log2_factor(float scale, float softcap) {
   return softcap > 0 ? LOG2_E : scale * LOG2_E;
 }
 
+// Of a row in float and in bf16.
+struct F32Weight {
+  static Vector of(Vector product, Vector factor, Vector minus_peak) {
+    return power_of_two(Vector::fma(product, factor, minus_peak));
+  }
+};
+struct Bf16Weight {
+  static Vector of(Vector product, Vector factor, Vector minus_peak) {
+    return rough_power_of_two(Vector::fma(product, factor, minus_peak));
+  }
+};
+
 // Products of one row's query and a split's keys, to weights. The weights go to `store(token, lanes)`, for all groups
 // of 16 tokens that the span touches; those of unseen tokens are 0.
-//
-//     weight = e^(score - peak) = 2^(product * factor - the greatest product * factor)
-//
-// The peak of a result is in this unit, too: a power of two.
-template <class Store>
+template <class Weight, class Store>
 inline void weigh(float* products, Span span, float scale, float softcap, float* result, const Store& store) {
   const int first = span.begin / 16 * 16;
   if (softcap > 0) {
-    const Lanes inner = Lanes::broadcast(scale / softcap), outer = Lanes::broadcast(softcap);
     for (int token = first; token < span.end; token += 16)
-      (tanh(Lanes::load(products + token) * inner) * outer).store(products + token);
+      Lanes::map(Lanes::load(products + token), [&](Vector part) { return capped(part, scale, softcap); })
+          .store(products + token);
   }
-  if (span.begin % 16 != 0) masked(Lanes::load(products + first), first, span).store(products + first);
-  if (span.end % 16 != 0) {
-    float* last = products + span.end / 16 * 16;
-    masked(Lanes::load(last), span.end / 16 * 16, span).store(last);
-  }
-  Lanes greatest = Lanes::load(products + first);
-  for (int token = first + 16; token < span.end; token += 16)
-    greatest = Lanes::max(greatest, Lanes::load(products + token));
+  Lanes greatest = Lanes::broadcast(-__builtin_inff());
+  for (int token = first; token < span.end; token += 16)
+    greatest = Lanes::max(greatest, masked(Lanes::load(products + token), token, span, -__builtin_inff()));
 
   const float factor = log2_factor(scale, softcap), peak = greatest.greatest() * factor;
-  const Lanes factors = Lanes::broadcast(factor), minus_peak = Lanes::broadcast(-peak);
+  const Vector factors = constant(factor), minus_peak = constant(-peak);
   Lanes total = Lanes::zero();
   for (int token = first; token < span.end; token += 16) {
-    const Lanes exponent = Lanes::fma(Lanes::load(products + token), factors, minus_peak);
-    const Lanes weight = Lanes::map(exponent, [](Vector x) { return power_of_two(x); });
-    total = total + weight;
-    store(token, weight);
+    const Lanes weight = Lanes::map(Lanes::load(products + token),
+                                    [&](Vector part) { return Weight::of(part, factors, minus_peak); });
+    const Lanes seen = masked(weight, token, span, 0.0f);
+    total = total + seen;
+    store(token, seen);
   }
   result[0] = peak;
   result[1] = total.sum();

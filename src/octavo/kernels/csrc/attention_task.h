@@ -108,6 +108,13 @@ inline SplitUnits units_of(const ov_attention_args& args, const AttentionTask& t
   return units;
 }
 
+// Asks for a unit that will be read soon: it is too short for the processor to notice that it is read in order.
+inline void fetch_unit(const void* unit, int64_t num_bytes) {
+  if (unit == nullptr) return;
+  for (int64_t i = 0; i < num_bytes; i += 64) __builtin_prefetch(static_cast<const char*>(unit) + i, 0, 2);
+  __asm__ volatile("");  // without it gcc finds that this function does nothing, and drops its calls
+}
+
 inline void write_rows(const ov_attention_args& args, const AttentionTask& task, const float* results) {
   const int64_t head_dim = args.pages.head_dim;
   RowWalk walk(args, task, 0);

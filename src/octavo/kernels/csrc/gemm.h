@@ -7,9 +7,9 @@
 //
 // Every ISA reads the same bytes, so weights are packed once, while they stream from disk.
 //
-// The order of summation is the law of this file: an element of y is summed over k from 0 upwards, by the same
-// instructions whatever m is. With FMA (portable, AVX2, AVX512) each k is one fused multiply-add, so these three agree
-// bit for bit. AMX multiplies 32 k at a time in its own order, and agrees with itself.
+// The order of summation is the law of this file, whatever m is and on every ISA. In float, an element of y is summed
+// over k from 0 upwards, each k by one fused multiply-add. In bf16 it is summed as AMX does it, 32 k at a time:
+// tile_product.h.
 #pragma once
 
 #include <cstddef>

@@ -126,8 +126,7 @@ struct Leaving {
   int64_t num_rows = 0;
 };
 
-// `store_row` for a whole block of bf16, with the instruction that rounds 32 floats at once. (It takes a sum below the
-// smallest normal float for zero. So does the tile unit, and only a tiny bias can bring one here.)
+// `store_row_flushed` for a whole block of bf16, with the instruction that rounds 32 floats at once.
 inline void write_row(Leaving& leaving) {
   __m512 left = _mm512_load_ps(leaving.sums), right = _mm512_load_ps(leaving.sums + 16);
   if (leaving.bias != nullptr) {
@@ -178,7 +177,7 @@ inline void take_results(const Gemm& gemm, int64_t group, int64_t block, Worker&
                       static_cast<bf16*>(gemm.y) + first_row * gemm.y_stride + block * BLOCK, gemm.y_stride, num_rows};
   } else {
     worker.leaving.num_rows = 0;
-    for (int64_t row = 0; row < num_rows; ++row) store_row(gemm, first_row + row, block, worker.results + row * BLOCK);
+    for (int64_t row = 0; row < num_rows; ++row) store_row_flushed(gemm, first_row + row, block, worker.results + row * BLOCK);
   }
 }
 
@@ -434,6 +433,7 @@ size_t worker_bytes(const Gemm& gemm) {
 }
 
 void multiply(const Gemm& gemm, Parts& parts, void* worker_memory) {
+  const FlushMode mode;  // for the bias; tiles flush by themselves
   if (gemm.m <= GROUP) {
     multiply_thin<Tiles::FIRST>(gemm, parts);
   } else if (is_thin(gemm)) {

@@ -1,20 +1,24 @@
 // The end of a product: add the bias, round, store. Compiled by each ISA's object for itself (see bf16.h).
 #pragma once
 
-#include "bf16.h"
+#include "flush.h"
 #include "gemm.h"
 
 namespace octavo {
 namespace {
 
 // `sums` are 32 columns of one row. The last block may stand over the edge of y.
-inline void store_row(const Gemm& gemm, int64_t row, int64_t block, const float* sums) {
+template <bool IS_FLUSHED>
+inline void store_sums(const Gemm& gemm, int64_t row, int64_t block, const float* sums) {
   const int64_t first = block * BLOCK;
   const int64_t num_columns = gemm.n - first < BLOCK ? gemm.n - first : BLOCK;
   float result[BLOCK];
   for (int64_t c = 0; c < BLOCK; ++c) result[c] = sums[c];
   if (gemm.bias != nullptr) {
-    for (int64_t c = 0; c < num_columns; ++c) result[c] += gemm.bias[first + c];
+    for (int64_t c = 0; c < num_columns; ++c) {
+      const float bias = gemm.bias[first + c];
+      result[c] = IS_FLUSHED ? sum_flushed(result[c], bias) : result[c] + bias;
+    }
   }
   if (!gemm.y_is_bf16) {
     float* y = static_cast<float*>(gemm.y) + row * gemm.y_stride + first;
@@ -27,6 +31,15 @@ inline void store_row(const Gemm& gemm, int64_t row, int64_t block, const float*
   } else {
     for (int64_t c = 0; c < num_columns; ++c) y[c] = to_bf16(result[c]);
   }
+}
+
+inline void store_row(const Gemm& gemm, int64_t row, int64_t block, const float* sums) {
+  store_sums<false>(gemm, row, block, sums);
+}
+
+// Of a product of bf16 numbers: the sum with the bias is computed as those of the product are. In FlushMode.
+inline void store_row_flushed(const Gemm& gemm, int64_t row, int64_t block, const float* sums) {
+  store_sums<true>(gemm, row, block, sums);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 #include "pool.h"
 
-#include "cpu.h"
+#include "flush.h"
 
 namespace octavo {
 
@@ -43,6 +43,7 @@ void ThreadPool::run_job(int64_t num_chunks, Function function, const void* cont
 }
 
 void ThreadPool::work_on(uint32_t number) {
+  const IeeeMode mode;
   for (;;) {
     uint64_t next = next_chunk_.load(std::memory_order_acquire);
     if (uint32_t(next >> 32) != number) return;

@@ -56,6 +56,9 @@ struct Vector {
     const __mmask16 is_nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
     return _mm512_mask_or_epi32(rounded, is_nan, bits, _mm512_set1_epi32(0x400000));
   }
+  Vector nearest_bf16() const {
+    return {_mm512_castsi512_ps(_mm512_and_si512(rounded(), _mm512_set1_epi32(int(0xffff0000))))};
+  }
 
   static Vector fma(Vector a, Vector b, Vector c) { return {_mm512_fmadd_ps(a.value, b.value, c.value)}; }  // a * b + c
   friend Vector operator+(Vector a, Vector b) { return {_mm512_add_ps(a.value, b.value)}; }
@@ -74,6 +77,9 @@ struct Vector {
   static Vector scaled(Vector a, Vector shifted) {
     return {_mm512_scalef_ps(a.value, _mm512_sub_ps(shifted.value, _mm512_set1_ps(SHIFT)))};
   }
+  // x - floor(x), rounded; and a * 2^floor(x), for x from -125 to 127.
+  static Vector fraction(Vector x) { return {_mm512_reduce_ps(x.value, _MM_FROUND_TO_NEG_INF)}; }
+  static Vector scaled_by_floor(Vector a, Vector x) { return {_mm512_scalef_ps(a.value, x.value)}; }
   // x = mantissa * 2^exponent with a mantissa in [sqrt(1/2), sqrt(2)), for normal x > 0.
   static Vector split(Vector x, Vector& mantissa) {
     const __m512i bits = _mm512_castps_si512(x.value);
@@ -106,14 +112,20 @@ struct Vector {
   }
   void store(float* to) const { _mm256_storeu_ps(to, value); }
   void store(bf16* to) const {
+    const __m256i chosen = _mm256_srli_epi32(rounded(), 16);
+    const __m128i low = _mm256_castsi256_si128(chosen), high = _mm256_extracti128_si256(chosen, 1);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm_packus_epi32(low, high));
+  }
+  __m256i rounded() const {
     const __m256i bits = _mm256_castps_si256(value);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
     const __m256i rounded = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
     const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
     const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
-    const __m256i chosen = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, is_nan), 16);
-    const __m128i low = _mm256_castsi256_si128(chosen), high = _mm256_extracti128_si256(chosen, 1);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm_packus_epi32(low, high));
+    return _mm256_blendv_epi8(rounded, quiet, is_nan);
+  }
+  Vector nearest_bf16() const {
+    return {_mm256_castsi256_ps(_mm256_and_si256(rounded(), _mm256_set1_epi32(int(0xffff0000))))};
   }
 
   static Vector fma(Vector a, Vector b, Vector c) { return {_mm256_fmadd_ps(a.value, b.value, c.value)}; }
@@ -133,6 +145,12 @@ struct Vector {
     const Vector power = {_mm256_castsi256_ps(_mm256_add_epi32(exponent, _mm256_set1_epi32(0x3f800000)))};
     return (a + a) * power;  // 2^128 is not a float: twice 2^127
   }
+  static Vector fraction(Vector x) { return {_mm256_sub_ps(x.value, _mm256_floor_ps(x.value))}; }
+  static Vector scaled_by_floor(Vector a, Vector x) {
+    const __m256i floor = _mm256_cvtps_epi32(_mm256_floor_ps(x.value));
+    const __m256i exponent = _mm256_slli_epi32(_mm256_add_epi32(floor, _mm256_set1_epi32(127)), 23);
+    return {_mm256_mul_ps(a.value, _mm256_castsi256_ps(exponent))};
+  }
   static Vector split(Vector x, Vector& mantissa) {
     const __m256i bits = _mm256_castps_si256(x.value);
     const __m256i exponent = _mm256_srai_epi32(_mm256_sub_epi32(bits, _mm256_set1_epi32(0x3f3504f3)), 23);
@@ -142,6 +160,21 @@ struct Vector {
 };
 
 #elif !defined(OCTAVO_NEON)
+
+// a * b + c to 53 bits, rounded to odd: if it is not exact, the last bit is 1. Rounding that to 24 bits is then as good
+// as rounding a * b + c itself. (The product is exact: 24 bits twice.)
+inline double odd_fma(float a, float b, float c) {
+  const double product = double(a) * double(b), addend = c, sum = product + addend;
+  const double part = sum - product, error = (product - (sum - part)) + (addend - part);
+  uint64_t bits;
+  memcpy(&bits, &sum, sizeof bits);
+  const bool is_exact = !(error < 0.0 || error > 0.0);  // so are infinities and NaN, whose error is NaN
+  const uint64_t neighbour = (error > 0.0) == (sum > 0.0) ? bits + 1 : bits - 1;
+  bits = is_exact || (bits & 1) ? bits : neighbour;
+  double result;
+  memcpy(&result, &bits, sizeof result);
+  return result;
+}
 
 struct Vector {
   static constexpr int WIDTH = 1;
@@ -155,8 +188,10 @@ struct Vector {
   static Vector load_odd(const bf16* pairs) { return {to_float(pairs[1])}; }
   void store(float* to) const { *to = value; }
   void store(bf16* to) const { *to = to_bf16(value); }
+  Vector nearest_bf16() const { return {to_float(to_bf16(value))}; }
 
-  static Vector fma(Vector a, Vector b, Vector c) { return {__builtin_fmaf(a.value, b.value, c.value)}; }
+  // Not __builtin_fmaf: where there is no such instruction, that is a function of libm.
+  static Vector fma(Vector a, Vector b, Vector c) { return {float(odd_fma(a.value, b.value, c.value))}; }
   friend Vector operator+(Vector a, Vector b) { return {a.value + b.value}; }
   friend Vector operator-(Vector a, Vector b) { return {a.value - b.value}; }
   friend Vector operator*(Vector a, Vector b) { return {a.value * b.value}; }
@@ -169,6 +204,12 @@ struct Vector {
   static Vector scaled(Vector a, Vector shifted) {
     return (a + a) * of_bits((bits_of(shifted - broadcast(1.0f)) << 23) + 0x3f800000u);
   }
+  static int32_t floor(Vector x) {
+    const int32_t whole = x.value == x.value ? int32_t(x.value) : 0;
+    return whole - (float(whole) > x.value);
+  }
+  static Vector fraction(Vector x) { return {x.value - float(floor(x))}; }
+  static Vector scaled_by_floor(Vector a, Vector x) { return a * of_bits(uint32_t(floor(x) + 127) << 23); }
   static Vector split(Vector x, Vector& mantissa) {
     const uint32_t bits = bits_of(x);
     const int32_t exponent = int32_t(bits - 0x3f3504f3u) >> 23;
