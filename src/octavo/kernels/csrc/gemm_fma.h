@@ -63,7 +63,10 @@ struct F32 {
   }
 };
 
-// The weights are tiles, two for each step of a block, and x was widened to float.
+// The weights are tiles, two for each step of a block. x was widened to float, and lies in the order in which it is read:
+// rows a power of two apart would all have their place in the same few lines of the cache.
+//
+//     x[m / PANEL_ROWS][k / 32][rows of the panel, up to PANEL_ROWS][32 k]
 struct Bf16 {
   static constexpr int64_t ELEMENT = sizeof(bf16);
   static constexpr int MOST_ROWS = PANEL_ROWS;
@@ -71,16 +74,16 @@ struct Bf16 {
   template <int ROWS>
   static void panel(const Gemm& gemm, int64_t row, int64_t block, const Ahead& ahead) {
     constexpr int64_t STEP = 2 * TILE_ELEMENTS, STEP_BYTES = STEP * ELEMENT;
-    const int64_t num_steps = blocks_of(gemm.k), x_stride = num_steps * STEP_K;
-    const float* x = static_cast<const float*>(gemm.x) + row * x_stride;
+    const int64_t num_steps = blocks_of(gemm.k);
+    const float* x = static_cast<const float*>(gemm.x) + row * num_steps * STEP_K;
     const bf16* w = static_cast<const bf16*>(gemm.packed) + block * num_steps * STEP;
     alignas(64) float sums[ROWS * BLOCK] = {};
-    for (int64_t step = 0; step < num_steps; ++step, x += STEP_K, w += STEP) {
+    for (int64_t step = 0; step < num_steps; ++step, x += ROWS * STEP_K, w += STEP) {
       if (ahead.is_first) fetch_ahead(ahead, w, (num_steps - step) * STEP_BYTES, STEP_BYTES);
       for (int t = 0; t < 2; t += PANEL_TILES) {
         const bf16* tiles[PANEL_TILES];
         for (int i = 0; i < PANEL_TILES; ++i) tiles[i] = w + (t + i) * TILE_ELEMENTS;
-        add_step<ROWS>(x, x_stride, tiles, WHOLE_STEP, sums + t * TILE_COLUMNS, BLOCK);
+        add_step<ROWS>(x, STEP_K, tiles, WHOLE_STEP, sums + t * TILE_COLUMNS, BLOCK);
       }
     }
     for (int r = 0; r < ROWS; ++r) store_row_flushed(gemm, row + r, block, sums + r * BLOCK);
@@ -107,8 +110,11 @@ size_t widened_bytes(const Gemm& gemm) {
 int64_t each_row(const Gemm& gemm) { return gemm.m; }
 
 void widen(const Gemm& gemm, int64_t row, void* prepared) {
-  widen_row(static_cast<const bf16*>(gemm.x) + row * gemm.x_stride, gemm.k,
-            static_cast<float*>(prepared) + row * blocks_of(gemm.k) * BLOCK);
+  const int64_t first = row / PANEL_ROWS * PANEL_ROWS, left = gemm.m - first;
+  const int64_t num_rows = left < PANEL_ROWS ? left : PANEL_ROWS;
+  float* panel = static_cast<float*>(prepared) + first * blocks_of(gemm.k) * STEP_K;
+  widen_row(static_cast<const bf16*>(gemm.x) + row * gemm.x_stride, gemm.k, panel + (row - first) * STEP_K,
+            num_rows * STEP_K);
 }
 
 int64_t each_block(const Gemm& gemm) { return blocks_of(gemm.n); }

@@ -27,9 +27,10 @@ constexpr int64_t STEP_K = 32;
 constexpr int64_t TILE_COLUMNS = 16;
 constexpr int64_t TILE_ELEMENTS = STEP_K * TILE_COLUMNS;
 
-// Sums fill the registers: of AVX512's 32, 12 rows x 2; of AVX2's 16, 6 x 2.
+// Sums fill the registers: of AVX512's 32, 12 rows x 2; of AVX2's 16, 6 x 2; of NEON's 32, 6 x 4.
 constexpr int PANEL_TILES = Vector::WIDTH == 16 ? 2 : 1;
 constexpr int PANEL_ROWS = Vector::WIDTH == 16 ? 12 : Vector::WIDTH > 1 ? 6 : 1;
+constexpr int MOST_SUMS = PANEL_ROWS * PANEL_TILES * TILE_COLUMNS / Vector::WIDTH;
 
 // Some k of a step.
 struct Some {
@@ -37,37 +38,70 @@ struct Some {
 };
 constexpr Some WHOLE_STEP = {0, int(STEP_K)};
 
-// The chain of the even k (PARITY 0) or of the odd ones, for ROWS rows and the columns of TILES tiles.
-template <int PARITY, int ROWS, int TILES>
-inline void multiply_chain(const float* x, int64_t x_stride, const bf16* const (&tiles)[TILES], Some some,
-                           Vector (&chain)[ROWS][TILES * TILE_COLUMNS / Vector::WIDTH]) {
-  constexpr int OF_TILE = TILE_COLUMNS / Vector::WIDTH, VECTORS = TILES * OF_TILE;
-  for (auto& row : chain)
-    for (Vector& part : row) part = Vector::zero();
-  for (int pair = (some.begin + 1 - PARITY) / 2; 2 * pair + PARITY < some.end; ++pair) {
-    Vector column[VECTORS];
-    for (int v = 0; v < VECTORS; ++v) {
-      const bf16* from = tiles[v / OF_TILE] + pair * 2 * TILE_COLUMNS + v % OF_TILE * 2 * Vector::WIDTH;
-      column[v] = flushed(PARITY == 0 ? Vector::load_even(from) : Vector::load_odd(from));
+enum class Parity { EVEN, ODD };
+
+// Vector v of the even or the odd k of a pair, in the columns of some tiles.
+template <int TILES>
+inline Vector load_column(const bf16* const (&tiles)[TILES], int pair, int v, Parity parity) {
+  constexpr int OF_TILE = TILE_COLUMNS / Vector::WIDTH;
+  const bf16* from = tiles[v / OF_TILE] + pair * 2 * TILE_COLUMNS + v % OF_TILE * 2 * Vector::WIDTH;
+  return flushed(parity == Parity::EVEN ? Vector::load_even(from) : Vector::load_odd(from));
+}
+
+// Goes on with the chains of the even or the odd k by one k.
+template <int ROWS, int TILES, int VECTORS>
+inline void multiply_k(const float* x, int64_t x_stride, const bf16* const (&tiles)[TILES], int pair, Parity parity,
+                       Vector (&chains)[ROWS][VECTORS]) {
+  Vector column[VECTORS];
+  for (int v = 0; v < VECTORS; ++v) column[v] = load_column(tiles, pair, v, parity);
+  for (int r = 0; r < ROWS; ++r) {
+    const Vector factor = flushed(Vector::broadcast(x[r * x_stride + 2 * pair + int(parity)]));
+    for (int v = 0; v < VECTORS; ++v) chains[r][v] = fma_flushed(factor, column[v], chains[r][v]);
+  }
+}
+
+// Both chains of ROWS rows and the columns of TILES tiles: one after the other if not both fit into the registers.
+template <int ROWS, int TILES, int VECTORS>
+inline void multiply_step(const float* x, int64_t x_stride, const bf16* const (&tiles)[TILES],
+                          Vector (&even)[ROWS][VECTORS], Vector (&odd)[ROWS][VECTORS]) {
+  if constexpr (2 * ROWS * VECTORS <= MOST_SUMS) {
+    for (int pair = 0; pair < STEP_K / 2; ++pair) {
+      multiply_k(x, x_stride, tiles, pair, Parity::EVEN, even);
+      multiply_k(x, x_stride, tiles, pair, Parity::ODD, odd);
     }
-    for (int r = 0; r < ROWS; ++r) {
-      const Vector factor = flushed(Vector::broadcast(x[r * x_stride + 2 * pair + PARITY]));
-      for (int v = 0; v < VECTORS; ++v) chain[r][v] = fma_flushed(factor, column[v], chain[r][v]);
+  } else {
+    for (int pair = 0; pair < STEP_K / 2; ++pair) multiply_k(x, x_stride, tiles, pair, Parity::EVEN, even);
+    for (int pair = 0; pair < STEP_K / 2; ++pair) multiply_k(x, x_stride, tiles, pair, Parity::ODD, odd);
+  }
+}
+
+// Of a step of which only some k are there, the others add nothing: as if x were 0, and w finite.
+template <int ROWS, int TILES, int VECTORS>
+inline void multiply_some(const float* x, int64_t x_stride, const bf16* const (&tiles)[TILES], Some some,
+                          Vector (&even)[ROWS][VECTORS], Vector (&odd)[ROWS][VECTORS]) {
+  for (int k = some.begin; k < some.end; ++k) {
+    if (k % 2 == 0) {
+      multiply_k(x, x_stride, tiles, k / 2, Parity::EVEN, even);
+    } else {
+      multiply_k(x, x_stride, tiles, k / 2, Parity::ODD, odd);
     }
   }
 }
 
 // Adds one step's product to the sums, which are in memory: they are needed once in 32 k, and the registers always.
 // The sums of a tile are 16 floats; those of the next tile follow, and rows are `sums_stride` floats apart.
-//
-// Of a step of which only some k are there, the others add nothing: as if x were 0, and w finite.
 template <int ROWS, int TILES>
 inline void add_step(const float* x, int64_t x_stride, const bf16* const (&tiles)[TILES], Some some, float* sums,
                      int64_t sums_stride) {
   constexpr int VECTORS = TILES * TILE_COLUMNS / Vector::WIDTH;
   Vector even[ROWS][VECTORS], odd[ROWS][VECTORS];
-  multiply_chain<0, ROWS, TILES>(x, x_stride, tiles, some, even);
-  multiply_chain<1, ROWS, TILES>(x, x_stride, tiles, some, odd);
+  for (int r = 0; r < ROWS; ++r)
+    for (int v = 0; v < VECTORS; ++v) even[r][v] = odd[r][v] = Vector::zero();
+  if (some.begin == 0 && some.end == STEP_K) {
+    multiply_step(x, x_stride, tiles, even, odd);
+  } else {
+    multiply_some(x, x_stride, tiles, some, even, odd);
+  }
   for (int r = 0; r < ROWS; ++r) {
     for (int v = 0; v < VECTORS; ++v) {
       float* sum = sums + r * sums_stride + v * Vector::WIDTH;
@@ -76,11 +110,13 @@ inline void add_step(const float* x, int64_t x_stride, const bf16* const (&tiles
   }
 }
 
-// A bf16 row to floats, padded with zeros to whole steps.
-inline void widen_row(const bf16* from, int64_t size, float* to) {
-  const int64_t padded = (size + STEP_K - 1) / STEP_K * STEP_K;
-  for (int64_t k = 0; k < size; ++k) to[k] = to_float(from[k]);
-  for (int64_t k = size; k < padded; ++k) to[k] = 0.0f;
+// A bf16 row to floats, padded with zeros to whole steps, which are `step_stride` floats apart.
+inline void widen_row(const bf16* from, int64_t size, float* to, int64_t step_stride = STEP_K) {
+  for (int64_t first = 0; first < size; first += STEP_K, to += step_stride) {
+    const int64_t count = size - first < STEP_K ? size - first : STEP_K;
+    for (int64_t k = 0; k < count; ++k) to[k] = to_float(from[first + k]);
+    for (int64_t k = count; k < STEP_K; ++k) to[k] = 0.0f;
+  }
 }
 
 }  // namespace
