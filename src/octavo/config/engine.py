@@ -47,7 +47,7 @@ class EngineOptions(Options, frozen=True):
         ge=1,
     )
 
-    kernels: Literal["auto", "torch", "portable", "avx2", "avx512", "amx"] = option(
+    kernels: Literal["auto", "torch", "portable", "avx2", "avx512", "amx", "neon"] = option(
         "auto",
         Group.COMPUTE,
         "native kernels on a CPU by instruction set, or plain torch; auto: the best this processor has",

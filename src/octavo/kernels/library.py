@@ -26,12 +26,16 @@ Size = ctypes.c_int64
 
 
 class Isa(enum.IntEnum):
-    """Instruction sets, as in octavo_kernels.h. A result depends on the ISA, never on threads or batch."""
+    """Instruction sets, as in octavo_kernels.h. A result depends on the ISA, never on threads or batch.
+
+    Their order means nothing: `KernelLibrary.has_isa` says which of them this processor has.
+    """
 
     PORTABLE = 0
     AVX2 = 1
     AVX512 = 2
     AMX = 3
+    NEON = 4
 
 
 class Kernel(enum.IntEnum):
@@ -75,6 +79,7 @@ class TimesStruct(ctypes.Structure):
 
 PROTOTYPES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "ov_status_text": (ctypes.c_char_p, (ctypes.c_int,)),
+    "ov_has_isa": (ctypes.c_int, (ctypes.c_int32,)),
     "ov_best_isa": (ctypes.c_int, ()),
     "ov_engine_open": (ctypes.c_int, (ctypes.c_int32, ctypes.c_int, ctypes.POINTER(Pointer))),
     "ov_engine_close": (None, (Pointer,)),
@@ -133,6 +138,14 @@ class KernelLibrary:
     @property
     def best_isa(self) -> Isa:
         return Isa(self.functions.ov_best_isa())
+
+    def has_isa(self, isa: Isa) -> bool:
+        return bool(self.functions.ov_has_isa(isa))
+
+    @property
+    def isas(self) -> list[Isa]:
+        """Those that this processor has."""
+        return [isa for isa in Isa if self.has_isa(isa)]
 
     def check(self, status: int) -> None:
         """The border refused the arguments: a mistake of the caller, and nothing was written."""

@@ -21,6 +21,6 @@ def open_engine(path: Path, kernels: str, threads: int | None) -> Engine:
     """
     library = load_kernels(path)
     isa = library.best_isa if kernels == "auto" else Isa[kernels.upper()]
-    if isa > library.best_isa:
+    if not library.has_isa(isa):
         raise ConfigError(f"this processor has no {kernels}; its best is {library.best_isa.name.lower()}")
     return Engine(library, threads or usable_cores(), isa)

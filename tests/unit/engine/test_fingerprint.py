@@ -77,7 +77,7 @@ def test_the_dtype(fingerprint: Fingerprint) -> None:
 
 def test_the_instruction_set_and_the_kernels(fingerprint: Fingerprint) -> None:
     path = find_library()
-    if path is None or KernelLibrary(path).best_isa == 0:
+    if path is None or len(KernelLibrary(path).isas) < 2:
         pytest.skip("needs the native library and two instruction sets")
     assert len({fingerprint(kernels=kernels) for kernels in ("torch", "portable", "auto")}) == 3
 

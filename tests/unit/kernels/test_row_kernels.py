@@ -16,7 +16,7 @@ from octavo.ops.torch_ops import TorchOps, _rotate
 OpenEngine = Callable[..., Engine]
 Operation = Callable[[Engine, torch.Tensor], torch.Tensor]
 DTYPES = [torch.bfloat16, torch.float32]
-ISAS = [Isa.PORTABLE, Isa.AVX2, Isa.AVX512]
+ISAS = [Isa.PORTABLE, Isa.AVX2, Isa.AVX512, Isa.NEON]
 WIDTHS = [1, 2, 15, 16, 17, 64, 80, 576, 1000]
 EPS = 1e-5
 
@@ -151,11 +151,13 @@ def test_activations_far_out_and_nan(open_engine: OpenEngine, isa: Isa) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_all_isas_agree_to_the_bit(open_engine: OpenEngine, dtype: torch.dtype, operation: Operation) -> None:
+def test_all_isas_agree_to_the_bit(
+    library: KernelLibrary, open_engine: OpenEngine, dtype: torch.dtype, operation: Operation
+) -> None:
     for width in (4, 36, 576, 2052):
         x = random(6, width, dtype=dtype, spread=5.0)
         reference = operation(open_engine(Isa.PORTABLE), x)
-        for isa in (Isa.AVX2, Isa.AVX512):
+        for isa in library.isas:
             assert torch.equal(operation(open_engine(isa), x), reference)
 
 

@@ -19,7 +19,7 @@ from octavo.sampling.native_sampler import kernel_row
 from octavo.sampling.random import noise_key
 
 OpenEngine = Callable[..., Engine]
-ISAS = [Isa.PORTABLE, Isa.AVX2, Isa.AVX512]
+ISAS = [Isa.PORTABLE, Isa.AVX2, Isa.AVX512, Isa.NEON]
 
 
 @pytest.fixture(autouse=True)
@@ -122,7 +122,9 @@ def assert_same(found: list[Outcome], logits: torch.Tensor, rows: list[SampleRow
 
 
 @pytest.mark.parametrize("vocab", [1, 2, 63, 64, 65, 503, 4099])
-def test_the_same_tokens_as_the_oracle_on_every_isa(open_engine: OpenEngine, vocab: int) -> None:
+def test_the_same_tokens_as_the_oracle_on_every_isa(
+    library: KernelLibrary, open_engine: OpenEngine, vocab: int
+) -> None:
     dice = random.Random(vocab)
     for _ in range(25 if vocab < 1000 else 8):
         logits = random_logits(dice, 8, vocab)
@@ -130,17 +132,19 @@ def test_the_same_tokens_as_the_oracle_on_every_isa(open_engine: OpenEngine, voc
         asked = [native(row) for row in rows]
         outcomes = sample(open_engine(Isa.PORTABLE), logits, asked)
         assert_same(outcomes, logits, rows)
-        for isa in (Isa.AVX2, Isa.AVX512):
+        for isa in library.isas:
             assert sample(open_engine(isa), logits, asked) == outcomes
 
 
 @pytest.mark.parametrize("spread", [0.3, 1.0, 3.0, 6.0])
 @pytest.mark.parametrize("top_p", [0.5, 0.9, 0.99])
-def test_top_p_of_a_large_vocabulary(open_engine: OpenEngine, spread: float, top_p: float) -> None:
+def test_top_p_of_a_large_vocabulary(
+    library: KernelLibrary, open_engine: OpenEngine, spread: float, top_p: float
+) -> None:
     generator = torch.Generator().manual_seed(int(spread * 1000))
     logits = torch.randn(8, 50_257, generator=generator) * spread
     rows = [open_row(50_257, temperature=t, top_p=top_p, seed=s) for s in range(4) for t in (0.7, 1.0)]
-    assert_same(sample(open_engine(Isa.AVX2), logits, [native(row) for row in rows]), logits, rows)
+    assert_same(sample(open_engine(library.best_isa), logits, [native(row) for row in rows]), logits, rows)
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e-12, -1e-12, 1e-7, -1e-7, 3e-6, -3e-6])
@@ -173,7 +177,9 @@ def test_top_p_among_very_many_equal_logits(open_engine: OpenEngine, top_p: floa
 
 
 @pytest.mark.parametrize("temperature", [1e-4, 1e-3, 0.2, 1.0, 1e3, 1e4])
-def test_top_p_of_peaked_logits_at_any_temperature(open_engine: OpenEngine, temperature: float) -> None:
+def test_top_p_of_peaked_logits_at_any_temperature(
+    library: KernelLibrary, open_engine: OpenEngine, temperature: float
+) -> None:
     """As models make them: a few tokens far above a wide field."""
     generator = torch.Generator().manual_seed(7)
     logits = torch.randn(6, 30_000, generator=generator) * 2.5
@@ -183,7 +189,7 @@ def test_top_p_of_peaked_logits_at_any_temperature(open_engine: OpenEngine, temp
     asked = [native(row) for row in rows]
     outcomes = sample(open_engine(Isa.PORTABLE), logits, asked)
     assert_same(outcomes, logits, rows)
-    for isa in (Isa.AVX2, Isa.AVX512):
+    for isa in library.isas:
         assert sample(open_engine(isa), logits, asked) == outcomes
 
 
@@ -257,11 +263,11 @@ def test_errors_blame_their_row_alone(open_engine: OpenEngine, isa: Isa) -> None
     assert outcomes[-1] == sample(open_engine(isa), logits[7:], [fine])[0]
 
 
-def test_equal_logits_go_by_id(open_engine: OpenEngine) -> None:
+def test_equal_logits_go_by_id(library: KernelLibrary, open_engine: OpenEngine) -> None:
     logits = torch.zeros(1, 200)
     logits[0, [150, 90]] = 1.0
     logits[0, 3] = -0.0
-    (one,) = sample(open_engine(Isa.AVX2), logits, [Row(temperature=0.0, logprobs=5)])
+    (one,) = sample(open_engine(library.best_isa), logits, [Row(temperature=0.0, logprobs=5)])
     assert one.token_id == 90
     assert [token for token, _ in one.top] == [90, 150, 0, 1, 2]
 

@@ -28,12 +28,16 @@ namespace octavo {
 
 GemmKernel gemm_kernel(ov_isa isa, ov_dtype dtype) {
   const bool is_bf16 = dtype == OV_BF16;
+  switch (isa) {
 #if defined(__x86_64__)
-  if (isa == OV_AMX && is_bf16) return gemm_bf16_amx;
-  if (isa >= OV_AVX512) return is_bf16 ? gemm_bf16_avx512 : gemm_f32_avx512;
-  if (isa == OV_AVX2) return is_bf16 ? gemm_bf16_avx2 : gemm_f32_avx2;
+    case OV_AMX: return is_bf16 ? gemm_bf16_amx : gemm_f32_avx512;
+    case OV_AVX512: return is_bf16 ? gemm_bf16_avx512 : gemm_f32_avx512;
+    case OV_AVX2: return is_bf16 ? gemm_bf16_avx2 : gemm_f32_avx2;
+#elif defined(__aarch64__)
+    case OV_NEON: return is_bf16 ? gemm_bf16_neon : gemm_f32_neon;
 #endif
-  return is_bf16 ? gemm_bf16_portable : gemm_f32_portable;
+    default: return is_bf16 ? gemm_bf16_portable : gemm_f32_portable;
+  }
 }
 
 int64_t Parts::claim() {
@@ -59,12 +63,13 @@ const char* ov_status_text(ov_status status) {
   return "an unknown status";
 }
 
+int ov_has_isa(ov_isa isa) { return has_isa(isa) ? 1 : 0; }
 ov_isa ov_best_isa(void) { return best_isa(); }
 
 ov_status ov_engine_open(int32_t num_threads, ov_isa isa, ov_engine** engine) {
   if (engine == nullptr) return OV_NULL_POINTER;
   if (num_threads < 1 || num_threads > 1024) return OV_BAD_SIZE;
-  if (isa < OV_PORTABLE || isa > best_isa()) return OV_UNKNOWN_ISA;
+  if (!has_isa(isa)) return OV_UNKNOWN_ISA;
   *engine = new (std::nothrow) ov_engine(num_threads, isa);
   return *engine == nullptr ? OV_NO_MEMORY : OV_OK;
 }
@@ -159,7 +164,7 @@ double ov_probe_read(ov_engine* engine, const void* memory, uint64_t num_bytes) 
   if (engine == nullptr || memory == nullptr || !is_aligned(memory) || num_bytes < READ_UNIT) return 0.0;
   ReadAll read_all = read_all_portable;
 #if defined(__x86_64__)
-  if (engine->isa >= OV_AVX512) read_all = read_all_avx512;
+  if (engine->isa == OV_AVX512 || engine->isa == OV_AMX) read_all = read_all_avx512;
 #endif
   constexpr uint64_t CHUNK = uint64_t(4) << 20;
   const uint64_t end = num_bytes / READ_UNIT * READ_UNIT;

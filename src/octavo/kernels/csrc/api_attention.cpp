@@ -14,12 +14,16 @@ constexpr int64_t WRITE_ROWS = 32;  // rows that one thread writes at a time
 
 AttentionKernel attention_kernel(ov_isa isa, ov_dtype dtype) {
   const bool is_bf16 = dtype == OV_BF16;
+  switch (isa) {
 #if defined(__x86_64__)
-  if (isa == OV_AMX && is_bf16) return attention_bf16_amx;
-  if (isa >= OV_AVX512) return is_bf16 ? attention_bf16_avx512 : attention_f32_avx512;
-  if (isa == OV_AVX2) return is_bf16 ? attention_bf16_avx2 : attention_f32_avx2;
+    case OV_AMX: return is_bf16 ? attention_bf16_amx : attention_f32_avx512;
+    case OV_AVX512: return is_bf16 ? attention_bf16_avx512 : attention_f32_avx512;
+    case OV_AVX2: return is_bf16 ? attention_bf16_avx2 : attention_f32_avx2;
+#elif defined(__aarch64__)
+    case OV_NEON: return is_bf16 ? attention_bf16_neon : attention_f32_neon;
 #endif
-  return is_bf16 ? attention_bf16_portable : attention_f32_portable;
+    default: return is_bf16 ? attention_bf16_portable : attention_f32_portable;
+  }
 }
 
 // Elements of one array, or 0 if a size is wrong.

@@ -8,11 +8,16 @@ namespace {
 
 const RowKernel& row_kernel(ov_isa isa, ov_dtype dtype) {
   const bool is_bf16 = dtype == OV_BF16;
+  switch (isa) {
 #if defined(__x86_64__)
-  if (isa >= OV_AVX512) return is_bf16 ? rows_bf16_avx512 : rows_f32_avx512;
-  if (isa == OV_AVX2) return is_bf16 ? rows_bf16_avx2 : rows_f32_avx2;
+    case OV_AMX:
+    case OV_AVX512: return is_bf16 ? rows_bf16_avx512 : rows_f32_avx512;
+    case OV_AVX2: return is_bf16 ? rows_bf16_avx2 : rows_f32_avx2;
+#elif defined(__aarch64__)
+    case OV_NEON: return is_bf16 ? rows_bf16_neon : rows_f32_neon;
 #endif
-  return is_bf16 ? rows_bf16_portable : rows_f32_portable;
+    default: return is_bf16 ? rows_bf16_portable : rows_f32_portable;
+  }
 }
 
 // Rows in chunks of some microseconds' work; a single chunk needs no other thread.

@@ -10,11 +10,16 @@ using namespace octavo;
 namespace {
 
 const SamplingKernel& sampling_kernel(ov_isa isa) {
+  switch (isa) {
 #if defined(__x86_64__)
-  if (isa >= OV_AVX512) return sampling_avx512;
-  if (isa == OV_AVX2) return sampling_avx2;
+    case OV_AMX:
+    case OV_AVX512: return sampling_avx512;
+    case OV_AVX2: return sampling_avx2;
+#elif defined(__aarch64__)
+    case OV_NEON: return sampling_neon;
 #endif
-  return sampling_portable;
+    default: return sampling_portable;
+  }
 }
 
 bool is_list(const void* items, int64_t count) { return count == 0 || (items != nullptr && is_size(count)); }

@@ -69,6 +69,8 @@ extern const AttentionKernel attention_f32_portable, attention_bf16_portable;
 extern const AttentionKernel attention_f32_avx2, attention_bf16_avx2;
 extern const AttentionKernel attention_f32_avx512, attention_bf16_avx512;
 extern const AttentionKernel attention_bf16_amx;
+#elif defined(__aarch64__)
+extern const AttentionKernel attention_f32_neon, attention_bf16_neon;
 #endif
 
 namespace {  // each object compiles these for its own ISA (see bf16.h)

@@ -2,6 +2,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#endif
+#if defined(__x86_64__) && defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -10,9 +12,6 @@ namespace octavo {
 
 #if defined(__x86_64__)
 namespace {
-
-constexpr long ARCH_REQ_XCOMP_PERM = 0x1023;
-constexpr long XFEATURE_XTILEDATA = 18;
 
 // XCR0: the register states that the operating system saves. A bit in CPUID alone is not enough: virtual machines
 // may show an instruction whose registers nobody saves.
@@ -40,7 +39,18 @@ bool bit(unsigned value, int position) { return (value >> position) & 1; }
 
 }  // namespace
 
-bool request_amx() { return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0; }
+#if defined(__linux__)
+bool request_amx() {
+  constexpr long ARCH_REQ_XCOMP_PERM = 0x1023;
+  constexpr long XFEATURE_XTILEDATA = 18;
+  return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+}
+#else
+bool request_amx() { return false; }
+#endif
+
+// Here each ISA comes with all those of smaller numbers.
+bool has_isa(ov_isa isa) { return isa >= OV_PORTABLE && isa <= best_isa(); }
 
 ov_isa best_isa() {
   const Registers basic = cpuid(1, 0);
@@ -60,9 +70,17 @@ ov_isa best_isa() {
   return OV_AMX;
 }
 
+#elif defined(__aarch64__)
+
+// Every such processor has NEON.
+bool request_amx() { return false; }
+bool has_isa(ov_isa isa) { return isa == OV_PORTABLE || isa == OV_NEON; }
+ov_isa best_isa() { return OV_NEON; }
+
 #else
 
 bool request_amx() { return false; }
+bool has_isa(ov_isa isa) { return isa == OV_PORTABLE; }
 ov_isa best_isa() { return OV_PORTABLE; }
 
 #endif

@@ -5,9 +5,11 @@
 
 namespace octavo {
 
+bool has_isa(ov_isa isa);  // of any number, also of those that name no ISA
 ov_isa best_isa();
 
-// Linux grants the AMX tile registers on request, once per process and before threads use them. False if refused.
+// Linux grants the AMX tile registers on request, once per process and before threads use them. False if refused, and
+// on other systems.
 bool request_amx();
 
 }  // namespace octavo

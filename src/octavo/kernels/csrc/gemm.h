@@ -69,6 +69,8 @@ extern const GemmKernel gemm_f32_portable, gemm_bf16_portable;
 extern const GemmKernel gemm_f32_avx2, gemm_bf16_avx2;
 extern const GemmKernel gemm_f32_avx512, gemm_bf16_avx512;
 extern const GemmKernel gemm_bf16_amx;
+#elif defined(__aarch64__)
+extern const GemmKernel gemm_f32_neon, gemm_bf16_neon;
 #endif
 
 }  // namespace octavo

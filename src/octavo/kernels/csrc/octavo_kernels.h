@@ -24,16 +24,18 @@ enum {
   OV_BAD_VALUE = 7,
 };
 
-// What a processor can do, least first. A result depends on the ISA, never on the number of threads or rows.
+// Instruction sets. Their order means nothing: ov_has_isa says which of them a processor has. A result depends on the
+// ISA, never on the number of threads or rows.
 typedef int32_t ov_isa;
-enum { OV_PORTABLE = 0, OV_AVX2 = 1, OV_AVX512 = 2, OV_AMX = 3 };
+enum { OV_PORTABLE = 0, OV_AVX2 = 1, OV_AVX512 = 2, OV_AMX = 3, OV_NEON = 4 };
 
 typedef int32_t ov_dtype;
 enum { OV_BF16 = 0, OV_F32 = 1 };
 
 const char* ov_status_text(ov_status status);
 
-// The best ISA that processor, operating system and hypervisor together allow.
+// Whether processor, operating system and hypervisor together allow an ISA (1 or 0), and the best that they allow.
+int ov_has_isa(ov_isa isa);
 ov_isa ov_best_isa(void);
 
 // -- Engine: the threads and scratch memory that kernels run on. One caller at a time. ---------------------------

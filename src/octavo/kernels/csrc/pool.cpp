@@ -12,6 +12,8 @@ constexpr int SPINS_BEFORE_SLEEP = 20000;
 void relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("isb");  // waits about as long as x86's pause; `yield` does nothing on most of these processors
 #endif
 }
 

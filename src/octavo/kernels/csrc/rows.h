@@ -23,6 +23,8 @@ extern const RowKernel rows_f32_portable, rows_bf16_portable;
 #if defined(__x86_64__)
 extern const RowKernel rows_f32_avx2, rows_bf16_avx2;
 extern const RowKernel rows_f32_avx512, rows_bf16_avx512;
+#elif defined(__aarch64__)
+extern const RowKernel rows_f32_neon, rows_bf16_neon;
 #endif
 
 }  // namespace octavo

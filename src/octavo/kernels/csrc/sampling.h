@@ -70,6 +70,8 @@ struct SamplingKernel {
 extern const SamplingKernel sampling_portable;
 #if defined(__x86_64__)
 extern const SamplingKernel sampling_avx2, sampling_avx512;
+#elif defined(__aarch64__)
+extern const SamplingKernel sampling_neon;
 #endif
 
 // Memory of one thread.

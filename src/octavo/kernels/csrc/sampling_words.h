@@ -1,8 +1,11 @@
-// 64-bit lanes, as float64 and as whole numbers: 8 with AVX512, 4 with AVX2, otherwise 1. Beside vector_math.h, which
+// 64-bit lanes, as float64 and as whole numbers: 8 with AVX512, 4 with AVX2, 2 with NEON, otherwise 1. Beside vector_math.h, which
 // has the floats. Compiled by each ISA's object for itself (see bf16.h).
 #pragma once
 
 #include "vector_math.h"
+#if defined(OCTAVO_NEON)
+#include "sampling_words_neon.h"
+#endif
 
 namespace octavo {
 namespace {
@@ -118,7 +121,7 @@ inline uint64_t floats_at_least(Vector a, Vector b) {
 inline float greatest_of(Lanes a) { return a.greatest(); }
 inline bool has_nan(Vector a) { return _mm256_movemask_ps(_mm256_cmp_ps(a.value, a.value, _CMP_UNORD_Q)) != 0; }
 
-#else
+#elif !defined(OCTAVO_NEON)
 
 struct Words {
   static constexpr int WIDTH = 1;

@@ -1,7 +1,7 @@
 // Floats in a register, and the functions of them that rows, attention and sampling need: exp, log, tanh, and sums over
 // a row that are the same on every ISA.
 //
-// `Vector` is as wide as the object's flags allow: 16 floats with AVX512, 8 with AVX2, otherwise 1. Every function here
+// `Vector` is as wide as the object's flags allow: 16 floats with AVX512, 8 with AVX2, 4 with NEON, otherwise 1. Every function here
 // is one fixed sequence of correctly rounded operations on each float alone, so all widths agree bit for bit. (libm has
 // no such promise: its exp differs from version to version.)
 #pragma once
@@ -10,6 +10,8 @@
 
 #if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(OCTAVO_NEON)
+#include "vector_neon.h"
 #endif
 
 namespace octavo {
@@ -162,7 +164,7 @@ struct Vector {
   }
 };
 
-#else
+#elif !defined(OCTAVO_NEON)
 
 // a * b + c to 53 bits, rounded to odd: if it is not exact, the last bit is 1. Rounding that to 24 bits is then as good
 // as rounding a * b + c itself. (The product is exact: 24 bits twice.)
@@ -380,6 +382,13 @@ struct Lanes {
   }
   float greatest() const {
     return fold(_mm256_max_ps(low_half(parts), high_half(parts)), [](__m128 a, __m128 b) { return _mm_max_ps(a, b); });
+  }
+#elif defined(OCTAVO_NEON)
+  float sum() const {
+    return fold(parts, [](Vector a, Vector b) { return a + b; });
+  }
+  float greatest() const {
+    return fold(parts, [](Vector a, Vector b) { return Vector::max(a, b); });
   }
 #else
   float sum() const {

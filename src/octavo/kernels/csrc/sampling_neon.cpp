@@ -1,0 +1,8 @@
+// The passes of sampling: NEON.
+#include "sampling_blocks.h"
+
+namespace octavo {
+
+const SamplingKernel sampling_neon = SAMPLING;
+
+}  // namespace octavo

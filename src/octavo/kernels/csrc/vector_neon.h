@@ -1,0 +1,75 @@
+// The `Vector` of vector_math.h in NEON's registers: 4 floats. Of an object for which CMake defines OCTAVO_NEON; every
+// aarch64 compiler has these intrinsics, but the portable objects are the reference and do without.
+#pragma once
+
+#include <arm_neon.h>
+
+#include "bf16.h"
+
+namespace octavo {
+namespace {
+
+struct Vector {
+  static constexpr int WIDTH = 4;
+  float32x4_t value;
+
+  static Vector zero() { return {vdupq_n_f32(0.0f)}; }
+  static Vector broadcast(float value) { return {vdupq_n_f32(value)}; }
+  static Vector load(const float* from) { return {vld1q_f32(from)}; }
+  static Vector load(const bf16* from) { return of_bits(vshll_n_u16(vld1_u16(from), 16)); }
+  // Of WIDTH pairs, the first or the second of each.
+  static Vector load_even(const bf16* pairs) { return of_bits(vshlq_n_u32(load_words(pairs), 16)); }
+  static Vector load_odd(const bf16* pairs) {
+    return of_bits(vandq_u32(load_words(pairs), vdupq_n_u32(0xffff0000u)));
+  }
+  void store(float* to) const { vst1q_f32(to, value); }
+  // To the nearest, ties to even, as to_bf16 does.
+  void store(bf16* to) const {
+    const uint32x4_t odd = vandq_u32(vshrq_n_u32(bits(), 16), vdupq_n_u32(1));
+    const uint32x4_t rounded = vaddq_u32(vaddq_u32(bits(), vdupq_n_u32(0x7fff)), odd);
+    const uint32x4_t quiet = vorrq_u32(bits(), vdupq_n_u32(0x400000));
+    const uint32x4_t is_number = vceqq_f32(value, value);
+    vst1_u16(to, vshrn_n_u32(vbslq_u32(is_number, rounded, quiet), 16));
+  }
+
+  static Vector fma(Vector a, Vector b, Vector c) { return {vfmaq_f32(c.value, a.value, b.value)}; }  // a * b + c
+  friend Vector operator+(Vector a, Vector b) { return {vaddq_f32(a.value, b.value)}; }
+  friend Vector operator-(Vector a, Vector b) { return {vsubq_f32(a.value, b.value)}; }
+  friend Vector operator*(Vector a, Vector b) { return {vmulq_f32(a.value, b.value)}; }
+  friend Vector operator/(Vector a, Vector b) { return {vdivq_f32(a.value, b.value)}; }
+  static Vector sqrt(Vector a) { return {vsqrtq_f32(a.value)}; }
+  // Not vmaxq and vminq, which give a NaN where there is one and have an order of 0 and -0.
+  static Vector max(Vector a, Vector b) { return {vbslq_f32(vcgtq_f32(a.value, b.value), a.value, b.value)}; }
+  static Vector min(Vector a, Vector b) { return {vbslq_f32(vcltq_f32(a.value, b.value), a.value, b.value)}; }
+  static Vector abs(Vector a) { return {vabsq_f32(a.value)}; }
+  // a < b ? x : y
+  static Vector if_less(Vector a, Vector b, Vector x, Vector y) {
+    return {vbslq_f32(vcltq_f32(a.value, b.value), x.value, y.value)};
+  }
+  // a * 2^n, from n + SHIFT, for n from -125 to 128: twice 2^127, as 2^128 is not a float.
+  static Vector scaled(Vector a, Vector shifted) {
+    const uint32x4_t exponent = vshlq_n_u32((shifted - broadcast(1.0f)).bits(), 23);
+    return (a + a) * of_bits(vaddq_u32(exponent, vdupq_n_u32(0x3f800000)));
+  }
+  // x = mantissa * 2^exponent with a mantissa in [sqrt(1/2), sqrt(2)), for normal x > 0.
+  static Vector split(Vector x, Vector& mantissa) {
+    const uint32x4_t above = vsubq_u32(x.bits(), vdupq_n_u32(0x3f3504f3));
+    const int32x4_t exponent = vshrq_n_s32(vreinterpretq_s32_u32(above), 23);
+    mantissa = of_bits(vsubq_u32(x.bits(), vshlq_n_u32(vreinterpretq_u32_s32(exponent), 23)));
+    return {vcvtq_f32_s32(exponent)};
+  }
+
+  uint32x4_t bits() const { return vreinterpretq_u32_f32(value); }
+  static Vector of_bits(uint32x4_t bits) { return {vreinterpretq_f32_u32(bits)}; }
+  static uint32x4_t load_words(const bf16* pairs) { return vreinterpretq_u32_u16(vld1q_u16(pairs)); }
+};
+
+// Sixteen floats to one: lane i with lane i + 8, then i + 4, i + 2, i + 1.
+inline float fold(const Vector* parts, const auto& combine) {
+  const Vector four = combine(combine(parts[0], parts[2]), combine(parts[1], parts[3]));
+  const Vector two = combine(four, Vector{vextq_f32(four.value, four.value, 2)});
+  return vgetq_lane_f32(combine(two, Vector{vextq_f32(two.value, two.value, 1)}).value, 0);
+}
+
+}  // namespace
+}  // namespace octavo
