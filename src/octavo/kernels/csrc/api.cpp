@@ -59,6 +59,8 @@ const char* ov_status_text(ov_status status) {
   return "an unknown status";
 }
 
+int32_t ov_arithmetic(void) { return OV_ARITHMETIC; }
+
 ov_isa ov_best_isa(void) { return best_isa(); }
 
 ov_status ov_engine_open(int32_t num_threads, ov_isa isa, ov_engine** engine) {

@@ -24,7 +24,7 @@ enum {
   OV_BAD_VALUE = 7,
 };
 
-// What a processor can do, least first. A result depends on the ISA, never on the number of threads or rows.
+// What a processor can do, least first. A result depends neither on the ISA nor on the number of threads or rows.
 typedef int32_t ov_isa;
 enum { OV_PORTABLE = 0, OV_AVX2 = 1, OV_AVX512 = 2, OV_AMX = 3 };
 
@@ -32,6 +32,12 @@ typedef int32_t ov_dtype;
 enum { OV_BF16 = 0, OV_F32 = 1 };
 
 const char* ov_status_text(ov_status status);
+
+// The number of the arithmetic: of the definition of every operation from weights and token ids to tokens and logprobs.
+// With equal numbers, equal calls have equal results, bit for bit, on every processor, under every compiler and with any
+// number of threads. It changes exactly when the golden vectors do (tests/golden); docs/law.md lists the versions.
+#define OV_ARITHMETIC 1
+int32_t ov_arithmetic(void);
 
 // The best ISA that processor, operating system and hypervisor together allow.
 ov_isa ov_best_isa(void);
