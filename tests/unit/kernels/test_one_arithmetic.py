@@ -84,7 +84,9 @@ def on_every_set(library: KernelLibrary, run: Callable[[Isa], list[torch.Tensor]
     for isa in library.isas:
         for got, wanted in zip(run(isa), expected, strict=True):
             differs = bits(got) != bits(wanted)
-            assert not differs.any(), f"{what}: {isa.name} differs from PORTABLE in {int(differs.sum())} elements"
+            assert not differs.any(), (
+                f"{what}: {isa.name} differs from PORTABLE in {int(differs.sum())} elements"
+            )
 
 
 EXPONENTS = {  # of bf16 numbers, biased by 127
@@ -171,7 +173,15 @@ def test_every_set_multiplies_alike(
     if dtype is torch.float32 and out_dtype is torch.bfloat16:
         pytest.skip("there is no such product")
     generator = torch.Generator().manual_seed(11)
-    for m, n, k in [(1, 33, 17), (2, 64, 64), (6, 40, 100), (7, 31, 577), (13, 70, 96), (34, 100, 130), (70, 65, 40)]:
+    for m, n, k in [
+        (1, 33, 17),
+        (2, 64, 64),
+        (6, 40, 100),
+        (7, 31, 577),
+        (13, 70, 96),
+        (34, 100, 130),
+        (70, 65, 40),
+    ]:
         for scale in (1.0, 2.0**-63, 2.0**-66, 2.0**62, None):
             if scale is None:
                 x, w = (random_patterns(generator, size, k).to(dtype) for size in (m, n))
@@ -228,4 +238,6 @@ def test_every_set_treats_bad_numbers_alike(
     getattr(sequences, where)[0][50, 0, 3] = bad
     for window in (None, 20):
         spec = spec_of(sequences.shape, window=window)
-        on_every_set(library, lambda isa, spec=spec: run_whole(open_engine(isa), dtype, sequences, spec), f"{window}")
+        on_every_set(
+            library, lambda isa, spec=spec: run_whole(open_engine(isa), dtype, sequences, spec), f"{window}"
+        )
