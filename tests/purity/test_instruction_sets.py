@@ -1,7 +1,7 @@
 """One request has one answer on every instruction set: tokens, logprobs and fingerprint.
 
-What a way of running a request may change is in test_purity.py, for each instruction set by itself. Here they are
-compared with each other, on the requests of that suite.
+What a way of running a request may change is in test_purity.py, for each instruction set by itself. Here they
+are compared with each other, on the requests of that suite.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,8 +46,8 @@ def differences(
     requests: Sequence[Request],
     kv_memory: str = "64MiB",
 ) -> tuple[int, list[str]]:
-    """How many answers were compared, and what differs. `sets`: which requests an instruction set is asked for;
-    the first is asked for all of them, and the others are compared with it."""
+    """How many answers were compared, and what differs. `sets`: which requests an instruction set is asked
+    for; the first is asked for all of them, and the others are compared with it."""
     (best, _), *others = sets.items()
     expected, fingerprint = run(path, dtype, best, requests, kv_memory)
     compared, problems = 0, []

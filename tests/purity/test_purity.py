@@ -68,7 +68,8 @@ SMOLLM2 = "smollm2-135m-instruct-q4_1.gguf"
 QWEN = "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
 
 
-REAL = [  # the longest first, so that no core waits at the end; other sets than the best: test_instruction_sets.py
+# The longest first, so that no core waits at the end. Other sets than the best: test_instruction_sets.py.
+REAL = [
     (name, dtype, isa)
     for name in (QWEN, SMOLLM2)
     for dtype in ("float32", "bfloat16")
