@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from octavo.checkpoint import open_checkpoint
@@ -24,6 +25,7 @@ from octavo.frontend.intake import Intake, Limits, PromptTask
 from octavo.frontend.output import RequestOutput
 from octavo.frontend.supervisor import EngineState, EngineSupervisor
 from octavo.frontend.updates import Updates
+from octavo.kernels.library import KernelLibrary, find_library
 from octavo.link.folder import EngineSettings
 from octavo.link.status_page import Phase
 from octavo.protocol import GrammarKind, GrammarSpec, SamplingParams, TokenLogprob
@@ -174,6 +176,35 @@ def test_streams_outlive_three_engines(serve: Serve) -> None:
                 await harness.until(lambda n=number: harness.supervisor.num_restarts == n + 1)  # type: ignore[misc]
             assert await streams == plain
             assert len(harness.hub) == 0
+
+    run(test)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_streams_move_to_other_instruction_sets(serve: Serve, dtype: str) -> None:
+    """Begun with the best that this processor has, and continued by engines that have less."""
+    path = find_library()
+    if path is None:
+        pytest.skip("no native library was built when the package was installed")
+    names = [isa.name.lower() for isa in reversed(KernelLibrary(path).isas)]
+
+    async def test() -> None:
+        async with serve(dtype=dtype, kernels=names[0]) as harness:
+            supervisor = harness.supervisor
+            assert supervisor.facts is not None
+            fingerprint = supervisor.facts.system_fingerprint
+            plain = await harness.ask_all(requests(32))
+            streams = asyncio.create_task(harness.ask_all(requests(32)))
+            for number, name in enumerate(names[1:]):
+                harness.num_deltas = 0
+                await harness.until(lambda: harness.num_deltas > 200)
+                options = {**supervisor._settings.options, "kernels": name}
+                supervisor._settings = msgspec.structs.replace(supervisor._settings, options=options)
+                await harness.kill()
+                await harness.until(lambda n=number: supervisor.num_restarts == n + 1)  # type: ignore[misc]
+            moved = await streams
+            assert sum(one == other for one, other in zip(moved, plain, strict=True)) == 32
+            assert supervisor.facts.system_fingerprint == fingerprint
 
     run(test)
 

@@ -10,11 +10,9 @@ CHAT_TEMPLATE = (
 )
 
 
-def write_tiny_llama(folder: Path) -> None:
-    """A random Llama of 0.1 M parameters whose tokens are bytes: a whole checkpoint folder."""
-    import torch
+def write_byte_tokenizer(folder: Path) -> None:
+    """Its tokens are the bytes, and four special ones."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM
 
     tokenizer = Tokenizer(
         models.BPE({c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, [])
@@ -26,6 +24,14 @@ def write_tiny_llama(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(
         json.dumps({"eos_token": "<|end|>", "chat_template": CHAT_TEMPLATE})
     )
+
+
+def write_tiny_llama(folder: Path) -> None:
+    """A random Llama of 0.1 M parameters whose tokens are bytes: a whole checkpoint folder."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    write_byte_tokenizer(folder)
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=260,

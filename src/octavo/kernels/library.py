@@ -26,7 +26,7 @@ Size = ctypes.c_int64
 
 
 class Isa(enum.IntEnum):
-    """Instruction sets, as in octavo_kernels.h. A result depends on the ISA, never on threads or batch.
+    """Instruction sets, as in octavo_kernels.h. They differ in speed; a result depends on none of them.
 
     Their order means nothing: `KernelLibrary.has_isa` says which of them this processor has.
     """
@@ -79,6 +79,7 @@ class TimesStruct(ctypes.Structure):
 
 PROTOTYPES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "ov_status_text": (ctypes.c_char_p, (ctypes.c_int,)),
+    "ov_arithmetic": (ctypes.c_int32, ()),
     "ov_has_isa": (ctypes.c_int, (ctypes.c_int32,)),
     "ov_best_isa": (ctypes.c_int, ()),
     "ov_engine_open": (ctypes.c_int, (ctypes.c_int32, ctypes.c_int, ctypes.POINTER(Pointer))),
@@ -134,6 +135,11 @@ class KernelLibrary:
             function = getattr(self.functions, name)
             function.restype = result
             function.argtypes = arguments
+
+    @property
+    def arithmetic(self) -> int:
+        """The number of the definition that every result follows on every processor: octavo_kernels.h."""
+        return int(self.functions.ov_arithmetic())
 
     @property
     def best_isa(self) -> Isa:

@@ -1,8 +1,10 @@
 """Equal where answers are equal, different where they may differ."""
 
+import importlib.metadata
 import platform
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import llguidance
@@ -12,11 +14,13 @@ import torch
 from data.json_types import JsonObject
 from octavo import LLM, version
 from octavo.checkpoint import open_checkpoint
-from octavo.engine.fingerprint import system_fingerprint
+from octavo.engine.fingerprint import numeric_settings, system_fingerprint
 from octavo.kernels.library import KernelLibrary, find_library
-from octavo.ops import select_ops
+from octavo.ops import NativeOps, select_ops
 
 Fingerprint = Callable[..., str]
+
+needs_library = pytest.mark.skipif(find_library() is None, reason="no native library was built")
 
 
 @pytest.fixture
@@ -75,36 +79,95 @@ def test_the_dtype(fingerprint: Fingerprint) -> None:
     assert fingerprint(dtype=torch.bfloat16) != fingerprint(dtype=torch.float32)
 
 
-def test_the_instruction_set_and_the_kernels(fingerprint: Fingerprint) -> None:
+@needs_library
+def test_the_instruction_set_is_not_in_it(fingerprint: Fingerprint) -> None:
     path = find_library()
-    if path is None or len(KernelLibrary(path).isas) < 2:
-        pytest.skip("needs the native library and two instruction sets")
-    assert len({fingerprint(kernels=kernels) for kernels in ("torch", "portable", "auto")}) == 3
+    assert path is not None
+    names = ["auto", *(isa.name.lower() for isa in KernelLibrary(path).isas)]
+    words = {fingerprint(kernels=name) for name in names}
+    assert len(words) == 1
 
 
-def test_another_build_of_the_kernels(
+@needs_library
+def test_what_the_native_path_does_not_depend_on(
     fingerprint: Fingerprint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = find_library()
-    if path is None:
-        pytest.skip("needs the native library")
+    assert path is not None
     before = fingerprint(kernels="portable")
     rebuilt = tmp_path / "rebuilt.so"
     rebuilt.write_bytes(path.read_bytes() + b"\0")
     monkeypatch.setenv("OCTAVO_KERNEL_LIBRARY", str(rebuilt))
+    change_the_machine(monkeypatch)
+    assert fingerprint(kernels="portable") == before
+
+
+@needs_library
+def test_the_arithmetic(fingerprint: Fingerprint, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = fingerprint(kernels="portable")
+    monkeypatch.setattr(KernelLibrary, "arithmetic", 99)
     assert fingerprint(kernels="portable") != before
 
 
-def test_the_versions(fingerprint: Fingerprint, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = fingerprint()
-    monkeypatch.setattr(version, "__version__", "99")
-    changed = fingerprint()
+@needs_library
+def test_the_facts_of_the_native_path(tiny_checkpoint: Path) -> None:
+    """A fact more would make two fingerprints of one function, a fact less one of two."""
+    ops = select_ops("cpu", torch.bfloat16, kernels="portable")
+    assert isinstance(ops, NativeOps)
+    assert numeric_settings(open_checkpoint(str(tiny_checkpoint)), ops) == {
+        "arithmetic": ops.engine.library.arithmetic,
+        "dtype": "torch.bfloat16",
+        "kv_dtype": "torch.bfloat16",
+        "grammars": llguidance.__version__,
+        "dequantised": None,
+    }
+
+
+@needs_library
+def test_torch_is_another_arithmetic(fingerprint: Fingerprint) -> None:
+    assert fingerprint(kernels="torch") != fingerprint(kernels="portable")
+
+
+@pytest.mark.parametrize("kernels", ["torch", pytest.param("portable", marks=needs_library)])
+def test_the_engine_of_grammars(
+    fingerprint: Fingerprint, monkeypatch: pytest.MonkeyPatch, kernels: str
+) -> None:
+    before = fingerprint(kernels=kernels)
     monkeypatch.setattr(llguidance, "__version__", "99")
-    changed_again = fingerprint()
+    assert fingerprint(kernels=kernels) != before
+
+
+def test_the_dequantiser_of_gguf_files(tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ops = select_ops("cpu", torch.float32)
+    plain = open_checkpoint(str(tiny_checkpoint))
+    quantised = replace(plain, format="gguf")
+    before = system_fingerprint(plain, ops), system_fingerprint(quantised, ops)
+    monkeypatch.setattr(importlib.metadata, "version", lambda package: f"{package} 99")
+    assert system_fingerprint(plain, ops) == before[0]
+    assert system_fingerprint(quantised, ops) != before[1]
+
+
+def test_on_the_torch_path_the_machine_is_in_it(
+    fingerprint: Fingerprint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = [fingerprint(), *(fingerprint() for _ in change_the_machine_step_by_step(monkeypatch))]
+    assert len(set(seen)) == len(seen) == 5
+
+
+def change_the_machine_step_by_step(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(version, "__version__", "99")
+    yield
     monkeypatch.setattr(torch, "__version__", "99")
-    changed_torch = fingerprint()
+    yield
     monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.99"))
-    assert len({before, changed, changed_again, changed_torch, fingerprint()}) == 5
+    yield
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "SVE99")
+    yield
+
+
+def change_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in change_the_machine_step_by_step(monkeypatch):
+        pass
 
 
 def test_one_weight_of_a_fine_tune(fingerprint: Fingerprint, tiny_checkpoint: Path, tmp_path: Path) -> None:

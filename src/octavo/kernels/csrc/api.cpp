@@ -63,6 +63,7 @@ const char* ov_status_text(ov_status status) {
   return "an unknown status";
 }
 
+int32_t ov_arithmetic(void) { return OV_ARITHMETIC; }
 int ov_has_isa(ov_isa isa) { return has_isa(isa) ? 1 : 0; }
 ov_isa ov_best_isa(void) { return best_isa(); }
 

@@ -199,7 +199,7 @@ class AmxTiles {
     for (int r = 0; r < tile.num_rows; ++r) {
       Lanes::zero().store(totals_[r]);
       if (tile.spans[r].is_empty()) continue;
-      peaks_[r] = Lanes::load(greatest_[r]).greatest() * factor_;
+      peaks_[r] = peak_of(Lanes::load(greatest_[r]).greatest(), factor_);
       results[r * result_size(head_dim_)] = peaks_[r];
     }
   }

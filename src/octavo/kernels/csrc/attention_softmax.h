@@ -2,7 +2,7 @@
 // object for itself.
 //
 //     greatest  the greatest product of the row's query and a key, of those that it sees
-//     peak      greatest * factor: see `log2_factor`
+//     peak      greatest * factor: see `log2_factor` and `peak_of`
 //     weight    2^(product * factor - peak), with the exponent rounded once
 //     total     16 sums, sum i over the weights of the tokens i, i + 16, ..., upwards, and these in a tree (Lanes::sum)
 //     sums      of weight * value: in float one chain over the tokens, in bf16 the product of tile_product.h, with
@@ -93,6 +93,14 @@ inline float log2_factor(float scale, float softcap) {
   return softcap > 0 ? LOG2_E : scale * LOG2_E;
 }
 
+// A peak so large is rounded by more than 1: nothing would be known about the weights. It makes the row's not numbers.
+constexpr float END_OF_PEAKS = 0x1p22f;
+
+inline float peak_of(float greatest, float factor) {
+  const float peak = greatest * factor;
+  return __builtin_fabsf(peak) < END_OF_PEAKS ? peak : __builtin_nanf("");
+}
+
 // Of a row in float and in bf16.
 struct F32Weight {
   static Vector of(Vector product, Vector factor, Vector minus_peak) {
@@ -119,7 +127,7 @@ inline void weigh(float* products, Span span, float scale, float softcap, float*
   for (int token = first; token < span.end; token += 16)
     greatest = Lanes::max(greatest, masked(Lanes::load(products + token), token, span, -__builtin_inff()));
 
-  const float factor = log2_factor(scale, softcap), peak = greatest.greatest() * factor;
+  const float factor = log2_factor(scale, softcap), peak = peak_of(greatest.greatest(), factor);
   const Vector factors = constant(factor), minus_peak = constant(-peak);
   Lanes total = Lanes::zero();
   for (int token = first; token < span.end; token += 16) {

@@ -24,8 +24,8 @@ enum {
   OV_BAD_VALUE = 7,
 };
 
-// Instruction sets. Their order means nothing: ov_has_isa says which of them a processor has. A result depends on the
-// ISA, never on the number of threads or rows.
+// Instruction sets. Their order means nothing: ov_has_isa says which of them a processor has. A result depends neither
+// on the ISA nor on the number of threads or rows.
 typedef int32_t ov_isa;
 enum { OV_PORTABLE = 0, OV_AVX2 = 1, OV_AVX512 = 2, OV_AMX = 3, OV_NEON = 4 };
 
@@ -33,6 +33,12 @@ typedef int32_t ov_dtype;
 enum { OV_BF16 = 0, OV_F32 = 1 };
 
 const char* ov_status_text(ov_status status);
+
+// The number of the arithmetic: of the definition of every operation from weights and token ids to tokens and logprobs.
+// With equal numbers, equal calls have equal results, bit for bit, on every processor, under every compiler and with any
+// number of threads. It changes exactly when the golden vectors do (tests/golden); docs/law.md lists the versions.
+#define OV_ARITHMETIC 1
+int32_t ov_arithmetic(void);
 
 // Whether processor, operating system and hypervisor together allow an ISA (1 or 0), and the best that they allow.
 int ov_has_isa(ov_isa isa);

@@ -77,7 +77,7 @@ struct Vector {
   static Vector scaled(Vector a, Vector shifted) {
     return {_mm512_scalef_ps(a.value, _mm512_sub_ps(shifted.value, _mm512_set1_ps(SHIFT)))};
   }
-  // x - floor(x), rounded; and a * 2^floor(x), for x from -125 to 127.
+  // x - floor(x), rounded downwards, but for the sign of 0; and a * 2^floor(x), for x from -125 to 1.
   static Vector fraction(Vector x) { return {_mm512_reduce_ps(x.value, _MM_FROUND_TO_NEG_INF)}; }
   static Vector scaled_by_floor(Vector a, Vector x) { return {_mm512_scalef_ps(a.value, x.value)}; }
   // x = mantissa * 2^exponent with a mantissa in [sqrt(1/2), sqrt(2)), for normal x > 0.
@@ -145,7 +145,12 @@ struct Vector {
     const Vector power = {_mm256_castsi256_ps(_mm256_add_epi32(exponent, _mm256_set1_epi32(0x3f800000)))};
     return (a + a) * power;  // 2^128 is not a float: twice 2^127
   }
-  static Vector fraction(Vector x) { return {_mm256_sub_ps(x.value, _mm256_floor_ps(x.value))}; }
+  static Vector fraction(Vector x) {
+    const __m256 floor = _mm256_floor_ps(x.value), nearest = _mm256_sub_ps(x.value, floor);
+    const __m256 error = _mm256_sub_ps(x.value, _mm256_add_ps(nearest, floor));  // exact
+    const __m256i too_large = _mm256_castps_si256(_mm256_cmp_ps(error, _mm256_setzero_ps(), _CMP_LT_OQ));
+    return {_mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(nearest), too_large))};  // -1 where it is
+  }
   static Vector scaled_by_floor(Vector a, Vector x) {
     const __m256i floor = _mm256_cvtps_epi32(_mm256_floor_ps(x.value));
     const __m256i exponent = _mm256_slli_epi32(_mm256_add_epi32(floor, _mm256_set1_epi32(127)), 23);
@@ -208,7 +213,10 @@ struct Vector {
     const int32_t whole = x.value == x.value ? int32_t(x.value) : 0;
     return whole - (float(whole) > x.value);
   }
-  static Vector fraction(Vector x) { return {x.value - float(floor(x))}; }
+  static Vector fraction(Vector x) {
+    const float whole = float(floor(x)), nearest = x.value - whole, error = x.value - (nearest + whole);
+    return of_bits(bits_of({nearest}) - (error < 0.0f));
+  }
   static Vector scaled_by_floor(Vector a, Vector x) { return a * of_bits(uint32_t(floor(x) + 127) << 23); }
   static Vector split(Vector x, Vector& mantissa) {
     const uint32_t bits = bits_of(x);

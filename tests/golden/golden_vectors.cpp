@@ -1,0 +1,359 @@
+// Golden vectors: `golden_vectors ISA` prints `name hash` for each case, computed with that instruction set. The hashes
+// in golden_vectors.json are those of every processor and compiler.
+//
+// Exit codes: 0, or 1 if a kernel refuses its arguments, 2 for a wrong command, 3 if this processor has no such set.
+#include "golden.h"
+#include "golden_model.h"
+
+using namespace golden;
+
+namespace {
+
+constexpr ov_dtype DTYPES[] = {OV_BF16, OV_F32};
+
+// -- products --------------------------------------------------------------------------------------------------------
+
+struct Shape {
+  int64_t m, n, k;
+};
+constexpr Shape SHAPES[] = {{1, 64, 96},   {2, 33, 70},   {5, 96, 31}, {16, 40, 257},
+                            {33, 100, 64}, {70, 65, 130}, {3, 7, 1}};
+
+void product_cases(ov_engine* engine) {
+  uint64_t seed = 100;
+  for (const ov_dtype dtype : DTYPES) {
+    for (const auto& [m, n, k] : SHAPES) {
+      seed += 10;
+      Values x = Values::random(dtype, m * k, seed), bias = Values::random(OV_F32, n, seed + 1);
+      const Packed weight(Values::random(dtype, n * k, seed + 2), n, k);
+      const std::string name = std::string("product/") + name_of(dtype) + "/" + std::to_string(m) + "x" +
+                               std::to_string(n) + "x" + std::to_string(k);
+      print_hash(name, multiply(engine, x, weight, nullptr, OV_F32));
+      print_hash(name + "/bias", multiply(engine, x, weight, bias.floats(), OV_F32));
+      if (dtype == OV_BF16) print_hash(name + "/bias/rounded", multiply(engine, x, weight, bias.floats(), OV_BF16));
+    }
+  }
+}
+
+void extreme_cases(ov_engine* engine) {
+  const int64_t m = 18, n = 45, k = 75;
+  for (const ov_dtype dtype : DTYPES) {
+    const std::string name = std::string("product/") + name_of(dtype);
+    // So near the least normal number that sums and products cross it, both ways.
+    Values x = Values::random(dtype, m * k, 90, {60, 66}), bias = Values::random(OV_F32, n, 91, {0, 4});
+    const Packed small(Values::random(dtype, n * k, 92, {58, 66}), n, k);
+    print_hash(name + "/subnormal", multiply(engine, x, small, bias.floats(), OV_F32));
+    x = Values::extreme(dtype, m, k, 93);
+    bias = Values::random(OV_F32, n, 94);
+    const Packed ordinary(Values::random(dtype, n * k, 95), n, k), extreme(Values::extreme(dtype, n, k, 96), n, k);
+    for (const Packed* weight : {&ordinary, &extreme}) {
+      const std::string label = name + (weight == &extreme ? "/extreme_both" : "/extreme");
+      print_hash(label, multiply(engine, x, *weight, bias.floats(), OV_F32));
+      if (dtype == OV_BF16) print_hash(label + "/rounded", multiply(engine, x, *weight, bias.floats(), OV_BF16));
+    }
+  }
+}
+
+// -- attention -------------------------------------------------------------------------------------------------------
+
+struct Sequence {
+  int64_t num_rows, context;
+  std::vector<int64_t> blocks;
+};
+
+struct AttentionCase {
+  std::string name;
+  int64_t heads, kv_heads, dim, page_size, num_blocks;
+  std::vector<Sequence> sequences;
+  int64_t window = 0;
+  float softcap = 0;
+};
+
+std::vector<int64_t> counted(int64_t first, int64_t count) {
+  std::vector<int64_t> numbers;
+  for (int64_t i = 0; i < count; ++i) numbers.push_back(first + i);
+  return numbers;
+}
+
+std::vector<int64_t> joined(std::vector<int64_t> one, const std::vector<int64_t>& two) {
+  one.insert(one.end(), two.begin(), two.end());
+  return one;
+}
+
+std::vector<AttentionCase> attention_case_list() {
+  const std::vector<int64_t> shared = counted(0, 17);  // 544 tokens, and then some of one's own
+  return {
+      {"decode", 4, 2, 32, 32, 8, {{1, 1, {7}}, {1, 33, {3, 1}}, {1, 95, {5, 0, 2}}}},
+      {"prefill", 6, 2, 48, 32, 8, {{37, 37, {4, 1}}, {70, 70, {0, 7, 3}}}},
+      {"chunk", 4, 1, 64, 64, 4, {{21, 90, {2, 0}}, {5, 128, {1, 3}}}},
+      {"splits", 4, 2, 32, 32, 36, {{1, 1100, counted(0, 35)}, {3, 513, counted(10, 17)}, {2, 512, counted(3, 16)}}},
+      {"window", 4, 4, 16, 32, 24, {{1, 700, counted(0, 22)}, {40, 80, {23, 22, 5}}}, 41},
+      {"softcap", 8, 1, 32, 32, 8, {{1, 77, {1, 2, 3}}, {19, 40, {4, 5}}}, 0, 2.5F},
+      {"wide", 2, 1, 256, 32, 2, {{9, 45, {1, 0}}}},
+      {"shared", 6, 2, 32, 32, 24,
+       {{1, 560, joined(shared, {18})},
+        {1, 570, joined(shared, {19})},
+        {1, 544, shared},
+        {4, 550, joined(shared, {20})}}},
+  };
+}
+
+Values attend(ov_engine* engine, const AttentionCase& wanted, Pages& pages, Values& queries, int64_t num_rows) {
+  std::vector<int64_t> first_rows, row_counts, contexts, offsets{0}, blocks;
+  int64_t row = 0;
+  for (const Sequence& sequence : wanted.sequences) {
+    first_rows.push_back(row);
+    row_counts.push_back(sequence.num_rows);
+    contexts.push_back(sequence.context);
+    blocks = joined(blocks, sequence.blocks);
+    offsets.push_back(int64_t(blocks.size()));
+    row += sequence.num_rows;
+  }
+  const int64_t stride = wanted.heads * wanted.dim;
+  Values out(queries.dtype(), num_rows * stride);
+  ov_attention_args args{};
+  args.pages = pages.described;
+  args.q = queries.data();
+  args.q_stride = args.out_stride = stride;
+  args.q_head_stride = args.out_head_stride = wanted.dim;
+  args.out = out.data();
+  args.num_rows = num_rows;
+  args.heads = wanted.heads;
+  args.num_sequences = int64_t(wanted.sequences.size());
+  args.first_rows = first_rows.data();
+  args.row_counts = row_counts.data();
+  args.contexts = contexts.data();
+  args.block_offsets = offsets.data();
+  args.blocks = blocks.data();
+  args.window = wanted.window;
+  args.scale = 0x1.4p-3F;
+  args.softcap = wanted.softcap;
+  must(ov_attention(engine, &args), "ov_attention");
+  return out;
+}
+
+void attention_cases(ov_engine* engine) {
+  uint64_t seed = 400;
+  for (const ov_dtype dtype : DTYPES) {
+    for (const AttentionCase& wanted : attention_case_list()) {
+      seed += 10;
+      Pages pages(dtype, wanted.num_blocks, wanted.page_size, wanted.kv_heads, wanted.dim);
+      const int64_t num_slots = wanted.num_blocks * wanted.page_size, stride = wanted.kv_heads * wanted.dim;
+      Values keys = Values::random(dtype, num_slots * stride, seed);
+      Values values = Values::random(dtype, num_slots * stride, seed + 1);
+      pages.write(engine, keys.data(), values.data(), stride, counted(0, num_slots));
+      int64_t num_rows = 0;
+      for (const Sequence& sequence : wanted.sequences) num_rows += sequence.num_rows;
+      Values queries = Values::random(dtype, num_rows * wanted.heads * wanted.dim, seed + 2);
+      print_hash(std::string("attention/") + name_of(dtype) + "/" + wanted.name,
+                 attend(engine, wanted, pages, queries, num_rows));
+    }
+  }
+}
+
+// -- rows ------------------------------------------------------------------------------------------------------------
+
+void norm_cases(ov_engine* engine, ov_dtype dtype, int64_t width, const std::string& name) {
+  const int64_t rows = 5, heads = 3;
+  Values x = Values::random(dtype, rows * heads * width, 600), update = Values::random(dtype, rows * width, 601);
+  Values gain = Values::random(OV_F32, width, 602, {125, 127});
+  Values y(dtype, rows * heads * width), sum(dtype, rows * width), normed(dtype, rows * width);
+  const ov_rms_norm_args norm{dtype, 0x1p-20F, x.data(), heads * width, width, gain.floats(), y.data(), heads * width,
+                              width, rows, heads, width};
+  must(ov_rms_norm(engine, &norm), "ov_rms_norm");
+  print_hash("rms_norm" + name, y);
+  const ov_add_rms_norm_args add_norm{dtype, 0x1p-17F, x.data(), width, update.data(), width, gain.floats(),
+                                      sum.data(), width, normed.data(), width, rows, width};
+  must(ov_add_rms_norm(engine, &add_norm), "ov_add_rms_norm");
+  print_hash("add_rms_norm" + name + "/sum", sum);
+  print_hash("add_rms_norm" + name + "/normed", normed);
+}
+
+void elementwise_cases(ov_engine* engine, ov_dtype dtype, int64_t width, const std::string& name) {
+  const int64_t rows = 7;
+  // From where an activation is zero to where it is the identity.
+  Values gate_up = Values::random(dtype, rows * 2 * width, 610, {112, 134}), y(dtype, rows * width);
+  for (const ov_activation activation : {OV_SILU, OV_GELU}) {
+    const ov_gated_args gated{dtype, activation, gate_up.data(), 2 * width, y.data(), width, rows, width};
+    must(ov_gated(engine, &gated), "ov_gated");
+    print_hash((activation == OV_SILU ? "silu" : "gelu") + name, y);
+  }
+  const ov_add_args add{dtype, gate_up.data(), 2 * width, gate_up.at(width), 2 * width, y.data(), width, rows, width};
+  must(ov_add(engine, &add), "ov_add");
+  print_hash("add" + name, y);
+  const ov_scale_args scale{dtype, 0x1.5bf0a8p+3F, gate_up.data(), 2 * width, y.data(), width, rows, width};
+  must(ov_scale(engine, &scale), "ov_scale");
+  print_hash("scale" + name, y);
+}
+
+void rope_case(ov_engine* engine, ov_dtype dtype, int64_t dim, const std::string& name) {
+  const int64_t rows = 6, heads = 3, num_positions = 11;
+  Values x = Values::random(dtype, rows * heads * dim, 620), y(dtype, rows * heads * dim);
+  Values cosines = Values::random(OV_F32, num_positions * dim / 2, 621, {110, 126});
+  Values sines = Values::random(OV_F32, num_positions * dim / 2, 622, {110, 126});
+  const std::vector<int64_t> positions{0, 10, 3, 3, 7, 1};
+  const ov_rope_args rope{dtype, x.data(), heads * dim, dim, cosines.floats(), sines.floats(), positions.data(),
+                          num_positions, y.data(), heads * dim, dim, rows, heads, dim};
+  must(ov_rope(engine, &rope), "ov_rope");
+  print_hash("rope" + name, y);
+}
+
+void row_cases(ov_engine* engine) {
+  for (const ov_dtype dtype : DTYPES) {
+    for (const int64_t width : {1, 15, 37, 64, 130}) {
+      const std::string name = std::string("/") + name_of(dtype) + "/" + std::to_string(width);
+      norm_cases(engine, dtype, width, name);
+      elementwise_cases(engine, dtype, width, name);
+      rope_case(engine, dtype, 2 * width, name);
+    }
+  }
+}
+
+// PLACE FOR ov_rope_angles AND ov_softcap: their cases go here, as `math_cases(engine)`, and into `main`.
+
+// -- sampling --------------------------------------------------------------------------------------------------------
+
+constexpr int64_t VOCAB = 1003;
+
+struct Lists {
+  std::vector<int64_t> seen_ids = counted(40, 60), bias_ids = counted(5, 9), banned_ids = counted(0, 5);
+  Values seen_counts = Values(OV_F32, 60), bias_values = Values::random(OV_F32, 9, 701);
+  std::vector<uint32_t> allowed;
+
+  Lists() {
+    constexpr uint32_t ONE = 0x3f800000, TWO = 0x40000000;
+    for (int64_t i = 0; i < 60; ++i) seen_counts.set(i, i % 3 == 0 ? 0 : i % 3 == 1 ? ONE : TWO);
+    for (uint64_t word = 0; word < (VOCAB + 31) / 32; ++word) allowed.push_back(uint32_t(random_bits(702, word)));
+  }
+};
+
+ov_sample_row plain_row(uint64_t number) {
+  ov_sample_row row{};
+  row.temperature = 1;
+  row.top_p = 1;
+  row.repetition_penalty = 1;
+  row.noise_key = random_bits(703, number);
+  row.num_top = 5;
+  row.given = -1;
+  return row;
+}
+
+struct SampleCase {
+  const char* name;
+  ov_sample_row row;
+};
+
+std::vector<SampleCase> sample_case_list(Lists& lists) {
+  std::vector<SampleCase> cases;
+  const auto add = [&](const char* name, const auto& change) {
+    ov_sample_row row = plain_row(cases.size());
+    change(row);
+    cases.push_back({name, row});
+  };
+  add("greedy", [](ov_sample_row& row) { row.temperature = 0; });
+  add("plain", [](ov_sample_row&) {});
+  add("cool", [](ov_sample_row& row) { row.temperature = 0.3; });
+  add("hot", [](ov_sample_row& row) { row.temperature = 1.7; });
+  add("top_k", [](ov_sample_row& row) { row.top_k = 20; });
+  add("top_p", [](ov_sample_row& row) { row.top_p = 0.9; });
+  add("min_p", [](ov_sample_row& row) { row.min_p = 0.05; });
+  add("all_three", [](ov_sample_row& row) {
+    row.temperature = 0.8;
+    row.top_k = 50;
+    row.top_p = 0.95;
+    row.min_p = 0.02;
+  });
+  add("penalties", [&](ov_sample_row& row) {
+    row.seen_ids = lists.seen_ids.data();
+    row.seen_counts = lists.seen_counts.floats();
+    row.num_seen = int64_t(lists.seen_ids.size());
+    row.repetition_penalty = 1.3F;
+    row.presence_penalty = 0.4F;
+    row.frequency_penalty = 0.2F;
+  });
+  add("bias_and_bans", [&](ov_sample_row& row) {
+    row.bias_ids = lists.bias_ids.data();
+    row.bias_values = lists.bias_values.floats();
+    row.num_biased = int64_t(lists.bias_ids.size());
+    row.banned_ids = lists.banned_ids.data();
+    row.num_banned = int64_t(lists.banned_ids.size());
+  });
+  add("allowed", [&](ov_sample_row& row) {
+    row.allowed = lists.allowed.data();
+    row.num_allowed_words = int64_t(lists.allowed.size());
+    row.top_p = 0.7;
+  });
+  add("given", [](ov_sample_row& row) { row.given = 77; });
+  return cases;
+}
+
+// Many rows of each, for the tokens differ in few cases when a last bit does.
+void sampling_cases(ov_engine* engine) {
+  constexpr int64_t ROWS = 24, NUM_TOP = 5;
+  Lists lists;
+  for (const SampleCase& wanted : sample_case_list(lists)) {
+    Values logits = Values::random(OV_F32, ROWS * VOCAB, 710, {122, 130}), top(OV_F32, ROWS * NUM_TOP);
+    std::vector<ov_sample_row> rows(ROWS, wanted.row);
+    for (size_t row = 0; row < rows.size(); ++row) rows[row].noise_key += row * 0x1234567;
+    std::vector<ov_sampled> sampled(ROWS);
+    std::vector<int64_t> top_ids(ROWS * NUM_TOP);
+    must(ov_sample(engine, logits.floats(), VOCAB, ROWS, VOCAB, rows.data(), sampled.data(), top_ids.data(),
+                   top.floats(), NUM_TOP, -9999),
+         "ov_sample");
+    Hash hash;
+    for (const ov_sampled& one : sampled) {
+      hash.add(uint64_t(one.token_id), 8);
+      hash.add(one.logprob);
+      hash.add(uint32_t(one.error), 4);
+    }
+    for (const int64_t id : top_ids) hash.add(uint64_t(id), 8);
+    hash.add(top);
+    hash.print(std::string("sampling/") + wanted.name);
+  }
+}
+
+// -- the command -----------------------------------------------------------------------------------------------------
+
+constexpr ov_isa NEON = 4;  // a number that a library without it refuses
+
+struct NamedIsa {
+  const char* name;
+  ov_isa isa;
+};
+constexpr NamedIsa ISAS[] = {
+    {"portable", OV_PORTABLE}, {"avx2", OV_AVX2}, {"avx512", OV_AVX512}, {"amx", OV_AMX}, {"neon", NEON}};
+
+ov_engine* open_engine(const char* name) {
+  for (const auto& [known, isa] : ISAS) {
+    if (std::strcmp(name, known) != 0) continue;
+    ov_engine* engine = nullptr;
+    const ov_status status = ov_engine_open(2, isa, &engine);
+    if (status == OV_UNKNOWN_ISA) {
+      std::fprintf(stderr, "golden_vectors: this processor has no %s\n", name);
+      std::exit(3);
+    }
+    must(status, "ov_engine_open");
+    return engine;
+  }
+  std::fprintf(stderr, "golden_vectors: %s is not an instruction set: portable, avx2, avx512, amx, neon\n", name);
+  std::exit(2);
+}
+
+}  // namespace
+
+int main(int num_arguments, char** arguments) {
+  if (num_arguments != 2) {
+    std::fprintf(stderr, "usage: golden_vectors portable|avx2|avx512|amx|neon\n");
+    return 2;
+  }
+  ov_engine* engine = open_engine(arguments[1]);
+  std::printf("arithmetic %d\n", ov_arithmetic());
+  product_cases(engine);
+  extreme_cases(engine);
+  attention_cases(engine);
+  row_cases(engine);
+  sampling_cases(engine);
+  for (const ov_dtype dtype : DTYPES) model_case(engine, dtype);
+  ov_engine_close(engine);
+  return 0;
+}

@@ -1,0 +1,104 @@
+"""The golden vectors of the kernels: a program is built and run, its hashes are compared with the file."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ROOT / "src/octavo/kernels/csrc"
+PROGRAM = ROOT / "tests/golden/golden_vectors.cpp"
+FILE = ROOT / "tests/golden/golden_vectors.json"
+LIBRARY = "liboctavo_kernels.so"
+
+# By name, and not those that this processor has: a test has the same id everywhere.
+ISAS = ("portable", "avx2", "avx512", "amx", "neon")
+NO_SUCH_ISA = 3  # the program's exit code
+
+WHAT_TO_DO = (
+    "if that is intended, raise OV_ARITHMETIC, run tools/golden_vectors.py --write"
+    " and add a row to docs/law.md"
+)
+
+
+class Golden(msgspec.Struct, frozen=True):
+    """What the file holds: the arithmetic's number, and hashes by case."""
+
+    arithmetic: int
+    hashes: Mapping[str, str]  # of the kernels, by the program
+    engine: Mapping[str, str]  # of whole answers: see engine_vectors.py
+
+    def write(self) -> None:
+        FILE.write_text(json.dumps(msgspec.to_builtins(self), indent=1) + "\n")
+
+
+def read_golden() -> Golden:
+    return msgspec.json.decode(FILE.read_bytes(), type=Golden)
+
+
+@dataclass(frozen=True)
+class Run:
+    arithmetic: int
+    hashes: Mapping[str, str]
+
+
+class NoSuchIsa(Exception):
+    """This processor does not have the instruction set."""
+
+
+def compiler() -> str | None:
+    """The C++ compiler at hand: `CXX`, or c++."""
+    return shutil.which(os.environ.get("CXX", "c++"))
+
+
+def build_library(folder: Path, *definitions: str) -> Path:
+    """The kernel library by CMake, with `-D` definitions: another compiler, another processor."""
+    arguments = [f"-D{definition}" for definition in definitions]
+    _run(["cmake", "-S", str(ROOT), "-B", str(folder), "-DCMAKE_BUILD_TYPE=Release", *arguments])
+    _run(["cmake", "--build", str(folder), "-j", "2"])
+    return folder / LIBRARY
+
+
+def build_program(command: str, library: Path, folder: Path) -> Path:
+    program = folder / "golden_vectors"
+    includes = ["-I", str(SOURCES), "-I", str(PROGRAM.parent)]
+    linked = [str(library), f"-Wl,-rpath,{library.parent}"]
+    _run([command, "-std=c++20", "-O2", *includes, str(PROGRAM), "-o", str(program), *linked])
+    return program
+
+
+def run_program(program: Path, isa: str, emulator: Sequence[str] = ()) -> Run:
+    done = subprocess.run([*emulator, str(program), isa], capture_output=True, text=True, check=False)
+    if done.returncode == NO_SUCH_ISA:
+        raise NoSuchIsa(done.stderr.strip())
+    if done.returncode:
+        raise RuntimeError(f"golden_vectors {isa} ended with {done.returncode}: {done.stderr.strip()}")
+    found = dict(line.rsplit(" ", 1) for line in done.stdout.splitlines())
+    return Run(int(found.pop("arithmetic")), found)
+
+
+def changed(expected: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
+    """Cases that both have, with another hash."""
+    return [name for name in expected if name in found and expected[name] != found[name]]
+
+
+def problem(expected: Mapping[str, str], found: Mapping[str, str]) -> str | None:
+    """What a person should read, if the hashes are not those of the file."""
+    if moved := changed(expected, found):
+        names = ", ".join(moved[:12]) + (f" and {len(moved) - 12} more" if len(moved) > 12 else "")
+        return f"bits changed without a new arithmetic version: {names}; {WHAT_TO_DO}"
+    if expected.keys() != found.keys():
+        names = ", ".join(sorted(expected.keys() ^ found.keys()))
+        return f"the file has other cases ({names}): run tools/golden_vectors.py --write"
+    return None
+
+
+def _run(command: Sequence[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}")

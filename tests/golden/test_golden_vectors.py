@@ -1,0 +1,86 @@
+"""One definition of all arithmetic: every instruction set has the bits that the file has."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from golden.engine_vectors import DTYPES, dequantised_hashes, engine_hashes
+from golden.program import ISAS, ROOT, Golden, Run, problem
+from octavo.kernels.library import Engine, Isa, KernelLibrary
+
+pytestmark = pytest.mark.xdist_group("golden")
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("golden-checkpoints")
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_every_instruction_set_has_the_golden_bits(
+    golden: Golden, program: Path, run: Callable[..., Run], isa: str
+) -> None:
+    found = run(program, isa)
+    assert (trouble := problem(golden.hashes, found.hashes)) is None, trouble
+
+
+def has_isa(library: Path, isa: str) -> bool:
+    if isa.upper() not in Isa.__members__:
+        return False
+    try:
+        Engine(KernelLibrary(library), 1, Isa[isa.upper()])
+    except ValueError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("isa", ISAS)
+def test_every_instruction_set_has_the_golden_answers(
+    golden: Golden, installed_library: Path, checkpoints: Path, isa: str, dtype: str
+) -> None:
+    """The whole engine, every family: what Python puts together is part of the definition."""
+    if not has_isa(installed_library, isa):
+        pytest.skip(f"this processor has no {isa}")
+    found = engine_hashes(checkpoints, dtype, kernels=isa)
+    expected = {name: golden.engine[name] for name in golden.engine if name.endswith(f"/{dtype}")}
+    assert (trouble := problem(expected, found)) is None, trouble
+
+
+@pytest.mark.usefixtures("installed_library")
+@pytest.mark.parametrize("capability", ["default", "avx2"])
+def test_the_instructions_of_torch_do_not_show(golden: Golden, tmp_path: Path, capability: str) -> None:
+    """Torch chooses its own by the processor, and its functions differ with them in their last bits."""
+    environment = os.environ | {"ATEN_CPU_CAPABILITY": capability, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "golden.engine_vectors", str(tmp_path), "float32", "auto"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    expected = {name: golden.engine[name] for name in golden.engine if name.endswith("/float32")}
+    assert (trouble := problem(expected, json.loads(done.stdout.splitlines()[-1]))) is None, trouble
+
+
+def test_quantised_weights_are_widened_to_the_golden_bits(golden: Golden, tmp_path: Path) -> None:
+    expected = {name: golden.engine[name] for name in golden.engine if name.startswith("dequantised/")}
+    assert (trouble := problem(expected, dequantised_hashes(tmp_path))) is None, trouble
+
+
+def test_the_file_is_of_this_version(golden: Golden, installed_library: Path) -> None:
+    assert KernelLibrary(installed_library).arithmetic == golden.arithmetic
+
+
+def test_no_case_is_like_another(golden: Golden) -> None:
+    """Two equal hashes would be of something that the kernels do not change: all zeros, say."""
+    assert len({*golden.hashes.values(), *golden.engine.values()}) == len(golden.hashes) + len(golden.engine)
+
+
+def test_the_documentation_lists_the_versions(installed_library: Path) -> None:
+    law = (ROOT / "docs/law.md").read_text()
+    section = law.partition("\n## Arithmetic versions\n")[2].partition("\n## ")[0]
+    listed = [int(number) for number in re.findall(r"^\| (\d+) \|", section, re.MULTILINE)]
+    assert listed == list(range(1, KernelLibrary(installed_library).arithmetic + 1))

@@ -1,0 +1,108 @@
+"""One request has one answer on every instruction set: tokens, logprobs and fingerprint.
+
+What a way of running a request may change is in test_purity.py, for each instruction set by itself. Here they are
+compared with each other, on the requests of that suite.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from full_size import FULL
+from octavo.checkpoint import open_checkpoint
+from octavo.kernels import gemm
+from octavo.kernels.gemm import multiply
+from octavo.kernels.library import Isa, KernelLibrary, find_library
+from octavo.text.tokenizer import Tokenizer
+from purity.test_broken_rules import one_chain_for_many_rows
+from purity.test_purity import QWEN, SMOLLM2, Record
+from purity.ways import Request, Run, Way, loaded, mismatch, together
+from purity.workloads import TEXT, few_requests, real_requests, tiny_requests, two_requests
+
+pytestmark = pytest.mark.usefixtures("untraced")  # what runs here, other tests cover
+
+WAY = Way(together, chunk=512, caching=False)
+
+
+@pytest.fixture
+def best_first() -> list[str]:
+    path = find_library()
+    if path is None:
+        pytest.skip("no native library was built when the package was installed")
+    return [isa.name.lower() for isa in reversed(KernelLibrary(path).isas)]
+
+
+def run(path: Path, dtype: str, isa: str, requests: Sequence[Request], kv_memory: str) -> tuple[Run, str]:
+    """The answers, and the fingerprint they were given with."""
+    with loaded(path, dtype, isa, kv_memory=kv_memory) as model:
+        return model.run(WAY, requests), model._llm(WAY).facts.system_fingerprint
+
+
+def differences(
+    path: Path, dtype: str, sets: dict[str, Sequence[int]], requests: Sequence[Request], kv_memory: str = "64MiB"
+) -> tuple[int, list[str]]:
+    """How many answers were compared, and what differs. `sets`: which requests an instruction set is asked for;
+    the first is asked for all of them, and the others are compared with it."""
+    (best, _), *others = sets.items()
+    expected, fingerprint = run(path, dtype, best, requests, kv_memory)
+    compared, problems = 0, []
+    for isa, numbers in others:
+        some = [requests[number] for number in numbers]
+        found, other_fingerprint = run(path, dtype, isa, some, kv_memory)
+        problem = mismatch(found, expected.only(numbers), some)
+        if problem is not None:
+            problems.append(f"{isa} is not {best}: {problem}")
+        if other_fingerprint != fingerprint:
+            problems.append(f"{isa}: {other_fingerprint}, {best}: {fingerprint}")
+        compared += sum(map(len, found.answers))
+    return compared, problems
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_every_family(
+    family: Callable[[str], Path], every_family: str, dtype: str, best_first: list[str], record_property: Record
+) -> None:
+    requests = tiny_requests()
+    sets = {isa: range(len(requests)) for isa in best_first}
+    compared, problems = differences(family(every_family), dtype, sets, requests)
+    assert not problems, problems
+    record_property("purity", f"{every_family}, {dtype}: {compared} answers equal on {', '.join(best_first)}")
+
+
+@pytest.mark.assets
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("name", [QWEN, SMOLLM2])
+def test_real_models(
+    assets: Callable[[str], Path], name: str, dtype: str, best_first: list[str], record_property: Record
+) -> None:
+    path = assets(name)
+    token_ids = Tokenizer(open_checkpoint(str(path)).text).encode(TEXT.read_text())
+    if FULL:
+        requests = real_requests(token_ids)
+        sets: dict[str, Sequence[int]] = {isa: range(len(requests)) for isa in best_first}
+    else:  # plain C++ takes half a second for a token of half a billion weights
+        requests = [*two_requests(token_ids), *few_requests(token_ids), *real_requests(token_ids)[1:16:5]]
+        sets = {isa: range(2 if isa == "portable" else len(requests)) for isa in best_first}
+    compared, problems = differences(path, dtype, sets, requests, "256MiB")
+    assert not problems, problems
+    record_property("purity", f"{path.stem}, {dtype}: {compared} answers equal on {', '.join(best_first)}")
+
+
+def test_another_order_on_one_instruction_set_is_found(
+    family: Callable[[str], Path], best_first: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if len(best_first) < 2:
+        pytest.skip("needs two instruction sets")
+    one_chain_for_many_rows(monkeypatch)
+    broken = gemm.multiply
+    slow = Isa[best_first[-1].upper()]
+    monkeypatch.setattr(
+        gemm, "multiply", lambda engine, *rest: (broken if engine.isa == slow else multiply)(engine, *rest)
+    )
+    requests = tiny_requests()[1::4]
+    sets = {isa: range(len(requests)) for isa in (best_first[0], best_first[-1])}
+    with monkeypatch.context() as only_eager:
+        only_eager.setattr("purity.test_instruction_sets.WAY", Way(together, chunk=512, caching=False, tape=False))
+        _, problems = differences(family("llama"), "bfloat16", sets, requests)
+    assert problems

@@ -1,0 +1,231 @@
+"""Every instruction set gives the bits of the definition (tile_product.h, attention_softmax.h).
+
+The oracle of the product is exact: it computes with fractions and rounds once for each operation, by its own hand.
+Where the processor has AMX, the definition is compared with the hardware it was taken from.
+"""
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from octavo.kernels.gemm import PackedMatrix, multiply
+from octavo.kernels.library import Engine, Isa, KernelLibrary
+from unit.kernels.test_attention_kernel import Shape, make_sequences, run_chunked, run_whole, spec_of
+
+OpenEngine = Callable[..., Engine]
+
+SMALLEST = Fraction(1, 2**126)
+LARGEST = (2 - Fraction(1, 2**23)) * 2**127
+
+
+# -- The definition, in fractions -------------------------------------------------------------------------------------
+
+
+def rounded(exact: Fraction, sign_of_zero: float) -> float:
+    """To 24 bits, ties to even; then zero if it is subnormal, infinity if it is too large."""
+    if exact == 0:
+        return math.copysign(0.0, sign_of_zero)
+    sign = 1.0 if exact > 0 else -1.0
+    size = abs(exact)
+    exponent = size.numerator.bit_length() - size.denominator.bit_length()
+    if size < Fraction(2) ** exponent:
+        exponent -= 1
+    unit = Fraction(2) ** (exponent - 23)
+    size = round(size / unit) * unit  # Python rounds ties to even
+    if size < SMALLEST:
+        return math.copysign(0.0, sign)
+    return sign * (math.inf if size > LARGEST else float(size))
+
+
+def fused(a: float, b: float, c: float) -> float:
+    if not (math.isfinite(a) and math.isfinite(b) and math.isfinite(c)):
+        return a * b + c  # infinities and not-a-numbers, by the rules of IEEE 754
+    product = Fraction(a) * Fraction(b)
+    is_negative = math.copysign(1, a) * math.copysign(1, b) < 0 and math.copysign(1, c) < 0
+    return rounded(product + Fraction(c), -1.0 if product == 0 and c == 0 and is_negative else 1.0)
+
+
+def flushed(value: float) -> float:
+    return math.copysign(0.0, value) if abs(value) < SMALLEST else value
+
+
+def defined_product(x: list[float], w: list[float]) -> float:
+    total = 0.0
+    for start in range(0, len(x), 32):
+        chains = [0.0, 0.0]
+        for k in range(start, min(start + 32, len(x))):
+            chains[k % 2] = fused(flushed(x[k]), flushed(w[k]), chains[k % 2])
+        total = fused(1.0, fused(1.0, chains[0], chains[1]), total)
+    return total
+
+
+# -- The instruction sets ---------------------------------------------------------------------------------------------
+
+
+def bits(values: torch.Tensor) -> torch.Tensor:
+    """There is only one not-a-number."""
+    values = torch.where(values.isnan(), torch.full_like(values, torch.nan), values)
+    return values.view(torch.int32 if values.dtype == torch.float32 else torch.int16)
+
+
+def packed(library: KernelLibrary, w: torch.Tensor) -> PackedMatrix:
+    matrix = PackedMatrix(library, *w.shape, w.dtype)
+    matrix.write_rows(0, w)
+    return matrix
+
+
+def on_every_set(library: KernelLibrary, run: Callable[[Isa], list[torch.Tensor]], what: str) -> None:
+    expected = run(Isa.PORTABLE)
+    for isa in library.isas:
+        for got, wanted in zip(run(isa), expected, strict=True):
+            differs = bits(got) != bits(wanted)
+            assert not differs.any(), f"{what}: {isa.name} differs from PORTABLE in {int(differs.sum())} elements"
+
+
+EXPONENTS = {  # of bf16 numbers, biased by 127
+    "ordinary": (118, 134),
+    "products around the smallest normal number": (58, 70),
+    "products around the largest number": (186, 194),
+    "all there are": (0, 255),
+}
+
+
+@st.composite
+def numbers(draw: st.DrawFn, count: int) -> list[float]:
+    low, high = EXPONENTS[draw(st.sampled_from(sorted(EXPONENTS)))]
+    pattern = st.builds(
+        lambda sign, exponent, mantissa: sign << 15 | exponent << 7 | mantissa,
+        st.integers(0, 1),
+        st.integers(low, high),
+        st.sampled_from([0, 0, 1, 127]) | st.integers(0, 127),
+    )
+    patterns = draw(st.lists(pattern, min_size=count, max_size=count))
+    signed = [pattern - (1 << 16) if pattern >> 15 else pattern for pattern in patterns]
+    values: list[float] = torch.tensor(signed, dtype=torch.int16).view(torch.bfloat16).tolist()
+    return values
+
+
+@pytest.mark.parametrize("isa", Isa)
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), k=st.sampled_from([1, 2, 3, 31, 32, 33, 70]))
+def test_a_product_is_the_defined_one(
+    library: KernelLibrary, open_engine: OpenEngine, isa: Isa, data: st.DataObject, k: int
+) -> None:
+    engine = open_engine(isa, 1)
+    x, w = data.draw(numbers(k)), data.draw(numbers(k))
+    matrix = packed(library, torch.tensor([w], dtype=torch.bfloat16))
+    got = multiply(engine, torch.tensor([x], dtype=torch.bfloat16), matrix, None, torch.float32)[0]
+    wanted = torch.tensor([defined_product(x, w)])
+    assert torch.equal(bits(got), bits(wanted)), (got, wanted, x, w)
+
+
+# The smallest normal number, from which less than one unit of its last place is taken, and no more than half of the
+# unit before it: what is left is the smallest normal number if it is rounded before it is flushed, and zero if after.
+BORDER = [
+    ([(2.0**-63, 2.0**-63), (-(2.0**-75), 2.0**-75 * part)], expected)
+    for part, expected in [
+        (0.5, 2.0**-126),  # halfway between the two: to even
+        (0.498046875, 2.0**-126),
+        (0.50390625, 0.0),
+        (1.0, 0.0),  # would be a tie in subnormal numbers, and go up
+        (2.0, 0.0),
+    ]
+]
+
+
+@pytest.mark.parametrize("isa", Isa)
+@pytest.mark.parametrize(("terms", "expected"), BORDER, ids=[str(index) for index in range(len(BORDER))])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_what_rounds_up_to_a_normal_number_is_one(
+    library: KernelLibrary,
+    open_engine: OpenEngine,
+    isa: Isa,
+    terms: list[tuple[float, float]],
+    expected: float,
+    sign: float,
+) -> None:
+    engine = open_engine(isa, 1)
+    x, w = torch.zeros(32, dtype=torch.bfloat16), torch.zeros(32, dtype=torch.bfloat16)
+    for index, (a, b) in enumerate(terms):
+        x[2 * index], w[2 * index] = sign * a, b
+    assert defined_product(x.tolist(), w.tolist()) == sign * expected
+    got = multiply(engine, x[None], packed(library, w[None]), None, torch.float32)
+    assert got.item() == sign * expected
+
+
+def random_patterns(generator: torch.Generator, *shape: int) -> torch.Tensor:
+    drawn = torch.randint(-(2**15), 2**15, shape, generator=generator)
+    return drawn.to(torch.int16).view(torch.bfloat16)
+
+
+@pytest.mark.parametrize("out_dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_every_set_multiplies_alike(
+    library: KernelLibrary, open_engine: OpenEngine, dtype: torch.dtype, out_dtype: torch.dtype
+) -> None:
+    if dtype is torch.float32 and out_dtype is torch.bfloat16:
+        pytest.skip("there is no such product")
+    generator = torch.Generator().manual_seed(11)
+    for m, n, k in [(1, 33, 17), (2, 64, 64), (6, 40, 100), (7, 31, 577), (13, 70, 96), (34, 100, 130), (70, 65, 40)]:
+        for scale in (1.0, 2.0**-63, 2.0**-66, 2.0**62, None):
+            if scale is None:
+                x, w = (random_patterns(generator, size, k).to(dtype) for size in (m, n))
+            else:
+                x, w = ((torch.randn(size, k, generator=generator) * scale).to(dtype) for size in (m, n))
+            bias = torch.randn(n, generator=generator) * (scale or 1.0) ** 2
+            matrix = packed(library, w)
+            on_every_set(
+                library,
+                lambda isa, x=x, matrix=matrix, bias=bias: [
+                    multiply(open_engine(isa), x, matrix, added, out_dtype) for added in (None, bias)
+                ],
+                f"{m} x {n} x {k}, {scale}",
+            )
+
+
+ATTENTION = [
+    (Shape(kv_heads=1, group=2, head_dim=80), [19, 560], 530, 8.0),
+    (Shape(kv_heads=2, group=3, head_dim=64), [1, 33, 600], None, None),
+    (Shape(kv_heads=1, group=7, head_dim=48), [530], None, 30.0),
+    (Shape(kv_heads=2, group=1, head_dim=16, page_size=64), [70, 5], 20, None),
+    (Shape(kv_heads=1, group=16, head_dim=256), [47], None, None),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("spread", [1.0, 30.0, 2.0**-60, 2.0**-64])
+@pytest.mark.parametrize("case", ATTENTION, ids=[str(index) for index in range(len(ATTENTION))])
+def test_every_set_attends_alike(
+    library: KernelLibrary,
+    open_engine: OpenEngine,
+    case: tuple[Shape, list[int], int | None, float | None],
+    spread: float,
+    dtype: torch.dtype,
+) -> None:
+    """From weights that are nearly equal to weights of which all but one are as good as nothing, and values whose
+    products with them are subnormal."""
+    shape, contexts, window, softcap = case
+    sequences = make_sequences(shape, dtype, contexts)
+    for rows in (*sequences.query, *sequences.value):
+        rows *= spread
+    spec = spec_of(shape, window=window, softcap=softcap)
+    on_every_set(library, lambda isa: run_whole(open_engine(isa), dtype, sequences, spec), "whole")
+    on_every_set(library, lambda isa: run_chunked(open_engine(isa), dtype, sequences, spec, 50), "in chunks")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 3e38])
+@pytest.mark.parametrize("where", ["query", "key", "value"])
+def test_every_set_treats_bad_numbers_alike(
+    library: KernelLibrary, open_engine: OpenEngine, where: str, bad: float, dtype: torch.dtype
+) -> None:
+    sequences = make_sequences(Shape(kv_heads=1, group=3, head_dim=32), dtype, [90])
+    getattr(sequences, where)[0][50, 0, 3] = bad
+    for window in (None, 20):
+        spec = spec_of(sequences.shape, window=window)
+        on_every_set(library, lambda isa, spec=spec: run_whole(open_engine(isa), dtype, sequences, spec), f"{window}")
