@@ -53,8 +53,11 @@ struct Vector {
     const uint32x4_t exponent = vshlq_n_u32((shifted - broadcast(1.0f)).bits(), 23);
     return (a + a) * of_bits(vaddq_u32(exponent, vdupq_n_u32(0x3f800000)));
   }
-  // x - floor(x), rounded; and a * 2^floor(x), for x from -125 to 127.
-  static Vector fraction(Vector x) { return {vsubq_f32(x.value, vrndmq_f32(x.value))}; }
+  // x - floor(x), rounded downwards, but for the sign of 0; and a * 2^floor(x), for x from -125 to 1.
+  static Vector fraction(Vector x) {
+    const Vector floor = {vrndmq_f32(x.value)}, nearest = x - floor, error = x - (nearest + floor);  // this one is exact
+    return of_bits(vaddq_u32(nearest.bits(), vcltzq_f32(error.value)));  // less 1 where it is too large
+  }
   static Vector scaled_by_floor(Vector a, Vector x) {
     const int32x4_t exponent = vaddq_s32(vcvtmq_s32_f32(x.value), vdupq_n_s32(127));
     return a * of_bits(vshlq_n_u32(vreinterpretq_u32_s32(exponent), 23));
