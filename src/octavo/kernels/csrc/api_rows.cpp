@@ -2,6 +2,7 @@
 #include <cfloat>
 
 #include "engine.h"
+#include "flush.h"
 #include "rows.h"
 #include "scalar_math.h"
 
@@ -31,7 +32,10 @@ void run_rows(ov_engine* engine, void (*kernel)(const Args&, int64_t, int64_t), 
   constexpr int64_t CHUNK_SIZE = 16384;
   const int64_t chunk_rows = row_size < CHUNK_SIZE ? CHUNK_SIZE / row_size : 1;
   const int64_t num_chunks = (args.num_rows + chunk_rows - 1) / chunk_rows;
-  if (num_chunks == 1) return kernel(args, 0, args.num_rows);
+  if (num_chunks == 1) {
+    const IeeeMode mode;
+    return kernel(args, 0, args.num_rows);
+  }
   engine->pool.run(num_chunks, [&](int64_t chunk) {
     const int64_t first = chunk * chunk_rows;
     const int64_t end = first + chunk_rows < args.num_rows ? first + chunk_rows : args.num_rows;

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "engine.h"
+#include "flush.h"
 #include "sampling.h"
 
 using namespace octavo;
@@ -71,6 +72,7 @@ ov_status ov_sample(ov_engine* engine, const float* logits, int64_t logits_strid
     }
   };
   if (num_workers == 1) {
+    const IeeeMode mode;
     work(0);
   } else {
     engine->pool.run(num_workers, work);

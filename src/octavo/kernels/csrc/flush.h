@@ -43,6 +43,33 @@ constexpr uint32_t ROUND_TO_NEAREST = 0x1f80;  // no traps
 using IeeeMode = FloatMode<ROUND_TO_NEAREST>;
 using FlushMode = FloatMode<ROUND_TO_NEAREST | 0x8040>;  // results, and operands
 
+#elif defined(__aarch64__)
+
+template <uint64_t SET>
+class FloatMode {
+ public:
+  FloatMode() {
+    __asm__ volatile("mrs %0, fpcr" : "=r"(before_));
+    if (before_ != SET) change(SET);
+  }
+  ~FloatMode() {
+    if (before_ != SET) change(before_);
+  }
+  FloatMode(const FloatMode&) = delete;
+  FloatMode& operator=(const FloatMode&) = delete;
+
+ private:
+  static void change(uint64_t mode) { __asm__ volatile("msr fpcr, %0" ::"r"(mode) : "memory"); }
+  uint64_t before_;
+};
+
+using IeeeMode = FloatMode<0>;
+#if defined(OCTAVO_NEON)
+using FlushMode = FloatMode<uint64_t(1) << 24>;  // it decides before rounding: see flush_neon.h
+#else
+using FlushMode = IeeeMode;
+#endif
+
 #else
 
 struct IeeeMode {
@@ -53,33 +80,36 @@ using FlushMode = IeeeMode;
 
 #endif
 
-#if defined(__AVX2__)
+#if defined(__AVX2__) || defined(OCTAVO_NEON)
 
-inline Vector flushed(Vector a) { return a; }
-inline Vector fma_flushed(Vector a, Vector b, Vector c) { return Vector::fma(a, b, c); }
-inline Vector sum_flushed(Vector a, Vector b) { return a + b; }
-inline float sum_flushed(float a, float b) { return a + b; }
+struct Flush {
+  static Vector operand(Vector a) { return a; }
+  static Vector fma(Vector a, Vector b, Vector c) { return Vector::fma(a, b, c); }
+  static Vector sum(Vector a, Vector b) { return a + b; }
+  static float sum(float a, float b) { return a + b; }
+};
 
 #else
 
-constexpr float SMALLEST_NORMAL = 0x1p-126f;
+struct Flush {
+  static Vector operand(Vector a) { return {flushed(a.value)}; }
 
-// A subnormal number is a zero with its sign.
-inline float flushed(float a) { return __builtin_fabsf(a) < SMALLEST_NORMAL ? __builtin_copysignf(0.0f, a) : a; }
-inline Vector flushed(Vector a) { return {flushed(a.value)}; }
+  // a * b + c, of operands that are not subnormal. What is below the halfway point between the smallest normal number
+  // and the number of 24 bits before it becomes that one, or a smaller one, and so zero.
+  static Vector fma(Vector a, Vector b, Vector c) {
+    constexpr double HALFWAY = 0x1p-126 - 0x1p-151;
+    const double sum = odd_fma(a.value, b.value, c.value);
+    const float rounded = float(sum);
+    return {__builtin_fabs(sum) < HALFWAY ? __builtin_copysignf(0.0f, rounded) : rounded};
+  }
 
-// a * b + c, of operands that are not subnormal. What is below the halfway point between the smallest normal number and
-// the number of 24 bits before it becomes that one, or a smaller one, and so zero.
-inline Vector fma_flushed(Vector a, Vector b, Vector c) {
-  constexpr double HALFWAY = 0x1p-126 - 0x1p-151;
-  const double sum = odd_fma(a.value, b.value, c.value);
-  const float rounded = float(sum);
-  return {__builtin_fabs(sum) < HALFWAY ? __builtin_copysignf(0.0f, rounded) : rounded};
-}
+  // A sum of floats that is subnormal is exact.
+  static float sum(float a, float b) { return flushed(flushed(a) + flushed(b)); }
+  static Vector sum(Vector a, Vector b) { return {sum(a.value, b.value)}; }
 
-// A sum of floats that is subnormal is exact.
-inline float sum_flushed(float a, float b) { return flushed(flushed(a) + flushed(b)); }
-inline Vector sum_flushed(Vector a, Vector b) { return {sum_flushed(a.value, b.value)}; }
+ private:
+  static float flushed(float a) { return __builtin_fabsf(a) < 0x1p-126f ? __builtin_copysignf(0.0f, a) : a; }
+};
 
 #endif
 

@@ -17,7 +17,7 @@ inline void store_sums(const Gemm& gemm, int64_t row, int64_t block, const float
   if (gemm.bias != nullptr) {
     for (int64_t c = 0; c < num_columns; ++c) {
       const float bias = gemm.bias[first + c];
-      result[c] = IS_FLUSHED ? sum_flushed(result[c], bias) : result[c] + bias;
+      result[c] = IS_FLUSHED ? Flush::sum(result[c], bias) : result[c] + bias;
     }
   }
   if (!gemm.y_is_bf16) {

@@ -19,6 +19,9 @@
 #pragma once
 
 #include "flush.h"
+#if defined(OCTAVO_NEON)
+#include "flush_neon.h"
+#endif
 
 namespace octavo {
 namespace {
@@ -41,52 +44,83 @@ constexpr Some WHOLE_STEP = {0, int(STEP_K)};
 enum class Parity { EVEN, ODD };
 
 // Vector v of the even or the odd k of a pair, in the columns of some tiles.
-template <int TILES>
+template <class Flush, int TILES>
 inline Vector load_column(const bf16* const (&tiles)[TILES], int pair, int v, Parity parity) {
   constexpr int OF_TILE = TILE_COLUMNS / Vector::WIDTH;
   const bf16* from = tiles[v / OF_TILE] + pair * 2 * TILE_COLUMNS + v % OF_TILE * 2 * Vector::WIDTH;
-  return flushed(parity == Parity::EVEN ? Vector::load_even(from) : Vector::load_odd(from));
+  return Flush::operand(parity == Parity::EVEN ? Vector::load_even(from) : Vector::load_odd(from));
 }
 
 // Goes on with the chains of the even or the odd k by one k.
-template <int ROWS, int TILES, int VECTORS>
+template <class Flush, int ROWS, int TILES, int VECTORS>
 inline void multiply_k(const float* x, int64_t x_stride, const bf16* const (&tiles)[TILES], int pair, Parity parity,
                        Vector (&chains)[ROWS][VECTORS]) {
   Vector column[VECTORS];
-  for (int v = 0; v < VECTORS; ++v) column[v] = load_column(tiles, pair, v, parity);
+  for (int v = 0; v < VECTORS; ++v) column[v] = load_column<Flush>(tiles, pair, v, parity);
   for (int r = 0; r < ROWS; ++r) {
-    const Vector factor = flushed(Vector::broadcast(x[r * x_stride + 2 * pair + int(parity)]));
-    for (int v = 0; v < VECTORS; ++v) chains[r][v] = fma_flushed(factor, column[v], chains[r][v]);
+    const Vector factor = Flush::operand(Vector::broadcast(x[r * x_stride + 2 * pair + int(parity)]));
+    for (int v = 0; v < VECTORS; ++v) chains[r][v] = Flush::fma(factor, column[v], chains[r][v]);
   }
 }
 
 // Both chains of ROWS rows and the columns of TILES tiles: one after the other if not both fit into the registers.
-template <int ROWS, int TILES, int VECTORS>
+template <class Flush, int ROWS, int TILES, int VECTORS>
 inline void multiply_step(const float* x, int64_t x_stride, const bf16* const (&tiles)[TILES],
                           Vector (&even)[ROWS][VECTORS], Vector (&odd)[ROWS][VECTORS]) {
   if constexpr (2 * ROWS * VECTORS <= MOST_SUMS) {
     for (int pair = 0; pair < STEP_K / 2; ++pair) {
-      multiply_k(x, x_stride, tiles, pair, Parity::EVEN, even);
-      multiply_k(x, x_stride, tiles, pair, Parity::ODD, odd);
+      multiply_k<Flush>(x, x_stride, tiles, pair, Parity::EVEN, even);
+      multiply_k<Flush>(x, x_stride, tiles, pair, Parity::ODD, odd);
     }
   } else {
-    for (int pair = 0; pair < STEP_K / 2; ++pair) multiply_k(x, x_stride, tiles, pair, Parity::EVEN, even);
-    for (int pair = 0; pair < STEP_K / 2; ++pair) multiply_k(x, x_stride, tiles, pair, Parity::ODD, odd);
+    for (int pair = 0; pair < STEP_K / 2; ++pair) multiply_k<Flush>(x, x_stride, tiles, pair, Parity::EVEN, even);
+    for (int pair = 0; pair < STEP_K / 2; ++pair) multiply_k<Flush>(x, x_stride, tiles, pair, Parity::ODD, odd);
   }
 }
 
 // Of a step of which only some k are there, the others add nothing: as if x were 0, and w finite.
-template <int ROWS, int TILES, int VECTORS>
+template <class Flush, int ROWS, int TILES, int VECTORS>
 inline void multiply_some(const float* x, int64_t x_stride, const bf16* const (&tiles)[TILES], Some some,
                           Vector (&even)[ROWS][VECTORS], Vector (&odd)[ROWS][VECTORS]) {
   for (int k = some.begin; k < some.end; ++k) {
     if (k % 2 == 0) {
-      multiply_k(x, x_stride, tiles, k / 2, Parity::EVEN, even);
+      multiply_k<Flush>(x, x_stride, tiles, k / 2, Parity::EVEN, even);
     } else {
-      multiply_k(x, x_stride, tiles, k / 2, Parity::ODD, odd);
+      multiply_k<Flush>(x, x_stride, tiles, k / 2, Parity::ODD, odd);
     }
   }
 }
+
+// One step's product: both chains, added.
+template <class Flush, int ROWS, int TILES, int VECTORS>
+inline void multiply(const float* x, int64_t x_stride, const bf16* const (&tiles)[TILES], Some some,
+                     Vector (&products)[ROWS][VECTORS]) {
+  Vector even[ROWS][VECTORS], odd[ROWS][VECTORS];
+  for (int r = 0; r < ROWS; ++r)
+    for (int v = 0; v < VECTORS; ++v) even[r][v] = odd[r][v] = Vector::zero();
+  if (some.begin == 0 && some.end == STEP_K) {
+    multiply_step<Flush>(x, x_stride, tiles, even, odd);
+  } else {
+    multiply_some<Flush>(x, x_stride, tiles, some, even, odd);
+  }
+  for (int r = 0; r < ROWS; ++r)
+    for (int v = 0; v < VECTORS; ++v) products[r][v] = Flush::sum(even[r][v], odd[r][v]);
+}
+
+#if defined(OCTAVO_NEON)
+// The same where NEON's flush mode is not to be trusted. Rarely called, and out of the way: its results go over memory,
+// so that those of `multiply` need not.
+template <int ROWS, int TILES>
+__attribute__((noinline)) void multiply_by_hand(const float* x, int64_t x_stride, const bf16* const (&tiles)[TILES],
+                                                Some some, float* results) {
+  constexpr int VECTORS = TILES * TILE_COLUMNS / Vector::WIDTH;
+  const IeeeMode mode;
+  Vector products[ROWS][VECTORS];
+  multiply<FlushByHand>(x, x_stride, tiles, some, products);
+  for (int r = 0; r < ROWS; ++r)
+    for (int v = 0; v < VECTORS; ++v) products[r][v].store(results + (r * VECTORS + v) * Vector::WIDTH);
+}
+#endif
 
 // Adds one step's product to the sums, which are in memory: they are needed once in 32 k, and the registers always.
 // The sums of a tile are 16 floats; those of the next tile follow, and rows are `sums_stride` floats apart.
@@ -94,18 +128,20 @@ template <int ROWS, int TILES>
 inline void add_step(const float* x, int64_t x_stride, const bf16* const (&tiles)[TILES], Some some, float* sums,
                      int64_t sums_stride) {
   constexpr int VECTORS = TILES * TILE_COLUMNS / Vector::WIDTH;
-  Vector even[ROWS][VECTORS], odd[ROWS][VECTORS];
-  for (int r = 0; r < ROWS; ++r)
-    for (int v = 0; v < VECTORS; ++v) even[r][v] = odd[r][v] = Vector::zero();
-  if (some.begin == 0 && some.end == STEP_K) {
-    multiply_step(x, x_stride, tiles, even, odd);
-  } else {
-    multiply_some(x, x_stride, tiles, some, even, odd);
+  Vector products[ROWS][VECTORS];
+  multiply<Flush>(x, x_stride, tiles, some, products);
+#if defined(OCTAVO_NEON)
+  if (took_underflow(products)) {
+    float again[ROWS * VECTORS * Vector::WIDTH];
+    multiply_by_hand<ROWS>(x, x_stride, tiles, some, again);
+    for (int r = 0; r < ROWS; ++r)
+      for (int v = 0; v < VECTORS; ++v) products[r][v] = Vector::load(again + (r * VECTORS + v) * Vector::WIDTH);
   }
+#endif
   for (int r = 0; r < ROWS; ++r) {
     for (int v = 0; v < VECTORS; ++v) {
       float* sum = sums + r * sums_stride + v * Vector::WIDTH;
-      sum_flushed(Vector::load(sum), sum_flushed(even[r][v], odd[r][v])).store(sum);
+      Flush::sum(Vector::load(sum), products[r][v]).store(sum);
     }
   }
 }

@@ -23,13 +23,15 @@ struct Vector {
     return of_bits(vandq_u32(load_words(pairs), vdupq_n_u32(0xffff0000u)));
   }
   void store(float* to) const { vst1q_f32(to, value); }
-  // To the nearest, ties to even, as to_bf16 does.
-  void store(bf16* to) const {
+  void store(bf16* to) const { vst1_u16(to, vshrn_n_u32(rounded(), 16)); }
+  Vector nearest_bf16() const { return of_bits(vandq_u32(rounded(), vdupq_n_u32(0xffff0000u))); }
+  // A bf16 in the upper half of each word: the nearest, ties to even, as to_bf16 does.
+  uint32x4_t rounded() const {
     const uint32x4_t odd = vandq_u32(vshrq_n_u32(bits(), 16), vdupq_n_u32(1));
     const uint32x4_t rounded = vaddq_u32(vaddq_u32(bits(), vdupq_n_u32(0x7fff)), odd);
     const uint32x4_t quiet = vorrq_u32(bits(), vdupq_n_u32(0x400000));
     const uint32x4_t is_number = vceqq_f32(value, value);
-    vst1_u16(to, vshrn_n_u32(vbslq_u32(is_number, rounded, quiet), 16));
+    return vbslq_u32(is_number, rounded, quiet);
   }
 
   static Vector fma(Vector a, Vector b, Vector c) { return {vfmaq_f32(c.value, a.value, b.value)}; }  // a * b + c
@@ -50,6 +52,15 @@ struct Vector {
   static Vector scaled(Vector a, Vector shifted) {
     const uint32x4_t exponent = vshlq_n_u32((shifted - broadcast(1.0f)).bits(), 23);
     return (a + a) * of_bits(vaddq_u32(exponent, vdupq_n_u32(0x3f800000)));
+  }
+  // x - floor(x), rounded downwards, but for the sign of 0; and a * 2^floor(x), for x from -125 to 1.
+  static Vector fraction(Vector x) {
+    const Vector floor = {vrndmq_f32(x.value)}, nearest = x - floor, error = x - (nearest + floor);  // this one is exact
+    return of_bits(vaddq_u32(nearest.bits(), vcltzq_f32(error.value)));  // less 1 where it is too large
+  }
+  static Vector scaled_by_floor(Vector a, Vector x) {
+    const int32x4_t exponent = vaddq_s32(vcvtmq_s32_f32(x.value), vdupq_n_s32(127));
+    return a * of_bits(vshlq_n_u32(vreinterpretq_u32_s32(exponent), 23));
   }
   // x = mantissa * 2^exponent with a mantissa in [sqrt(1/2), sqrt(2)), for normal x > 0.
   static Vector split(Vector x, Vector& mantissa) {
