@@ -307,7 +307,8 @@ def _gemma3_config(fields: _Fields, config: Mapping[str, Any]) -> dict[str, Any]
     if num_layers == _GEMMA3_27B_LAYERS:
         scalar = config["hidden_size"] / config["num_attention_heads"]
     if fields.raw("attention.scale") is not None:
-        scalar = fields.positive("attention.scale") ** -2
+        scale = fields.positive("attention.scale")
+        scalar = 1 / (scale * scale)
     softcap = fields.raw("final_logit_softcapping")
     return {
         "sliding_window": window or None,
