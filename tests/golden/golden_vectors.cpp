@@ -209,7 +209,29 @@ void row_cases(ov_engine* engine) {
   }
 }
 
-// PLACE FOR ov_rope_angles AND ov_softcap: their cases go here, as `math_cases(engine)`, and into `main`.
+void angle_cases(ov_engine* engine) {
+  const int64_t half = 37, count = 70;
+  Values frequencies = Values::random(OV_F32, half, 601, {107, 127}), cosines(OV_F32, count * half), sines = cosines;
+  for (int64_t i = 0; i < half; ++i) frequencies.set(i, frequencies.canonical(i) & 0x7fffffffu);
+  for (const int64_t first : {int64_t(0), int64_t(4000), int64_t(131000), int64_t(33000000)}) {
+    must(ov_rope_angles(engine, frequencies.floats(), half, first, count, cosines.floats(), sines.floats()),
+         "ov_rope_angles");
+    print_hash("angles/" + std::to_string(first) + "/cosines", cosines);
+    print_hash("angles/" + std::to_string(first) + "/sines", sines);
+  }
+}
+
+void softcap_cases(ov_engine* engine) {
+  const int64_t num_rows = 5, width = 83;
+  for (const ov_dtype dtype : DTYPES) {
+    Values x = Values::random(dtype, num_rows * width, 611, {110, 136}), y(dtype, num_rows * width);
+    for (const float cap : {30.0f, 0.7f}) {
+      const ov_softcap_args args{dtype, cap, x.data(), width, y.data(), width, num_rows, width};
+      must(ov_softcap(engine, &args), "ov_softcap");
+      print_hash(std::string("softcap/") + name_of(dtype) + (cap > 1.0f ? "/30" : "/0.7"), y);
+    }
+  }
+}
 
 // -- sampling --------------------------------------------------------------------------------------------------------
 
@@ -352,6 +374,8 @@ int main(int num_arguments, char** arguments) {
   extreme_cases(engine);
   attention_cases(engine);
   row_cases(engine);
+  angle_cases(engine);
+  softcap_cases(engine);
   sampling_cases(engine);
   for (const ov_dtype dtype : DTYPES) model_case(engine, dtype);
   ov_engine_close(engine);

@@ -44,6 +44,7 @@ FAMILIES: dict[str, Callable[[], transformers.PreTrainedConfig]] = {
         head_dim=48,
         query_pre_attn_scalar=48,
         sliding_window=40,
+        final_logit_softcapping=20.0,
         layer_types=["sliding_attention", "full_attention", "sliding_attention"],
     ),
 }

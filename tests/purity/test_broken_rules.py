@@ -15,7 +15,7 @@ import torch
 from octavo.kernels import attention, gemm, rows
 from octavo.kernels.attention import KVPages, SequenceTable
 from octavo.kernels.gemm import PackedMatrix
-from octavo.kernels.library import Engine, Isa, KernelLibrary, find_library
+from octavo.kernels.library import Engine, KernelLibrary, find_library
 from purity.ways import PLAIN, Way, joining, loaded, mismatch, together
 from purity.workloads import tiny_requests
 

@@ -1,7 +1,7 @@
 """One request has one answer on every instruction set: tokens, logprobs and fingerprint.
 
-What a way of running a request may change is in test_purity.py, for each instruction set by itself. Here they are
-compared with each other, on the requests of that suite.
+What a way of running a request may change is in test_purity.py, for each instruction set by itself. Here they
+are compared with each other, on the requests of that suite.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,10 +40,14 @@ def run(path: Path, dtype: str, isa: str, requests: Sequence[Request], kv_memory
 
 
 def differences(
-    path: Path, dtype: str, sets: dict[str, Sequence[int]], requests: Sequence[Request], kv_memory: str = "64MiB"
+    path: Path,
+    dtype: str,
+    sets: dict[str, Sequence[int]],
+    requests: Sequence[Request],
+    kv_memory: str = "64MiB",
 ) -> tuple[int, list[str]]:
-    """How many answers were compared, and what differs. `sets`: which requests an instruction set is asked for;
-    the first is asked for all of them, and the others are compared with it."""
+    """How many answers were compared, and what differs. `sets`: which requests an instruction set is asked
+    for; the first is asked for all of them, and the others are compared with it."""
     (best, _), *others = sets.items()
     expected, fingerprint = run(path, dtype, best, requests, kv_memory)
     compared, problems = 0, []
@@ -61,7 +65,11 @@ def differences(
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_every_family(
-    family: Callable[[str], Path], every_family: str, dtype: str, best_first: list[str], record_property: Record
+    family: Callable[[str], Path],
+    every_family: str,
+    dtype: str,
+    best_first: list[str],
+    record_property: Record,
 ) -> None:
     requests = tiny_requests()
     sets = {isa: range(len(requests)) for isa in best_first}
@@ -103,6 +111,8 @@ def test_another_order_on_one_instruction_set_is_found(
     requests = tiny_requests()[1::4]
     sets = {isa: range(len(requests)) for isa in (best_first[0], best_first[-1])}
     with monkeypatch.context() as only_eager:
-        only_eager.setattr("purity.test_instruction_sets.WAY", Way(together, chunk=512, caching=False, tape=False))
+        only_eager.setattr(
+            "purity.test_instruction_sets.WAY", Way(together, chunk=512, caching=False, tape=False)
+        )
         _, problems = differences(family("llama"), "bfloat16", sets, requests)
     assert problems

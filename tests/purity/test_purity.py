@@ -19,10 +19,7 @@ from octavo.kernels.library import KernelLibrary, find_library
 from octavo.text.tokenizer import Tokenizer
 from purity.ways import (
     ALL_WAYS,
-    FEW_WAYS,
-    HASTY_PLAIN,
     MORE_WAYS,
-    ONE_WAY,
     PLAIN,
     WAYS,
     Answers,
@@ -32,7 +29,7 @@ from purity.ways import (
     loaded,
     mismatch,
 )
-from purity.workloads import TEXT, few_requests, real_requests, tiny_requests, two_requests
+from purity.workloads import TEXT, real_requests, tiny_requests
 
 # What runs here, other tests cover.
 pytestmark = pytest.mark.usefixtures("untraced")
@@ -48,10 +45,10 @@ def available_isas() -> list[str]:
 
 
 def compare(
-    model: Model, requests: Sequence[Request], ways: Sequence[Way], *, whole: bool, plain_way: Way = PLAIN
+    model: Model, requests: Sequence[Request], ways: Sequence[Way], *, whole: bool
 ) -> tuple[int, Answers, set[int]]:
     """How many answers were compared, the plain ones, and the sizes of batches that were met."""
-    plain = model.run(plain_way, requests)
+    plain = model.run(PLAIN, requests)
     compared, sizes = 0, set[int]()
     for way in ways:
         numbers = list(range(len(requests)) if whole else range(way.first, len(requests), way.every))
@@ -71,12 +68,13 @@ SMOLLM2 = "smollm2-135m-instruct-q4_1.gguf"
 QWEN = "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
 
 
-REAL = [  # the longest first, so that no core waits at the end; on other sets than the best, one is enough
+# The longest first, so that no core waits at the end. Other sets than the best: test_instruction_sets.py.
+REAL = [
     (name, dtype, isa)
     for name in (QWEN, SMOLLM2)
     for dtype in ("float32", "bfloat16")
     for isa in available_isas()
-    if FULL or name == SMOLLM2 or isa == available_isas()[-1]
+    if FULL or isa == available_isas()[-1]
 ]
 
 
@@ -85,22 +83,15 @@ REAL = [  # the longest first, so that no core waits at the end; on other sets t
 def test_real_models(
     assets: Callable[[str], Path], name: str, dtype: str, isa: str, record_property: Record
 ) -> None:
-    """All ways on the best instruction set; on the others, as much as their speed allows."""
     path = assets(name)
     token_ids = Tokenizer(open_checkpoint(str(path)).text).encode(TEXT.read_text())
     with loaded(path, dtype, isa, kv_memory="256MiB") as model:
         if FULL:
             compared, _, _ = compare(model, real_requests(token_ids, max_tokens=32), ALL_WAYS, whole=True)
-        elif isa == available_isas()[-1]:
+        else:
             step = 2 if dtype == "float32" or name == QWEN else 1  # they take twice the time
             compared, _, sizes = compare(model, real_requests(token_ids)[::step], WAYS, whole=False)
             assert {1, 2, 32 // step} <= sizes, sizes
-        elif isa == "portable":
-            some = two_requests(token_ids)
-            compared, _, _ = compare(model, some, ONE_WAY, whole=True, plain_way=HASTY_PLAIN)
-        else:
-            some = few_requests(token_ids)
-            compared, _, _ = compare(model, some, FEW_WAYS, whole=True, plain_way=HASTY_PLAIN)
     record_property("purity", f"{path.stem}, {dtype}, {isa}: {compared} answers")
 
 

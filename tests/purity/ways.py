@@ -149,10 +149,6 @@ WAYS = (
     Way(resumed, chunk=128, every=3),
     Way(one_by_one, chunk=1, first=1, every=7),
 )
-# On instruction sets that are slow, with the engine that the ways use: loading a real model takes seconds.
-HASTY_PLAIN = Way(one_by_one, chunk=0, caching=False)
-FEW_WAYS = (Way(together, chunk=16), Way(resumed, chunk=33))
-ONE_WAY = (Way(together, chunk=2, caching=False),)
 # On tiny models, where an engine more costs little.
 MORE_WAYS = (
     Way(together, chunk=33, threads=1),

@@ -240,6 +240,7 @@ def _config(file: GgufFile, family: _Family, fields: _Fields) -> dict[str, Any]:
         "hidden_act": "silu",
         "attention_bias": "blk.0.attn_q.bias" in file.tensors,
         "mlp_bias": "blk.0.ffn_gate.bias" in file.tensors,
+        "dtype": _dtype(file),
     }
     if config["num_hidden_layers"] > len(file.tensors):
         raise fields.unusable("block_count", config["num_hidden_layers"], "as many layers as have tensors")
@@ -257,6 +258,12 @@ def _config(file: GgufFile, family: _Family, fields: _Fields) -> dict[str, Any]:
             "sliding_window": fields.size("attention.sliding_window"),
         }
     return config | _token_ids(file, config["vocab_size"])
+
+
+def _dtype(file: GgufFile) -> str:
+    """What to compute in, which a GGUF file does not say: bfloat16, unless all its matrices are floats."""
+    kinds = {tensor.kind.name for tensor in file.tensors.values() if len(tensor.shape) > 1}
+    return "float32" if kinds <= {"F32", "F64"} else "bfloat16"
 
 
 def _vocabulary_size(file: GgufFile) -> int:
@@ -307,7 +314,8 @@ def _gemma3_config(fields: _Fields, config: Mapping[str, Any]) -> dict[str, Any]
     if num_layers == _GEMMA3_27B_LAYERS:
         scalar = config["hidden_size"] / config["num_attention_heads"]
     if fields.raw("attention.scale") is not None:
-        scalar = fields.positive("attention.scale") ** -2
+        scale = fields.positive("attention.scale")
+        scalar = 1 / (scale * scale)
     softcap = fields.raw("final_logit_softcapping")
     return {
         "sliding_window": window or None,

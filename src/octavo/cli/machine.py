@@ -38,7 +38,8 @@ def _kernels() -> str:
     if path is None:
         return "none were built: everything runs on torch"
     try:
-        return f"native, {KernelLibrary(path).best_isa.name.lower()} at best"
+        library = KernelLibrary(path)
+        return f"native, arithmetic {library.arithmetic}, {library.best_isa.name.lower()} at best"
     except OSError as error:  # built for another system, say: here it is the finding, not a failure
         return f"native, but they cannot be loaded: {error}"
 

@@ -38,7 +38,10 @@ class EngineOptions(Options, frozen=True):
         pattern=r"^[a-z]+(:\d+)?$",
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = option(
-        "auto", Group.COMPUTE, "type of weights, activations and KV; auto: what the checkpoint was saved in"
+        "auto",
+        Group.COMPUTE,
+        "type of weights, activations and KV; auto: what the checkpoint was saved in, and for GGUF files"
+        " bfloat16 unless all their matrices are F32",
     )
     threads: int | None = option(
         None,
@@ -107,8 +110,8 @@ class EngineOptions(Options, frozen=True):
         return 0.5 if device_type == "cpu" else 0.9
 
     def dtype_for(self, checkpoint_config: Mapping[str, Any]) -> str:
-        """The key of `DTYPE_BYTES` to compute in. `auto` is what the checkpoint was saved in; weights that do
-        not say (quantised ones) are widened to float32, which loses nothing."""
+        """The key of `DTYPE_BYTES` to compute in. The checkpoint decides what `auto` is, never the machine:
+        one command has one answer everywhere. A config that says nothing means float32."""
         if self.dtype != "auto":
             return self.dtype
         said = str(checkpoint_config.get("dtype") or checkpoint_config.get("torch_dtype"))

@@ -1,4 +1,4 @@
-"""Operations on rows of activations: norms, rope, gated activations, sums. See `octavo.ops.interface`.
+"""Operations on rows of activations: norms, rope, gated activations, sums, caps. See `octavo.ops.interface`.
 
 Tensors are on the CPU, bfloat16 or float32, and contiguous in their last dimension.
 """
@@ -120,6 +120,21 @@ class ScaleArguments(KernelArguments):
     )
 
 
+class SoftcapArguments(ctypes.Structure):
+    """`ov_softcap_args`. Not of a kernel on the tape, which ends before the logits."""
+
+    _fields_ = (
+        ("dtype", ctypes.c_int32),
+        ("cap", ctypes.c_float),
+        ("x", Pointer),
+        ("x_stride", Size),
+        ("y", Pointer),
+        ("y_stride", Size),
+        ("num_rows", Size),
+        ("width", Size),
+    )
+
+
 PROTOTYPES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "ov_rms_norm": (ctypes.c_int, (Pointer, ctypes.POINTER(RmsNormArguments))),
     "ov_add_rms_norm": (ctypes.c_int, (Pointer, ctypes.POINTER(AddRmsNormArguments))),
@@ -129,6 +144,8 @@ PROTOTYPES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     # A typed pointer, since `c_char_p` and `c_void_p` take `bytes`, and the kernel writes.
     "ov_finite": (ctypes.c_int, (ctypes.c_int32, Pointer, Size, Size, Size, ctypes.POINTER(ctypes.c_uint8))),
     "ov_scale": (ctypes.c_int, (Pointer, ctypes.POINTER(ScaleArguments))),
+    "ov_softcap": (ctypes.c_int, (Pointer, ctypes.POINTER(SoftcapArguments))),
+    "ov_rope_angles": (ctypes.c_int, (Pointer, Pointer, Size, Size, Size, Pointer, Pointer)),
 }
 
 
@@ -222,6 +239,37 @@ def rope(
     return y
 
 
+def rope_angles(
+    engine: Engine, inverse_frequencies: torch.Tensor, first_position: int, num_positions: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The tables of `rope` from `first_position` on: cosines and sines, [num_positions, head_dim / 2].
+
+    Also while a pass is recorded: tables are constants of the tape.
+    """
+    if (
+        inverse_frequencies.dtype != torch.float32
+        or inverse_frequencies.dim() != 1
+        or inverse_frequencies.device.type != "cpu"
+        or not inverse_frequencies.is_contiguous()
+    ):
+        raise ValueError("inverse frequencies must be a contiguous float32 vector on the CPU")
+    half = len(inverse_frequencies)
+    cosines, sines = (torch.empty(num_positions, half, dtype=torch.float32) for _ in range(2))
+    if cosines.numel():
+        engine.library.check(
+            engine.library.functions.ov_rope_angles(
+                engine.handle,
+                inverse_frequencies.data_ptr(),
+                half,
+                first_position,
+                num_positions,
+                cosines.data_ptr(),
+                sines.data_ptr(),
+            )
+        )
+    return cosines, sines
+
+
 def gated(engine: Engine, gate_up: torch.Tensor, activation: Activation) -> torch.Tensor:
     """activation(gate) * up, of [T, 2 * n] with the gate first: [T, n]"""
     _check_rows(gate_up)
@@ -277,6 +325,18 @@ def scale(engine: Engine, x: torch.Tensor, factor: float) -> torch.Tensor:
     )
     engine.run(arguments, x, y)
     return y
+
+
+def softcap(engine: Engine, x: torch.Tensor, cap: float) -> torch.Tensor:
+    """tanh(x / cap) * cap in place of x, [T, width]; also while a pass is recorded."""
+    _check_rows(x)
+    if x.numel():
+        stride = _row_stride(x)
+        arguments = SoftcapArguments(
+            DTYPES[x.dtype], cap, x.data_ptr(), stride, x.data_ptr(), stride, *x.shape
+        )
+        engine.library.check(engine.library.functions.ov_softcap(engine.handle, ctypes.byref(arguments)))
+    return x
 
 
 def are_finite(engine: Engine, x: torch.Tensor) -> list[bool]:

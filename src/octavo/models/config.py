@@ -1,5 +1,6 @@
 """What a model is, read from a checkpoint's config.json. Needs no torch."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -91,7 +92,8 @@ class ModelConfig:
             tie_embeddings=bool(fields.get("tie_word_embeddings")),
             attention_bias=bool(fields.get("attention_bias")),
             mlp_bias=bool(fields.get("mlp_bias")),
-            attention_scale=(fields.optional_number("query_pre_attn_scalar") or head_dim) ** -0.5,
+            # Not a power, whose last bit is the C library's affair.
+            attention_scale=1 / math.sqrt(fields.optional_number("query_pre_attn_scalar") or head_dim),
             attention_softcap=fields.optional_number("attn_logit_softcapping"),
             logit_softcap=fields.optional_number("final_logit_softcapping"),
             layers=_layers(fields, head_dim),

@@ -116,7 +116,7 @@ class Batch:
     @property
     def num_positions(self) -> int:
         """One more than the largest position, known without asking the device."""
-        return int(self._parts[5].max())
+        return max(self.vectors[self.starts[5] : self.starts[6]])
 
     @functools.cached_property
     def _parts(self) -> list[torch.Tensor]:

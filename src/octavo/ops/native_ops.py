@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import torch
@@ -54,7 +55,7 @@ class NativeOps:
         return Norm(torch.empty(size, dtype=torch.float32), eps, offset)
 
     def new_rope(self, inverse_frequencies: torch.Tensor) -> RopeTable:
-        return RopeTable(inverse_frequencies, self.device)
+        return RopeTable(partial(rows.rope_angles, self.engine, inverse_frequencies))
 
     def new_kv(self, num_blocks: int, page_size: int, kv_heads: int, head_dim: int) -> KV:
         return KVPages(
@@ -79,7 +80,7 @@ class NativeOps:
     def logits(self, x: torch.Tensor, head: Linear, *, softcap: float | None = None) -> torch.Tensor:
         stored = cast(NativeLinear, head)
         logits = gemm.multiply(self.engine, x, stored.matrix, stored.vector, torch.float32)
-        return logits if softcap is None else torch.tanh(logits / softcap) * softcap
+        return logits if softcap is None else rows.softcap(self.engine, logits, softcap)
 
     def add(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return rows.add(self.engine, a, b)

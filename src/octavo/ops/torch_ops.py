@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import torch
@@ -49,7 +50,7 @@ class TorchOps:
         return Norm(torch.empty(size, dtype=torch.float32, device=self.device), eps, offset)
 
     def new_rope(self, inverse_frequencies: torch.Tensor) -> RopeTable:
-        return RopeTable(inverse_frequencies, self.device)
+        return RopeTable(partial(_angles, inverse_frequencies, device=self.device))
 
     def new_kv(self, num_blocks: int, page_size: int, kv_heads: int, head_dim: int) -> KV:
         # Not filled: no row is read before it is written, and memory that is never touched costs nothing.
@@ -121,6 +122,15 @@ class TorchOps:
     def geglu(self, gate_up: torch.Tensor) -> torch.Tensor:
         gate, up = gate_up.float().chunk(2, dim=-1)
         return (F.gelu(gate, approximate="tanh") * up).to(gate_up.dtype)
+
+
+def _angles(
+    inverse_frequencies: torch.Tensor, first_position: int, num_positions: int, *, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """On the CPU first, so that they are the same for every device."""
+    positions = torch.arange(first_position, first_position + num_positions, dtype=torch.float32)
+    angles = torch.outer(positions, inverse_frequencies).double()
+    return angles.cos().float().to(device), angles.sin().float().to(device)
 
 
 def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

@@ -17,20 +17,22 @@ class TokenTally:
     """
 
     def __init__(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> None:
-        generated = Counter(output_ids)
+        self._generated = Counter(output_ids)
         self._places = {
-            token: place for place, token in enumerate(dict.fromkeys(chain(prompt_ids, generated)))
+            token: place for place, token in enumerate(dict.fromkeys(chain(prompt_ids, self._generated)))
         }
         self._ids = torch.tensor(list(self._places), dtype=torch.int64)
-        self._counts = torch.tensor([generated[token] for token in self._places], dtype=torch.float32)
+        counts = [self._generated[token] for token in self._places]
+        self._counts = torch.tensor(counts, dtype=torch.float32)
 
     def add(self, token_id: int) -> None:
         """One more generated token; constant time, amortised."""
         place = self._places.setdefault(token_id, len(self._places))
         if place == len(self._ids):
             self._grow()
+        self._generated[token_id] += 1
         self._ids[place] = token_id
-        self._counts[place] += 1
+        self._counts[place] = self._generated[token_id]
 
     @property
     def ids(self) -> torch.Tensor:

@@ -7,12 +7,14 @@ from typing import Unpack
 import numpy as np
 import pytest
 import torch
+from gguf.constants import GGMLQuantizationType as Kind
 
 from data.json_types import JsonObject
 from octavo.checkpoint import open_checkpoint
 from octavo.checkpoint import tensors as tensors_module
 from octavo.checkpoint.gguf_file import read_gguf
 from octavo.checkpoint.gguf_names import GgufStore, _as_float32, present_as_huggingface
+from octavo.config import EngineOptions
 from octavo.errors import CheckpointError
 from unit.checkpoint.tiny_gguf import GgufOptions, WriteGguf
 
@@ -122,10 +124,28 @@ def test_the_config_has_the_shape_of_config_json(tmp_path: Path, write_tiny_gguf
         "hidden_act": "silu",
         "attention_bias": False,
         "mlp_bias": False,
+        "dtype": "bfloat16",
         "bos_token_id": 1,
         "pad_token_id": None,
         "eos_token_id": [2, 3],
     }
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [
+        (Kind.F32, "float32"),
+        (Kind.F16, "bfloat16"),
+        (Kind.BF16, "bfloat16"),
+        (Kind.Q8_0, "bfloat16"),
+        (Kind.Q4_1, "bfloat16"),
+    ],
+)
+def test_what_it_is_computed_in(tmp_path: Path, write_tiny_gguf: WriteGguf, kind: Kind, dtype: str) -> None:
+    """Whatever the processor: vectors are F32 in every file, and do not count."""
+    config = config_of(tmp_path, write_tiny_gguf, kind=kind)
+    assert EngineOptions().dtype_for(config) == dtype
+    assert EngineOptions(dtype="float16").dtype_for(config) == "float16"
 
 
 def test_an_output_matrix_unties_the_embedding(tmp_path: Path, write_tiny_gguf: WriteGguf) -> None:

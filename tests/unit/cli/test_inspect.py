@@ -137,6 +137,7 @@ def test_a_real_gguf_file(assets: Callable[[str], Path], run_octavo: RunCommand)
     path = assets("smollm2-135m-instruct-q4_1.gguf")
     facts = json.loads(run_octavo("inspect", str(path), "--json", "--device", "cpu").out)
     assert facts["model"]["parameters"] == 134_515_008
+    assert facts["model"]["dtype"] == "bfloat16"
     assert facts["shape"]["layers"] == 30
     assert facts["text"]["vocabulary"] == 49_152
     assert facts["text"]["eos"][0]["text"] == "<|im_end|>"

@@ -42,7 +42,9 @@ def call_rows(engine: Engine) -> int:
     rows.gated(engine, X, rows.Activation.SILU)
     rows.add(engine, X, X)
     rows.scale(engine, X, 2.0)
-    return 6
+    rows.softcap(engine, X.clone(), 2.0)
+    rows.rope_angles(engine, GAIN, 0, 4)
+    return 8
 
 
 def call_sampling(engine: Engine) -> int:

@@ -1,12 +1,13 @@
 """Every instruction set gives the bits of the definition (tile_product.h, attention_softmax.h).
 
-The oracle of the product is exact: it computes with fractions and rounds once for each operation, by its own hand.
-Where the processor has AMX, the definition is compared with the hardware it was taken from.
+The oracle of the product is exact: it computes with fractions and rounds once for each operation, by its own
+hand. Where the processor has AMX, the definition is compared with the hardware it was taken from.
 """
 
 import math
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from octavo.kernels.gemm import PackedMatrix, multiply
 from octavo.kernels.library import Engine, Isa, KernelLibrary
+from octavo.ops import AttentionSpec
 from unit.kernels.test_attention_kernel import Shape, make_sequences, run_chunked, run_whole, spec_of
 
 OpenEngine = Callable[..., Engine]
@@ -23,7 +25,7 @@ SMALLEST = Fraction(1, 2**126)
 LARGEST = (2 - Fraction(1, 2**23)) * 2**127
 
 
-# -- The definition, in fractions -------------------------------------------------------------------------------------
+# -- The definition, in fractions ----------------------------------------------------------------------------
 
 
 def rounded(exact: Fraction, sign_of_zero: float) -> float:
@@ -64,7 +66,7 @@ def defined_product(x: list[float], w: list[float]) -> float:
     return total
 
 
-# -- The instruction sets ---------------------------------------------------------------------------------------------
+# -- The instruction sets ------------------------------------------------------------------------------------
 
 
 def bits(values: torch.Tensor) -> torch.Tensor:
@@ -74,7 +76,8 @@ def bits(values: torch.Tensor) -> torch.Tensor:
 
 
 def packed(library: KernelLibrary, w: torch.Tensor) -> PackedMatrix:
-    matrix = PackedMatrix(library, *w.shape, w.dtype)
+    n, k = w.shape
+    matrix = PackedMatrix(library, n, k, w.dtype)
     matrix.write_rows(0, w)
     return matrix
 
@@ -84,7 +87,9 @@ def on_every_set(library: KernelLibrary, run: Callable[[Isa], list[torch.Tensor]
     for isa in library.isas:
         for got, wanted in zip(run(isa), expected, strict=True):
             differs = bits(got) != bits(wanted)
-            assert not differs.any(), f"{what}: {isa.name} differs from PORTABLE in {int(differs.sum())} elements"
+            assert not differs.any(), (
+                f"{what}: {isa.name} differs from PORTABLE in {int(differs.sum())} elements"
+            )
 
 
 EXPONENTS = {  # of bf16 numbers, biased by 127
@@ -124,8 +129,8 @@ def test_a_product_is_the_defined_one(
     assert torch.equal(bits(got), bits(wanted)), (got, wanted, x, w)
 
 
-# The smallest normal number, from which less than one unit of its last place is taken, and no more than half of the
-# unit before it: what is left is the smallest normal number if it is rounded before it is flushed, and zero if after.
+# The smallest normal number, less a part of a unit in its last place. Whether zero is left is decided after
+# rounding to 24 bits, not before, and not after rounding to the unit of subnormal numbers.
 BORDER = [
     ([(2.0**-63, 2.0**-63), (-(2.0**-75), 2.0**-75 * part)], expected)
     for part, expected in [
@@ -139,23 +144,19 @@ BORDER = [
 
 
 @pytest.mark.parametrize("isa", Isa)
-@pytest.mark.parametrize(("terms", "expected"), BORDER, ids=[str(index) for index in range(len(BORDER))])
-@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("case", BORDER, ids=[str(index) for index in range(len(BORDER))])
 def test_what_rounds_up_to_a_normal_number_is_one(
-    library: KernelLibrary,
-    open_engine: OpenEngine,
-    isa: Isa,
-    terms: list[tuple[float, float]],
-    expected: float,
-    sign: float,
+    library: KernelLibrary, open_engine: OpenEngine, isa: Isa, case: tuple[list[tuple[float, float]], float]
 ) -> None:
     engine = open_engine(isa, 1)
-    x, w = torch.zeros(32, dtype=torch.bfloat16), torch.zeros(32, dtype=torch.bfloat16)
-    for index, (a, b) in enumerate(terms):
-        x[2 * index], w[2 * index] = sign * a, b
-    assert defined_product(x.tolist(), w.tolist()) == sign * expected
-    got = multiply(engine, x[None], packed(library, w[None]), None, torch.float32)
-    assert got.item() == sign * expected
+    terms, expected = case
+    for sign in (1.0, -1.0):
+        x, w = torch.zeros(32, dtype=torch.bfloat16), torch.zeros(32, dtype=torch.bfloat16)
+        for index, (a, b) in enumerate(terms):
+            x[2 * index], w[2 * index] = sign * a, b
+        assert defined_product(x.tolist(), w.tolist()) == sign * expected
+        got = multiply(engine, x[None], packed(library, w[None]), None, torch.float32)
+        assert got.item() == sign * expected
 
 
 def random_patterns(generator: torch.Generator, *shape: int) -> torch.Tensor:
@@ -171,7 +172,15 @@ def test_every_set_multiplies_alike(
     if dtype is torch.float32 and out_dtype is torch.bfloat16:
         pytest.skip("there is no such product")
     generator = torch.Generator().manual_seed(11)
-    for m, n, k in [(1, 33, 17), (2, 64, 64), (6, 40, 100), (7, 31, 577), (13, 70, 96), (34, 100, 130), (70, 65, 40)]:
+    for m, n, k in [
+        (1, 33, 17),
+        (2, 64, 64),
+        (6, 40, 100),
+        (7, 31, 577),
+        (13, 70, 96),
+        (34, 100, 130),
+        (70, 65, 40),
+    ]:
         for scale in (1.0, 2.0**-63, 2.0**-66, 2.0**62, None):
             if scale is None:
                 x, w = (random_patterns(generator, size, k).to(dtype) for size in (m, n))
@@ -181,11 +190,22 @@ def test_every_set_multiplies_alike(
             matrix = packed(library, w)
             on_every_set(
                 library,
-                lambda isa, x=x, matrix=matrix, bias=bias: [
-                    multiply(open_engine(isa), x, matrix, added, out_dtype) for added in (None, bias)
-                ],
+                partial(products, open_engine, x=x, matrix=matrix, bias=bias, out_dtype=out_dtype),
                 f"{m} x {n} x {k}, {scale}",
             )
+
+
+def products(
+    open_engine: OpenEngine,
+    isa: Isa,
+    *,
+    x: torch.Tensor,
+    matrix: PackedMatrix,
+    bias: torch.Tensor,
+    out_dtype: torch.dtype,
+) -> list[torch.Tensor]:
+    """Without the bias, and with it."""
+    return [multiply(open_engine(isa), x, matrix, added, out_dtype) for added in (None, bias)]
 
 
 ATTENTION = [
@@ -207,12 +227,12 @@ def test_every_set_attends_alike(
     spread: float,
     dtype: torch.dtype,
 ) -> None:
-    """From weights that are nearly equal to weights of which all but one are as good as nothing, and values whose
-    products with them are subnormal."""
+    """From weights that are nearly equal to weights of which all but one are as good as nothing, and values
+    whose products with them are subnormal."""
     shape, contexts, window, softcap = case
     sequences = make_sequences(shape, dtype, contexts)
     for rows in (*sequences.query, *sequences.value):
-        rows *= spread
+        rows.mul_(spread)
     spec = spec_of(shape, window=window, softcap=softcap)
     on_every_set(library, lambda isa: run_whole(open_engine(isa), dtype, sequences, spec), "whole")
     on_every_set(library, lambda isa: run_chunked(open_engine(isa), dtype, sequences, spec, 50), "in chunks")
@@ -228,4 +248,8 @@ def test_every_set_treats_bad_numbers_alike(
     getattr(sequences, where)[0][50, 0, 3] = bad
     for window in (None, 20):
         spec = spec_of(sequences.shape, window=window)
-        on_every_set(library, lambda isa, spec=spec: run_whole(open_engine(isa), dtype, sequences, spec), f"{window}")
+
+        def run(isa: Isa, spec: AttentionSpec = spec) -> list[torch.Tensor]:
+            return run_whole(open_engine(isa), dtype, sequences, spec)
+
+        on_every_set(library, run, f"window {window}")

@@ -75,7 +75,21 @@ def rope_of(engine: Engine, x: torch.Tensor) -> torch.Tensor:
     return rows.rope(engine, heads, positions, *tables(heads.shape[2])).flatten(1)
 
 
-OPERATIONS: list[Operation] = [norm_of, add_norm_of, silu_of, gelu_of, add_of, scale_of, rope_of]
+def softcap_of(engine: Engine, x: torch.Tensor) -> torch.Tensor:
+    """Of a copy, since it is done in place."""
+    return rows.softcap(engine, x.clone(), 3.0)
+
+
+OPERATIONS: list[Operation] = [
+    norm_of,
+    add_norm_of,
+    silu_of,
+    gelu_of,
+    add_of,
+    scale_of,
+    softcap_of,
+    rope_of,
+]
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -135,6 +149,7 @@ def test_elementwise_operations_are_those_of_torch(
     assert_close(gelu_of(engine, gate_up), (F.gelu(a.double(), approximate="tanh") * b.double()).to(dtype))
     assert torch.equal(rows.add(engine, a, b), a + b)
     assert torch.equal(rows.scale(engine, a, 1.5), a * 1.5)
+    assert_close(softcap_of(engine, gate_up), (torch.tanh(gate_up.double() / 3) * 3).to(dtype))
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -145,6 +160,8 @@ def test_activations_far_out_and_nan(open_engine: OpenEngine, isa: Isa) -> None:
     wanted = torch.tensor([[0.0, 0.0, 0.0, 0.0, 100.0, 1e30, torch.inf, torch.nan]])
     for activation in Activation:
         torch.testing.assert_close(rows.gated(engine, gate_up, activation), wanted, equal_nan=True)
+    capped = torch.tensor([[-30.0, -30.0, 0.0, 0.0, 30.0, 30.0, 30.0, torch.nan]])
+    torch.testing.assert_close(rows.softcap(engine, gate, 30.0), capped, equal_nan=True, atol=0.2, rtol=0)
     normed = rows.rms_norm(engine, gate.bfloat16(), torch.ones(8), EPS)
     assert normed.isnan().all()
 
@@ -196,6 +213,15 @@ def test_wrong_tensors_are_refused(open_engine: OpenEngine) -> None:
         ("positions", lambda: rows.rope(engine, heads, zeros[:3], *tables(32))),
         ("range", lambda: rows.rope(engine, heads, zeros + 50, *tables(32))),
         ("range", lambda: rows.rope(engine, heads, zeros - 1, *tables(32))),
+        ("float64", lambda: rows.softcap(engine, x.double(), 3.0)),
+        ("range", lambda: rows.softcap(engine, x, 0.0)),
+        ("range", lambda: rows.softcap(engine, x, torch.inf)),
+        ("frequencies", lambda: rows.rope_angles(engine, gain.double(), 0, 4)),
+        ("frequencies", lambda: rows.rope_angles(engine, gain[::2], 0, 4)),
+        ("range", lambda: rows.rope_angles(engine, gain, -1, 4)),
+        ("range", lambda: rows.rope_angles(engine, -gain, 0, 4)),
+        ("range", lambda: rows.rope_angles(engine, gain * torch.nan, 0, 4)),
+        ("range", lambda: rows.rope_angles(engine, gain, 1 << 28, 2)),
     ]
     for message, call in wrong:
         with pytest.raises(ValueError, match=message):
@@ -251,6 +277,12 @@ BORDER: list[tuple[str, type[ctypes.Structure], dict[str, int], list[dict[str, i
         {"x_stride": 64, "y_stride": 64, "width": 64},
         [{"x": None}, {"y": None}, {"x_stride": 63}, {"num_rows": -5}],
     ),
+    (
+        "ov_softcap",
+        rows.SoftcapArguments,
+        {"x_stride": 64, "y_stride": 64, "width": 64, "cap": 2},
+        [{"x": None}, {"y": None}, {"y_stride": 63}, {"width": 0}, {"dtype": 3}, {"cap": 0}, {"cap": -1}],
+    ),
 ]
 
 
@@ -279,6 +311,41 @@ def test_the_border_refuses_and_writes_nothing(
     assert function(engine.handle, None) != 0
     assert (guarded == 7.0).all()
     assert function(engine.handle, ctypes.byref(structure(**arguments))) == 0
+
+
+def test_the_border_of_rope_angles_refuses_and_writes_nothing(
+    library: KernelLibrary, open_engine: OpenEngine
+) -> None:
+    frequencies, cosines, sines = torch.ones(8), torch.full((4, 8), 7.0), torch.full((4, 8), 7.0)
+    good = [open_engine(Isa.PORTABLE).handle, frequencies.data_ptr(), 8, 0, 4]
+    good += [cosines.data_ptr(), sines.data_ptr()]
+    changes: list[tuple[int, int | None]] = [(place, None) for place in (0, 1, 5, 6)]
+    changes += [(2, 0), (2, -1), (3, -1), (3, 1 << 60), (4, 0), (4, 1 << 40)]
+    for place, value in changes:
+        arguments = [*good]
+        arguments[place] = value
+        assert library.functions.ov_rope_angles(*arguments) != 0, (place, value)
+    assert (cosines == 7.0).all()
+    assert (sines == 7.0).all()
+    assert library.functions.ov_rope_angles(*good) == 0
+    assert (cosines[0] == 1.0).all()
+    assert (sines[0] == 0.0).all()
+
+
+def test_the_angles_of_rope_are_those_of_torch(open_engine: OpenEngine) -> None:
+    """torch's double is as good as exact here: the same float32, but where one lies between two."""
+    frequencies = 1.0 / 500_000.0 ** (torch.arange(0, 128, 2) / 128)
+    for first, count in ((0, 3000), (131_072 - 7, 7), ((1 << 26) + 12_345, 2000)):
+        angles = torch.outer(torch.arange(first, first + count).float(), frequencies).double()
+        found = rows.rope_angles(open_engine(Isa.PORTABLE, 2), frequencies, first, count)
+        for ours, theirs in zip(found, (angles.cos().float(), angles.sin().float()), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=2**-23, atol=0)
+            assert (ours == theirs).float().mean() > 0.999
+        for isa, threads in ((Isa.PORTABLE, 1), (Isa.AVX2, 2)):
+            again = rows.rope_angles(open_engine(isa, threads), frequencies, first, count)
+            assert all(map(torch.equal, again, found))
+        part = rows.rope_angles(open_engine(Isa.PORTABLE, 2), frequencies, first + 3, 4)
+        assert all(torch.equal(whole[3:7], piece) for whole, piece in zip(found, part, strict=True))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

@@ -1,4 +1,4 @@
-"""Rope frequencies, bit for bit those of transformers: at 128k positions a last bit is many."""
+"""Rope frequencies: those of transformers, but that no last bit is left to torch or the C library."""
 
 import pytest
 import torch
@@ -19,6 +19,11 @@ _LLAMA3 = {
 }
 
 
+def assert_close(ours: torch.Tensor, theirs: torch.Tensor) -> None:
+    assert ours.dtype == theirs.dtype == torch.float32
+    torch.testing.assert_close(ours, theirs, rtol=2e-7, atol=0)
+
+
 def _read(config: LlamaConfig | Gemma3TextConfig, architecture: str) -> ModelConfig:
     return ModelConfig.from_huggingface({**config.to_dict(), "architectures": [architecture]})
 
@@ -33,7 +38,7 @@ def test_llama(scaling: JsonObject, head_dim: int) -> None:
         num_hidden_layers=1, head_dim=head_dim, rope_parameters={**scaling, "rope_theta": theta}
     )
     ours = inverse_frequencies(_read(config, "LlamaForCausalLM").layers[0].rope, head_dim)
-    assert torch.equal(ours, LlamaRotaryEmbedding(config).inv_freq)
+    assert_close(ours, LlamaRotaryEmbedding(config).inv_freq)
 
 
 def test_gemma_has_two() -> None:
@@ -44,15 +49,22 @@ def test_gemma_has_two() -> None:
     config = Gemma3TextConfig(num_hidden_layers=6, rope_parameters=parameters)
     sliding, full = (_read(config, "Gemma3ForCausalLM").layers[index].rope for index in (0, 5))
     theirs = Gemma3RotaryEmbedding(config)
-    assert torch.equal(
+    assert_close(
         inverse_frequencies(sliding, config.head_dim), theirs.get_buffer("sliding_attention_inv_freq")
     )
-    assert torch.equal(
-        inverse_frequencies(full, config.head_dim), theirs.get_buffer("full_attention_inv_freq")
-    )
+    assert_close(inverse_frequencies(full, config.head_dim), theirs.get_buffer("full_attention_inv_freq"))
 
 
 def test_factors_divide_each_frequency() -> None:
     plain = inverse_frequencies(RopeConfig(10_000.0), 8)
     scaled = inverse_frequencies(RopeConfig(10_000.0, FactorScaling((1.0, 2.0, 4.0, 8.0))), 8)
     assert torch.equal(plain / torch.tensor([1.0, 2.0, 4.0, 8.0]), scaled)
+
+
+@pytest.mark.parametrize("theta", [10_000.0, 500_000.0, 1_000_000.0, 123_456.7])
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+def test_a_power_is_rounded_once(theta: float, head_dim: int) -> None:
+    """At 128k positions a last bit is many: each is the float nearest to the exact power, then inverted."""
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
+    powers = torch.tensor([theta**exponent for exponent in exponents.tolist()], dtype=torch.float64).float()
+    assert torch.equal(inverse_frequencies(RopeConfig(theta), head_dim), 1.0 / powers)

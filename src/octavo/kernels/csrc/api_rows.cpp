@@ -1,11 +1,16 @@
 // The border of the row operations: every argument is checked here, and nowhere behind it.
+#include <cfloat>
+
 #include "engine.h"
 #include "flush.h"
 #include "rows.h"
+#include "scalar_math.h"
 
 using namespace octavo;
 
 namespace {
+
+constexpr int64_t WORK_OF_AN_ANGLE = 32;  // in elements of a plain row operation
 
 const RowKernel& row_kernel(ov_isa isa, ov_dtype dtype) {
   const bool is_bf16 = dtype == OV_BF16;
@@ -57,6 +62,27 @@ uint8_t is_finite_row(const Word* x, int64_t width, Word exponent) {
   bool is_finite = true;
   for (int64_t i = 0; i < width; ++i) is_finite &= (x[i] & exponent) != exponent;
   return is_finite;
+}
+
+// Not in rows_lanes.h: it is done once for each position of a context, and plain doubles are fast enough.
+struct RopeAngles {
+  const float* inverse_frequencies;
+  int64_t half, first_position;
+  int64_t num_rows;  // positions
+  float* cosines;
+  float* sines;
+};
+
+float angle_of(int64_t position, float inverse_frequency) { return float(position) * inverse_frequency; }
+
+void write_angles(const RopeAngles& args, int64_t first, int64_t end) {
+  for (int64_t row = first; row < end; ++row) {
+    for (int64_t i = 0; i < args.half; ++i) {
+      const SinCos turned = sin_cos(angle_of(args.first_position + row, args.inverse_frequencies[i]));
+      args.cosines[row * args.half + i] = float(turned.cosine);
+      args.sines[row * args.half + i] = float(turned.sine);
+    }
+  }
 }
 
 }  // namespace
@@ -138,6 +164,32 @@ ov_status ov_scale(ov_engine* engine, const ov_scale_args* args) {
   if (!is_dtype(args->dtype) || !is_size(args->num_rows) || !is_size(args->width)) return OV_BAD_SIZE;
   if (!is_row_stride(args->x_stride, args->width) || !is_row_stride(args->y_stride, args->width)) return OV_BAD_STRIDE;
   run_rows(engine, row_kernel(engine->isa, args->dtype).scale, *args, args->width);
+  return OV_OK;
+}
+
+ov_status ov_softcap(ov_engine* engine, const ov_softcap_args* args) {
+  if (engine == nullptr || args == nullptr) return OV_NULL_POINTER;
+  const Timer timer(engine->times.rows);
+  if (any_null(args->x, args->y)) return OV_NULL_POINTER;
+  if (!is_dtype(args->dtype) || !is_size(args->num_rows) || !is_size(args->width)) return OV_BAD_SIZE;
+  if (!(args->cap > 0.0f && args->cap <= FLT_MAX)) return OV_BAD_VALUE;
+  if (!is_row_stride(args->x_stride, args->width) || !is_row_stride(args->y_stride, args->width)) return OV_BAD_STRIDE;
+  run_rows(engine, row_kernel(engine->isa, args->dtype).softcap, *args, args->width);
+  return OV_OK;
+}
+
+ov_status ov_rope_angles(ov_engine* engine, const float* inverse_frequencies, int64_t half, int64_t first_position,
+                         int64_t num_positions, float* cosines, float* sines) {
+  if (engine == nullptr || any_null(inverse_frequencies, cosines, sines)) return OV_NULL_POINTER;
+  const Timer timer(engine->times.rows);
+  if (!is_size(half) || !is_size(num_positions)) return OV_BAD_SIZE;
+  if (first_position < 0 || first_position > MOST) return OV_BAD_VALUE;
+  for (int64_t i = 0; i < half; ++i) {
+    const float last = angle_of(first_position + num_positions - 1, inverse_frequencies[i]);
+    if (!(inverse_frequencies[i] >= 0.0f && last <= MOST_ANGLE)) return OV_BAD_VALUE;
+  }
+  const RopeAngles args = {inverse_frequencies, half, first_position, num_positions, cosines, sines};
+  run_rows(engine, write_angles, args, half * WORK_OF_AN_ANGLE);
   return OV_OK;
 }
 

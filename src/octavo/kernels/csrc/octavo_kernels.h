@@ -183,6 +183,24 @@ typedef struct {
 } ov_scale_args;
 ov_status ov_scale(ov_engine* engine, const ov_scale_args* args);
 
+// y = tanh(x / cap) * cap, for a finite cap > 0
+typedef struct {
+  ov_dtype dtype;
+  float cap;
+  const void* x;
+  int64_t x_stride;
+  void* y;
+  int64_t y_stride;
+  int64_t num_rows, width;
+} ov_softcap_args;
+ov_status ov_softcap(ov_engine* engine, const ov_softcap_args* args);
+
+// The tables of ov_rope from first_position on: cosines and sines [num_positions, half] of the angles
+// position * inverse_frequencies[half]. The angle is rounded to float; its cosine and sine are computed in double, and
+// rounded to float. A frequency is 0 or more; no angle is greater than 2^27.
+ov_status ov_rope_angles(ov_engine* engine, const float* inverse_frequencies, int64_t half, int64_t first_position,
+                         int64_t num_positions, float* cosines, float* sines);
+
 // finite[row] = 1 if all numbers of the row are finite, else 0.
 ov_status ov_finite(ov_dtype dtype, const void* x, int64_t x_stride, int64_t num_rows, int64_t width, uint8_t* finite);
 

@@ -1,5 +1,5 @@
-// Operations on rows of activations: norms, rope, gated activations, sums. They compute in float and round once, at the
-// end; a row's result depends on that row alone, and is the same on every ISA.
+// Operations on rows of activations: norms, rope, gated activations, sums, caps. They compute in float and round once,
+// at the end; a row's result depends on that row alone, and is the same on every ISA.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,7 @@ struct RowKernel {
   void (*gated)(const ov_gated_args& args, int64_t first, int64_t end);
   void (*add)(const ov_add_args& args, int64_t first, int64_t end);
   void (*scale)(const ov_scale_args& args, int64_t first, int64_t end);
+  void (*softcap)(const ov_softcap_args& args, int64_t first, int64_t end);
 };
 
 // One object file per ISA.

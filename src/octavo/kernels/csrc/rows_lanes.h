@@ -148,7 +148,18 @@ struct Rows {
     }
   }
 
-  static constexpr RowKernel kernel() { return {rms_norm, add_rms_norm, rope, gated, add, scale}; }
+  static void softcap(const ov_softcap_args& args, int64_t first, int64_t end) {
+    const Lanes cap = Lanes::broadcast(args.cap);
+    for (int64_t row = first; row < end; ++row) {
+      const Element* x = at(args.x, row * args.x_stride);
+      Element* y = at(args.y, row * args.y_stride);
+      for (int64_t i = 0; i < args.width; i += 16) {
+        store_some(tanh(load_some(x + i, args.width - i) / cap) * cap, y + i, args.width - i);
+      }
+    }
+  }
+
+  static constexpr RowKernel kernel() { return {rms_norm, add_rms_norm, rope, gated, add, scale, softcap}; }
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 // One row from logits to a token: the decisions. The passes over the vocabulary are in sampling_blocks.h.
 //
-// The arithmetic is that of octavo/sampling (transforms.py, sampler.py), step by step: both draw the same token.
+// The steps are those of octavo/sampling (transforms.py, sampler.py), one by one: both draw the same token, unless two
+// are so near to each other that the last bit of a logarithm decides.
 #include "sampling.h"
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <type_traits>
 
 #include "sampling_order.h"
+#include "scalar_math.h"
 
 namespace octavo {
 
@@ -38,7 +40,7 @@ uint64_t mix(uint64_t z) {
 
 double gumbel(uint64_t key, int64_t id) {
   const uint64_t bits = mix(uint64_t(id) * GOLDEN + key);
-  return -std::log(-std::log((double(bits >> 12) + 0.5) * 0x1p-52));
+  return -natural_log(-natural_log((double(bits >> 12) + 0.5) * 0x1p-52));
 }
 
 // The random bits without which a token at `score` gets a sum below `best`; false if it does with any.
@@ -108,7 +110,7 @@ class RowSampler {
       const float floors[3] = {lowest_logit(LIGHTEST), peak_, peak_};
       uint64_t sums[3];
       kernel_.weigh(row(), scale_, floors, sums);
-      log_sum = peak_ + std::log(double(sums[0]) / UNIT);
+      log_sum = peak_ + natural_log(double(sums[0]) / UNIT);
       if (asked_.num_top > 0) find_best(asked_.num_top, top_ids);
     }
     int64_t token_id = asked_.given;
@@ -248,7 +250,7 @@ class RowSampler {
       if (last > -INFINITY) cut = std::max(cut, lowest_logit(last));
     }
     if (asked_.top_p < 1.0) cut = top_p_cut(cut);
-    if (asked_.min_p > 0.0) cut = std::max(cut, lowest_logit(std::log(asked_.min_p)));
+    if (asked_.min_p > 0.0) cut = std::max(cut, lowest_logit(natural_log(asked_.min_p)));
     return cut;
   }
 
@@ -261,7 +263,7 @@ class RowSampler {
   }
 
   uint64_t needed_of(uint64_t total) const {
-    return uint64_t(std::max(1.0, std::ceil(asked_.top_p * double(total))));
+    return std::max(uint64_t(1), round_up(asked_.top_p * double(total)));
   }
 
   // Of the tokens at or above `cut`, the fewest whose weight reaches top_p of the whole.
@@ -278,14 +280,14 @@ class RowSampler {
 
     // A guess is not believed: the tokens above it must weigh too little, and with those in it enough.
     if (at_high < needed && needed <= at_low) {
-      if (floors[2] == std::nextafter(floors[1], INFINITY)) return lowest_logit(score(floors[1]));
+      if (floors[2] == next_above(floors[1])) return lowest_logit(score(floors[1]));
       const int64_t count = collect(floors[1], floors[2]);
       weigh_collected(count);
       return cut_within(guess, count, needed - at_high);
     }
     // All tokens below -reach together weigh less than 1 - top_p of the whole: the cut is not among them. (Rounding
     // at most doubles a weight, and 0.1 is to spare.)
-    const double reach = std::log(2.0 * double(vocab_) * UNIT / ((1.0 - asked_.top_p) * double(total))) + 0.1;
+    const double reach = natural_log(2.0 * double(vocab_) * UNIT / ((1.0 - asked_.top_p) * double(total))) + 0.1;
     const float low = at_high >= needed ? floors[2] : lowest_logit(-std::max(reach, 0.0));
     const int64_t count = collect(std::max(floor, low));
     weigh_collected(count);
@@ -343,7 +345,7 @@ class RowSampler {
     constexpr int64_t STEP = 7;
     int64_t count = 0;
     for (int64_t b = 0; b < num_blocks_; b += STEP) space_.logits[count++] = space_.maxima[b];
-    return select(space_.logits, nullptr, count, uint64_t(std::ceil(share * double(count))));
+    return select(space_.logits, nullptr, count, round_up(share * double(count)));
   }
 
   // Where the cut of top_p lies, probably. Below the median of the blocks' maxima, which about one token in a hundred

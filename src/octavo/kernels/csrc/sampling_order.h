@@ -14,6 +14,9 @@ inline uint32_t key_of(float value) {
 
 inline float of_key(uint32_t key) { return std::bit_cast<float>(key >> 31 ? key & 0x7fffffffu : ~key); }
 
+// The smallest float that is greater. 0 and -0 are equal, but not their keys.
+inline float next_above(float value) { return of_key(key_of(value == 0.0f ? 0.0f : value) + 1); }
+
 // The greatest value v such that all values >= v together weigh `needed` or more; the smallest value if they never do.
 // Without weights, each value weighs 1: then it is the `needed`-th greatest.
 float select(const float* values, const uint64_t* weights, int64_t count, uint64_t needed);

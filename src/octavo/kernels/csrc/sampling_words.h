@@ -2,6 +2,7 @@
 // has the floats. Compiled by each ISA's object for itself (see bf16.h).
 #pragma once
 
+#include "scalar_math.h"
 #include "vector_math.h"
 #if defined(OCTAVO_NEON)
 #include "sampling_words_neon.h"
@@ -160,7 +161,7 @@ struct Doubles {
   friend Doubles operator+(Doubles a, Doubles b) { return {a.value + b.value}; }
   friend Doubles operator-(Doubles a, Doubles b) { return {a.value - b.value}; }
   friend Doubles operator*(Doubles a, Doubles b) { return {a.value * b.value}; }
-  static Doubles fma(Doubles a, Doubles b, Doubles c) { return {__builtin_fma(a.value, b.value, c.value)}; }
+  static Doubles fma(Doubles a, Doubles b, Doubles c) { return {fused_multiply_add(a.value, b.value, c.value)}; }
   static Words where_at_least(Doubles a, Doubles b, Words words) { return {a.value >= b.value ? words.value : 0}; }
 };
 
