@@ -1,7 +1,7 @@
-"""What is in the wheels is what belongs there: `python tools/check_wheels.py dist`.
+"""What is in the wheels is what belongs there: `python tools/check_wheels.py [--release] dist`.
 
-Expects exactly one wheel with the native library and one without, of the same version, and prints their sizes
-and the oldest system that the library runs on.
+Expects exactly one wheel with the native library and one without, of the same version; of a release, one with
+the library for each platform. Prints their sizes and the oldest system that a library runs on.
 """
 
 import argparse
@@ -9,14 +9,16 @@ import re
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "src/octavo/"
 SOURCES = "octavo/kernels/csrc/"  # the library is made of them, and nobody needs them after that
 LIBRARY = "octavo/kernels/liboctavo_kernels.so"
+MAC_LIBRARY = "octavo/kernels/liboctavo_kernels.dylib"
 PURE_TAG = "py3-none-any"
+RELEASED = ("manylinux_x86_64", "manylinux_aarch64", "macosx_x86_64", "macosx_arm64")
 
 
 def belongs(root: Path) -> set[str]:
@@ -32,13 +34,34 @@ def is_pure(wheel: Path) -> bool:
     return wheel.name.endswith(f"-{PURE_TAG}.whl")
 
 
+def library_of(wheel: Path) -> str:
+    return MAC_LIBRARY if "-macosx_" in wheel.name else LIBRARY
+
+
+def platform_of(wheel: Path) -> str:
+    """Without the system's versions: "manylinux_x86_64", say, or "any"."""
+    return re.sub(r"_\d+_\d+_", "_", wheel.stem.split("-")[-1].split(".")[-1])
+
+
+def wrong_wheels(wheels: Sequence[Path], is_release: bool) -> Iterator[str]:
+    """Whether these are the wheels that there should be, in words."""
+    platforms = sorted(platform_of(wheel) for wheel in wheels)
+    names = [wheel.name for wheel in wheels]
+    if is_release and platforms != sorted((*RELEASED, "any")):
+        yield f"a release has one wheel for each of {', '.join(RELEASED)} and a pure one: {names}"
+    if not is_release and (platforms.count("any") != 1 or len(wheels) != 2):
+        yield f"there should be one native and one pure wheel: {names}"
+    if len({wheel.name.split("-")[1] for wheel in wheels}) > 1:
+        yield "the wheels are of different versions"
+
+
 def problems(wheel: Path, expected: set[str]) -> Iterator[str]:
     """What is wrong with one wheel, in words."""
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if not name.endswith("/")}
         info = {name for name in names if name.split("/")[0].endswith(".dist-info")}
         metadata = [archive.read(name).decode() for name in info if name.endswith(".dist-info/WHEEL")]
-    wanted = expected if is_pure(wheel) else expected | {LIBRARY}
+    wanted = expected if is_pure(wheel) else expected | {library_of(wheel)}
     yield from (f"lacks {name}" for name in sorted(wanted - names))
     yield from (f"has {name}, which does not belong there" for name in sorted(names - info - wanted))
     for notice in ("LICENSE", "THIRD_PARTY_LICENSES"):
@@ -62,22 +85,18 @@ def needs(library: bytes) -> dict[str, str]:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Check the wheels in a folder.")
     parser.add_argument("folder", type=Path)
-    folder: Path = parser.parse_args(arguments).folder
-    wheels = sorted(folder.glob("*.whl"))
-    found = []
-    if [is_pure(wheel) for wheel in wheels].count(True) != 1 or len(wheels) != 2:
-        found.append(
-            f"{folder} should hold one native and one pure wheel: {[wheel.name for wheel in wheels]}"
-        )
-    if len({wheel.name.split("-")[1] for wheel in wheels}) > 1:
-        found.append("the wheels are of different versions")
+    parser.add_argument("--release", action="store_true", help="the wheels of all platforms should be there")
+    options = parser.parse_args(arguments)
+    wheels = sorted(options.folder.glob("*.whl"))
+    found = list(wrong_wheels(wheels, options.release))
     expected = belongs(ROOT)
     for wheel in wheels:
         found += [f"{wheel.name} {problem}" for problem in problems(wheel, expected)]
         print(f"{wheel.name}: {wheel.stat().st_size / 1000:.0f} kB")
         if not is_pure(wheel):
             with zipfile.ZipFile(wheel) as archive:
-                library = archive.read(LIBRARY) if LIBRARY in archive.namelist() else b""
+                name = library_of(wheel)
+                library = archive.read(name) if name in archive.namelist() else b""
             print(f"  its library: {len(library) / 1000:.0f} kB, needs {needs(library)}")
     for problem in found:
         print(f"error: {problem}", file=sys.stderr)

@@ -8,6 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import check_wheels
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -76,16 +77,24 @@ def test_every_script_that_a_workflow_calls_is_there() -> None:
 
 def test_a_release_has_the_tools_that_were_tested() -> None:
     """The workflow installs them by name: the extra would bring torch along."""
-    (tools,) = re.findall(r"pip install (build .*)", (ROOT / ".github/workflows/release.yml").read_text())
+    workflow = (ROOT / ".github/workflows/release.yml").read_text()
+    tools = " ".join(re.findall(r" -m pip install ((?:build|cibuildwheel)\b.*)", workflow))
     extra = PROJECT["project"]["optional-dependencies"]["release"]
     assert set(tools.split()) == {re.split(r"[<>=]", requirement)[0] for requirement in extra}
 
 
-def test_cibuildwheel_understands_its_settings() -> None:
+PLATFORMS = {"manylinux": "linux", "macosx": "macos"}  # as a wheel's name has it, and as cibuildwheel does
+
+
+@pytest.mark.parametrize("released", check_wheels.RELEASED)
+def test_cibuildwheel_understands_its_settings(released: str) -> None:
+    """One wheel for each platform: it fits every Python."""
     pytest.importorskip("cibuildwheel")
-    command = [sys.executable, "-m", "cibuildwheel", "--platform", "linux", "--print-build-identifiers"]
+    system, machine = released.split("_", 1)
+    where = ["--platform", PLATFORMS[system], "--archs", machine]
+    command = [sys.executable, "-m", "cibuildwheel", *where, "--print-build-identifiers"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
-    assert done.stdout.split() == ["cp312-manylinux_x86_64"], done.stderr  # one: it fits every Python
+    assert done.stdout.split() == [f"cp312-{released}"], done.stderr
     settings = PROJECT["tool"]["cibuildwheel"]
     assert (ROOT / settings["test-command"].split("{project}/")[1]).is_file()
 

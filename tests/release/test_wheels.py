@@ -68,6 +68,26 @@ def without(wheel: Path, file: str, folder: Path) -> Path:
     return copy
 
 
+LINUX = "octavo-1.0-py3-none-manylinux_2_27_{0}.manylinux_2_28_{0}.whl"
+MAC = "octavo-1.0-py3-none-macosx_11_0_{0}.whl"
+
+
+def test_the_wheels_of_a_release() -> None:
+    names = [LINUX.format("x86_64"), LINUX.format("aarch64"), MAC.format("x86_64"), MAC.format("arm64")]
+    wheels = [Path(name) for name in (*names, "octavo-1.0-py3-none-any.whl")]
+    assert list(check_wheels.wrong_wheels(wheels, is_release=True)) == []
+    (problem,) = check_wheels.wrong_wheels(wheels[1:], is_release=True)
+    assert "one wheel for each of manylinux_x86_64" in problem
+    (problem,) = check_wheels.wrong_wheels([*wheels[1:], wheels[1]], is_release=True)
+    assert "one wheel for each of" in problem
+    other = Path("octavo-1.1-py3-none-linux_aarch64.whl")
+    assert list(check_wheels.wrong_wheels([other, wheels[-1]], is_release=False)) == [
+        "the wheels are of different versions"
+    ]
+    assert len(list(check_wheels.wrong_wheels(wheels, is_release=False))) == 1
+    assert check_wheels.library_of(wheels[2]).endswith(".dylib")
+
+
 def test_the_pure_wheel(pure: Path, tmp_path: Path) -> None:
     """Every file that git knows, whatever its kind, but the C++ sources; no tests, no strays."""
     assert problems(pure) == []
