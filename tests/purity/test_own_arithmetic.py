@@ -21,6 +21,7 @@ from octavo import LLM
 from octavo.kernels.library import find_library
 from octavo.plan import StepPlan, StepResult
 from purity import libm, poisoned
+from purity.test_purity import available_isas
 
 LIBRARY = find_library()
 pytestmark = pytest.mark.skipif(LIBRARY is None, reason="no native library was built")
