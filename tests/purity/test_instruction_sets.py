@@ -4,7 +4,7 @@ What a way of running a request may change is in test_purity.py, for each instru
 are compared with each other, on the requests of that suite.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,10 +13,10 @@ from full_size import FULL
 from octavo.checkpoint import open_checkpoint
 from octavo.kernels import gemm
 from octavo.kernels.gemm import multiply
-from octavo.kernels.library import Isa, KernelLibrary, find_library
+from octavo.kernels.library import Isa
 from octavo.text.tokenizer import Tokenizer
 from purity.test_broken_rules import one_chain_for_many_rows
-from purity.test_purity import QWEN, SMOLLM2, Record
+from purity.test_purity import QWEN, SMOLLM2, Record, available_isas
 from purity.ways import Request, Run, Way, loaded, mismatch, together
 from purity.workloads import TEXT, few_requests, real_requests, tiny_requests, two_requests
 
@@ -27,10 +27,9 @@ WAY = Way(together, chunk=512, caching=False)
 
 @pytest.fixture
 def best_first() -> list[str]:
-    path = find_library()
-    if path is None:
+    if not available_isas():
         pytest.skip("no native library was built when the package was installed")
-    return [isa.name.lower() for isa in reversed(KernelLibrary(path).isas)]
+    return available_isas()[::-1]
 
 
 def run(path: Path, dtype: str, isa: str, requests: Sequence[Request], kv_memory: str) -> tuple[Run, str]:
@@ -42,7 +41,7 @@ def run(path: Path, dtype: str, isa: str, requests: Sequence[Request], kv_memory
 def differences(
     path: Path,
     dtype: str,
-    sets: dict[str, Sequence[int]],
+    sets: Mapping[str, Sequence[int]],
     requests: Sequence[Request],
     kv_memory: str = "64MiB",
 ) -> tuple[int, list[str]]:

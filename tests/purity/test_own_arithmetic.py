@@ -18,9 +18,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from octavo import LLM
-from octavo.kernels.library import Isa, KernelLibrary, find_library
+from octavo.kernels.library import find_library
 from octavo.plan import StepPlan, StepResult
 from purity import libm, poisoned
+from purity.test_purity import available_isas
 
 LIBRARY = find_library()
 pytestmark = pytest.mark.skipif(LIBRARY is None, reason="no native library was built")
@@ -137,11 +138,6 @@ def test_the_kernels_call_no_mathematical_function_of_the_c_library() -> None:
     names = names_of(LIBRARY)
     assert "memcpy" in names
     assert sorted(names & libm.NAMES) == []
-
-
-def available_isas() -> list[str]:
-    best = -1 if LIBRARY is None else KernelLibrary(LIBRARY).best_isa
-    return [isa.name.lower() for isa in Isa if isa <= best]
 
 
 @pytest.fixture(scope="module")

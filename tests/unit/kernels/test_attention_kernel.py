@@ -19,10 +19,11 @@ from octavo.kernels.attention import (
 from octavo.kernels.library import Engine, Isa, KernelLibrary
 from octavo.ops import AttentionSpec, Batch, BatchSequence, LayerKV
 from octavo.ops.torch_attention import attend_pages
+from unit.kernels.instruction_sets import ISAS
 
 OpenEngine = Callable[..., Engine]
 BF16, F32 = torch.bfloat16, torch.float32
-KERNELS = [(isa, dtype) for isa in Isa for dtype in (BF16, F32) if (isa, dtype) != (Isa.AMX, F32)]
+KERNELS = [(isa, dtype) for isa in ISAS for dtype in (BF16, F32) if (isa, dtype) != (Isa.AMX, F32)]
 
 every_kernel = pytest.mark.parametrize(
     ("isa", "dtype"), KERNELS, ids=[f"{isa.name}-{str(dtype)[6:]}" for isa, dtype in KERNELS]

@@ -9,6 +9,7 @@ import torch
 from octavo.kernels import gemm
 from octavo.kernels.gemm import GemmArguments, PackedMatrix, multiply, read_rows
 from octavo.kernels.library import Engine, Isa, KernelLibrary, Memory
+from unit.kernels.instruction_sets import ISAS
 
 OpenEngine = Callable[..., Engine]
 DTYPES = [torch.bfloat16, torch.float32]
@@ -30,7 +31,7 @@ def packed(library: KernelLibrary, w: torch.Tensor) -> PackedMatrix:
     return matrix
 
 
-@pytest.mark.parametrize("isa", Isa)
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", ODD_SHAPES, ids=str)
 def test_it_is_the_product(
@@ -48,7 +49,7 @@ def test_it_is_the_product(
         assert torch.equal(rounded, y.to(torch.bfloat16))
 
 
-@pytest.mark.parametrize("isa", Isa)
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_row_does_not_know_its_neighbours(
     library: KernelLibrary, open_engine: OpenEngine, isa: Isa, dtype: torch.dtype

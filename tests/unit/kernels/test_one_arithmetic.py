@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from octavo.kernels.gemm import PackedMatrix, multiply
 from octavo.kernels.library import Engine, Isa, KernelLibrary
 from octavo.ops import AttentionSpec
+from unit.kernels.instruction_sets import ISAS
 from unit.kernels.test_attention_kernel import Shape, make_sequences, run_chunked, run_whole, spec_of
 
 OpenEngine = Callable[..., Engine]
@@ -115,7 +116,7 @@ def numbers(draw: st.DrawFn, count: int) -> list[float]:
     return values
 
 
-@pytest.mark.parametrize("isa", Isa)
+@pytest.mark.parametrize("isa", ISAS)
 @settings(max_examples=150, deadline=None)
 @given(data=st.data(), k=st.sampled_from([1, 2, 3, 31, 32, 33, 70]))
 def test_a_product_is_the_defined_one(
@@ -143,7 +144,7 @@ BORDER = [
 ]
 
 
-@pytest.mark.parametrize("isa", Isa)
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("case", BORDER, ids=[str(index) for index in range(len(BORDER))])
 def test_what_rounds_up_to_a_normal_number_is_one(
     library: KernelLibrary, open_engine: OpenEngine, isa: Isa, case: tuple[list[tuple[float, float]], float]

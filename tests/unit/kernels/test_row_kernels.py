@@ -12,11 +12,11 @@ from octavo.kernels.library import Engine, Isa, KernelLibrary
 from octavo.kernels.rows import Activation
 from octavo.ops.parameters import Norm
 from octavo.ops.torch_ops import TorchOps, _rotate
+from unit.kernels.instruction_sets import VECTOR_ISAS
 
 OpenEngine = Callable[..., Engine]
 Operation = Callable[[Engine, torch.Tensor], torch.Tensor]
 DTYPES = [torch.bfloat16, torch.float32]
-ISAS = [Isa.PORTABLE, Isa.AVX2, Isa.AVX512, Isa.NEON]
 WIDTHS = [1, 2, 15, 16, 17, 64, 80, 576, 1000]
 EPS = 1e-5
 
@@ -92,7 +92,7 @@ OPERATIONS: list[Operation] = [
 ]
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("width", WIDTHS)
 def test_norms_are_those_of_torch(open_engine: OpenEngine, isa: Isa, dtype: torch.dtype, width: int) -> None:
@@ -105,7 +105,7 @@ def test_norms_are_those_of_torch(open_engine: OpenEngine, isa: Isa, dtype: torc
     assert_close(normed, ops.rms_norm(total, norm))
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_norms_of_heads_inside_a_wider_row(open_engine: OpenEngine, isa: Isa, dtype: torch.dtype) -> None:
     qkv = random(4, 10, 40, dtype=dtype)
@@ -115,7 +115,7 @@ def test_norms_of_heads_inside_a_wider_row(open_engine: OpenEngine, isa: Isa, dt
         assert_close(found, torch_ops(dtype).rms_norm(heads, Norm(gain, EPS, 0.0)))
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("head_dim", [2, 32, 64, 80, 96, 128])
 def test_rope_is_that_of_torch_to_the_bit(
@@ -135,7 +135,7 @@ def test_rope_is_that_of_torch_to_the_bit(
     assert torch.equal(qkv[:, 4:], rest)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("width", WIDTHS)
 def test_elementwise_operations_are_those_of_torch(
@@ -152,7 +152,7 @@ def test_elementwise_operations_are_those_of_torch(
     assert_close(softcap_of(engine, gate_up), (torch.tanh(gate_up.double() / 3) * 3).to(dtype))
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 def test_activations_far_out_and_nan(open_engine: OpenEngine, isa: Isa) -> None:
     engine = open_engine(isa)
     gate = torch.tensor([[-1e30, -100.0, -0.0, 0.0, 100.0, 1e30, torch.inf, torch.nan]])
@@ -178,7 +178,7 @@ def test_all_isas_agree_to_the_bit(
             assert torch.equal(operation(open_engine(isa), x), reference)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_a_row_is_the_same_alone_in_a_batch_and_on_any_number_of_threads(

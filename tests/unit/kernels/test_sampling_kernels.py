@@ -17,9 +17,9 @@ from octavo.protocol import LOGPROB_FLOOR
 from octavo.sampling import RowState, SampleRow, sample_rows, score_rows
 from octavo.sampling.native_sampler import kernel_row
 from octavo.sampling.random import noise_key
+from unit.kernels.instruction_sets import VECTOR_ISAS
 
 OpenEngine = Callable[..., Engine]
-ISAS = [Isa.PORTABLE, Isa.AVX2, Isa.AVX512, Isa.NEON]
 
 
 @pytest.fixture(autouse=True)
@@ -148,7 +148,7 @@ def test_top_p_of_a_large_vocabulary(
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e-12, -1e-12, 1e-7, -1e-7, 3e-6, -3e-6])
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 def test_top_p_at_the_very_edge_of_a_token(open_engine: OpenEngine, isa: Isa, offset: float) -> None:
     """Bounds cannot tell whether the fourth token is in: then everything must be weighed exactly."""
     logits = torch.randn(1, 20_011, generator=torch.Generator().manual_seed(1)) - 10
@@ -172,7 +172,7 @@ def test_top_p_among_very_many_equal_logits(open_engine: OpenEngine, top_p: floa
     logits[5] = logits[4] * 1e-30
     rows = [open_row(30_000, temperature=0.8, top_p=top_p, seed=seed) for seed in range(6)]
     asked = [native(row) for row in rows]
-    for isa in ISAS:
+    for isa in VECTOR_ISAS:
         assert_same(sample(open_engine(isa), logits, asked), logits, rows)
 
 
@@ -193,7 +193,7 @@ def test_top_p_of_peaked_logits_at_any_temperature(
         assert sample(open_engine(isa), logits, asked) == outcomes
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 def test_a_row_is_the_same_alone_in_a_batch_and_on_any_number_of_threads(
     open_engine: OpenEngine, isa: Isa
 ) -> None:
@@ -209,7 +209,7 @@ def test_a_row_is_the_same_alone_in_a_batch_and_on_any_number_of_threads(
     assert torch.equal(wide, before)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 def test_draws_follow_the_distribution(open_engine: OpenEngine, isa: Isa) -> None:
     """Not only as the oracle does it: the shares of 6,000 draws are the probabilities."""
     logits = torch.tensor([2.0, 1.0, 0.0, -1.0, -math.inf]).repeat(6000, 1)
@@ -219,7 +219,7 @@ def test_draws_follow_the_distribution(open_engine: OpenEngine, isa: Isa) -> Non
     torch.testing.assert_close(shares, torch.softmax(logits[0] / 2, dim=0), rtol=0, atol=0.025)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 def test_given_tokens_are_scored_as_the_oracle_scores_them(open_engine: OpenEngine, isa: Isa) -> None:
     logits = torch.randn(4, 777, generator=torch.Generator().manual_seed(3)) * 4
     logits[:, 5] = -math.inf
@@ -233,7 +233,7 @@ def test_given_tokens_are_scored_as_the_oracle_scores_them(open_engine: OpenEngi
     assert found[1].logprob == LOGPROB_FLOOR
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 def test_errors_blame_their_row_alone(open_engine: OpenEngine, isa: Isa) -> None:
     vocab = 130
     logits = torch.randn(8, vocab, generator=torch.Generator().manual_seed(1))
@@ -328,7 +328,7 @@ def mask_of(ids: list[int], vocab: int) -> torch.Tensor:
     return torch.tensor(words, dtype=torch.int64).to(torch.int32)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 def test_a_mask_leaves_what_it_allows_and_the_rest_of_the_batch_alone(
     open_engine: OpenEngine, isa: Isa
 ) -> None:
@@ -365,7 +365,7 @@ def test_a_mask_leaves_what_it_allows_and_the_rest_of_the_batch_alone(
     ]
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 def test_nothing_is_left_when_the_allowed_tokens_are_out(open_engine: OpenEngine, isa: Isa) -> None:
     logits = torch.zeros(1, 100)
     logits[0, 7] = -math.inf
