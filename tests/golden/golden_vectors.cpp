@@ -35,6 +35,19 @@ void product_cases(ov_engine* engine) {
   }
 }
 
+// Products of about 2^-126 and about 2^-150, mostly powers of two. The sum of one of each is often below 2^-126 by so
+// little that it depends on the moment of rounding whether it is a normal number.
+Values around_the_least_normal(ov_dtype dtype, int64_t count, uint64_t seed) {
+  Values values(dtype, count);
+  for (int64_t i = 0; i < count; ++i) {
+    const uint64_t chance = random_bits(seed, uint64_t(i)) >> 32;
+    const uint32_t exponent = chance % 4 == 0 ? 64 : 50 + chance / 4 % 4;
+    const uint32_t number = random_float(seed + 1, uint64_t(i), {exponent, exponent});
+    values.set(i, chance / 16 % 3 == 0 ? number : number & 0xff800000u);
+  }
+  return values;
+}
+
 void extreme_cases(ov_engine* engine) {
   const int64_t m = 18, n = 45, k = 75;
   for (const ov_dtype dtype : DTYPES) {
@@ -43,6 +56,9 @@ void extreme_cases(ov_engine* engine) {
     Values x = Values::random(dtype, m * k, 90, {60, 66}), bias = Values::random(OV_F32, n, 91, {0, 4});
     const Packed small(Values::random(dtype, n * k, 92, {58, 66}), n, k);
     print_hash(name + "/subnormal", multiply(engine, x, small, bias.floats(), OV_F32));
+    Values near = around_the_least_normal(dtype, 60 * 8, 80);
+    const Packed near_weight(around_the_least_normal(dtype, 200 * 8, 82), 200, 8);
+    print_hash(name + "/least_normal", multiply(engine, near, near_weight, nullptr, OV_F32));
     x = Values::extreme(dtype, m, k, 93);
     bias = Values::random(OV_F32, n, 94);
     const Packed ordinary(Values::random(dtype, n * k, 95), n, k), extreme(Values::extreme(dtype, n, k, 96), n, k);

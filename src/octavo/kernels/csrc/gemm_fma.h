@@ -35,7 +35,7 @@ inline void fetch_ahead(const Ahead& ahead, const void* from, int64_t left, int6
 struct F32 {
   static constexpr int64_t ELEMENT = sizeof(float);
   static constexpr int VECTORS = BLOCK / Vector::WIDTH;
-  // Sums fill the registers: 12 x 2 of AVX512's 32, 2 x 4 of AVX2's 16.
+  // Sums fill the registers: 12 x 2 of AVX512's 32, 2 x 4 of AVX2's 16, 2 x 8 of NEON's 32.
   static constexpr int MOST_ROWS = Vector::WIDTH == 16 ? 12 : Vector::WIDTH > 1 ? 2 : 1;
 
   template <int ROWS>

@@ -1,5 +1,5 @@
-// 64-bit lanes, as float64 and as whole numbers: 8 with AVX512, 4 with AVX2, 2 with NEON, otherwise 1. Beside vector_math.h, which
-// has the floats. Compiled by each ISA's object for itself (see bf16.h).
+// 64-bit lanes, as float64 and as whole numbers: 8 with AVX512, 4 with AVX2, 2 with NEON, otherwise 1. Beside
+// vector_math.h, which has the floats. Compiled by each ISA's object for itself (see bf16.h).
 #pragma once
 
 #include "scalar_math.h"

@@ -1,9 +1,9 @@
 // Floats in a register, and the functions of them that rows, attention and sampling need: exp, log, tanh, and sums over
 // a row that are the same on every ISA.
 //
-// `Vector` is as wide as the object's flags allow: 16 floats with AVX512, 8 with AVX2, 4 with NEON, otherwise 1. Every function here
-// is one fixed sequence of correctly rounded operations on each float alone, so all widths agree bit for bit. (libm has
-// no such promise: its exp differs from version to version.)
+// `Vector` is as wide as the object's flags allow: 16 floats with AVX512, 8 with AVX2, 4 with NEON, otherwise 1. Every
+// function here is one fixed sequence of correctly rounded operations on each float alone, so all widths agree bit for
+// bit. (libm has no such promise: its exp differs from version to version.)
 #pragma once
 
 #include "bf16.h"

@@ -55,7 +55,7 @@ struct Vector {
   }
   // x - floor(x), rounded downwards, but for the sign of 0; and a * 2^floor(x), for x from -125 to 1.
   static Vector fraction(Vector x) {
-    const Vector floor = {vrndmq_f32(x.value)}, nearest = x - floor, error = x - (nearest + floor);  // this one is exact
+    const Vector floor = {vrndmq_f32(x.value)}, nearest = x - floor, error = x - (nearest + floor);  // it is exact
     return of_bits(vaddq_u32(nearest.bits(), vcltzq_f32(error.value)));  // less 1 where it is too large
   }
   static Vector scaled_by_floor(Vector a, Vector x) {
