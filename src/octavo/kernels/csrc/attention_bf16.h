@@ -1,5 +1,6 @@
-// Attention in bf16 on vector units, of any width: what attention_amx.cpp does with tiles, bit for bit. Both products are
-// those of tile_product.h: 32 dims of a query and a key are a step, and so are 32 weights and values, the tokens of a unit.
+// Attention in bf16 on vector units, of any width: what attention_amx.cpp does with tiles, bit for bit. Both products
+// are those of tile_product.h: 32 dims of a query and a key are a step, and so are the weights and values of the 32
+// tokens of a unit.
 #pragma once
 
 #include "attention_task.h"

@@ -66,8 +66,8 @@ inline Vector power_of_two(Vector x) {
   return Vector::if_less(x, lowest, Vector::zero(), Vector::scaled(p, shifted));
 }
 
-// 2^x within 1 / 350,000 of itself, for weights that are then rounded to bf16, within 1 / 256. Below -125 it stays as it
-// is there, which is as good as nothing.
+// 2^x within 1 / 350,000 of itself, for weights that are then rounded to bf16, within 1 / 256. Below -125 it stays as
+// it is there, which is as good as nothing.
 //
 //     2^x = 2^floor(x) * 2^f with f in [0, 1];  2^f by a polynomial
 inline Vector rough_power_of_two(Vector x) {

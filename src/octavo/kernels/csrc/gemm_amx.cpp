@@ -177,7 +177,9 @@ inline void take_results(const Gemm& gemm, int64_t group, int64_t block, Worker&
                       static_cast<bf16*>(gemm.y) + first_row * gemm.y_stride + block * BLOCK, gemm.y_stride, num_rows};
   } else {
     worker.leaving.num_rows = 0;
-    for (int64_t row = 0; row < num_rows; ++row) store_row_flushed(gemm, first_row + row, block, worker.results + row * BLOCK);
+    for (int64_t row = 0; row < num_rows; ++row) {
+      store_row_flushed(gemm, first_row + row, block, worker.results + row * BLOCK);
+    }
   }
 }
 

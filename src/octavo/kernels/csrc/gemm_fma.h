@@ -63,8 +63,8 @@ struct F32 {
   }
 };
 
-// The weights are tiles, two for each step of a block. x was widened to float, and lies in the order in which it is read:
-// rows a power of two apart would all have their place in the same few lines of the cache.
+// The weights are tiles, two for each step of a block. x was widened to float, and lies in the order in which it is
+// read: rows a power of two apart would all have their place in the same few lines of the cache.
 //
 //     x[m / PANEL_ROWS][k / 32][rows of the panel, up to PANEL_ROWS][32 k]
 struct Bf16 {

@@ -35,8 +35,8 @@ enum { OV_BF16 = 0, OV_F32 = 1 };
 const char* ov_status_text(ov_status status);
 
 // The number of the arithmetic: of the definition of every operation from weights and token ids to tokens and logprobs.
-// With equal numbers, equal calls have equal results, bit for bit, on every processor, under every compiler and with any
-// number of threads. It changes exactly when the golden vectors do (tests/golden); docs/law.md lists the versions.
+// With equal numbers, equal calls have equal results, bit for bit, on every processor, under every compiler and with
+// any number of threads. It changes exactly when the golden vectors do (tests/golden); docs/law.md lists the versions.
 #define OV_ARITHMETIC 1
 int32_t ov_arithmetic(void);
 

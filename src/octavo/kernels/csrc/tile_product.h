@@ -15,7 +15,8 @@
 //
 //     w[16 k-pairs][16 columns][2]
 //
-// Here are the vector units' products of some rows of x, widened to float, and some tiles. Their caller is in FlushMode.
+// Here are the vector units' products of some rows of x, widened to float, and some tiles. Their caller is in
+// FlushMode.
 #pragma once
 
 #include "flush.h"
