@@ -54,6 +54,7 @@ figures:
 	$(PYTHON) benchmarks/scheduler.py
 	OCTAVO_TEST_FULL=1 $(PYTHON) -m pytest tests/server/test_access.py tests/server/test_hostile_bodies.py \
 		tests/grammar/test_validity.py tests/parity/test_text_parity.py tests/purity/test_purity.py \
+		tests/purity/test_instruction_sets.py \
 		tests/conversations
 
 test-fast:

@@ -88,6 +88,8 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write the file, computed with portable code")
     parser.add_argument("--same-version", metavar="REASON", help="write other hashes under the same number")
     arguments = parser.parse_args()
+    if arguments.same_version and not arguments.write:
+        parser.error("--same-version is for --write")
     are_equal = True
     with tempfile.TemporaryDirectory() as folder:
         for isa in ISAS[:1] if arguments.write else ISAS:

@@ -5,7 +5,7 @@ import hashlib
 import json
 import struct
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ from data.json_types import JsonObject
 from data.tiny_llama import write_byte_tokenizer
 from octavo import LLM, SamplingParams
 from octavo.checkpoint.gguf_file import GgufFile, GgufTensor
+from octavo.protocol import TokenLogprob
 
 DTYPES = ("bfloat16", "float32")
 QUANTISATIONS = (
@@ -57,7 +58,12 @@ LLAMA3_ROPE: JsonObject = {
 }
 FAMILIES: Mapping[str, JsonObject] = {
     "llama": {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "rope_scaling": LLAMA3_ROPE},
-    "mistral": {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 40},
+    "mistral": {
+        "architectures": ["MistralForCausalLM"],
+        "model_type": "mistral",
+        "sliding_window": 40,
+        "rope_scaling": {"rope_type": "linear", "factor": 3.0},
+    },
     "qwen2": {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "tie_word_embeddings": True},
     "qwen3": {
         "architectures": ["Qwen3ForCausalLM"],
@@ -118,7 +124,10 @@ def dequantised_hashes(folder: Path) -> dict[str, str]:
 
 
 def _hash_of_answers(llm: LLM) -> str:
-    """Greedy and sampled, with every transform; the longest prompt is cut into parts by attention."""
+    """Greedy and sampled, with every transform; the longest prompt is cut into parts by attention.
+
+    No grammar: what it allows is llguidance's to say, whose version is in the fingerprint by itself.
+    """
     digest = hashlib.sha256()
     for number, length in enumerate((40, 1, 33, 530)):
         prompt = [int(bits) % 250 for bits in random_bits(800 + number, length)]
@@ -129,18 +138,28 @@ def _hash_of_answers(llm: LLM) -> str:
             min_p=(0.0, 0.0, 0.01, 0.0)[number],
             repetition_penalty=(1.0, 1.2, 1.0, 1.0)[number],
             frequency_penalty=(0.0, 0.0, 0.3, 0.0)[number],
+            presence_penalty=(0.0, 0.0, 0.0, 0.4)[number],
+            logit_bias={7: 2.5, 90: -1.25} if number == 1 else {},
+            n=2 if number == 2 else 1,
+            prompt_logprobs=1 if number == 0 else None,
             seed=number,
             max_tokens=16,
             ignore_eos=True,
             logprobs=3,
         )
-        choice = llm.generate([prompt], params)[0].choices[0]
-        digest.update(struct.pack(f"<{len(choice.token_ids)}q", *choice.token_ids))
-        for entry in choice.logprobs or ():
-            digest.update(struct.pack("<qf", entry.token_id, entry.logprob))
-            for token_id, logprob in entry.top:
-                digest.update(struct.pack("<qf", token_id, logprob))
+        output = llm.generate([prompt], params)[0]
+        _add_logprobs(digest, output.prompt_logprobs)
+        for choice in output.choices:
+            digest.update(struct.pack(f"<{len(choice.token_ids)}q", *choice.token_ids))
+            _add_logprobs(digest, choice.logprobs)
     return digest.hexdigest()[:16]
+
+
+def _add_logprobs(digest: "hashlib._Hash", logprobs: Sequence[TokenLogprob] | None) -> None:
+    for entry in logprobs or ():
+        digest.update(struct.pack("<qf", entry.token_id, entry.logprob))
+        for token_id, logprob in entry.top:
+            digest.update(struct.pack("<qf", token_id, logprob))
 
 
 def random_bits(seed: int, count: int) -> npt.NDArray[np.uint64]:

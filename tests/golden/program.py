@@ -10,6 +10,8 @@ from pathlib import Path
 
 import msgspec
 
+from patience import HANG_SECONDS
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "src/octavo/kernels/csrc"
 PROGRAM = ROOT / "tests/golden/golden_vectors.cpp"
@@ -73,7 +75,9 @@ def build_program(command: str, library: Path, folder: Path) -> Path:
 
 
 def run_program(program: Path, isa: str, emulator: Sequence[str] = ()) -> Run:
-    done = subprocess.run([*emulator, str(program), isa], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*emulator, str(program), isa], capture_output=True, text=True, check=False, timeout=HANG_SECONDS
+    )
     if done.returncode == NO_SUCH_ISA:
         raise NoSuchIsa(done.stderr.strip())
     if done.returncode:

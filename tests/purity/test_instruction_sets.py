@@ -5,6 +5,7 @@ are compared with each other, on the requests of that suite.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,6 @@ from purity.workloads import TEXT, few_requests, real_requests, tiny_requests, t
 
 pytestmark = pytest.mark.usefixtures("untraced")  # what runs here, other tests cover
 
-WAY = Way(together, chunk=512, caching=False)
-
 
 @pytest.fixture
 def best_first() -> list[str]:
@@ -32,27 +31,34 @@ def best_first() -> list[str]:
     return available_isas()[::-1]
 
 
-def run(path: Path, dtype: str, isa: str, requests: Sequence[Request], kv_memory: str) -> tuple[Run, str]:
-    """The answers, and the fingerprint they were given with."""
-    with loaded(path, dtype, isa, kv_memory=kv_memory) as model:
-        return model.run(WAY, requests), model._llm(WAY).facts.system_fingerprint
+TAPED = Way(together, chunk=512, caching=False)
+EAGER = Way(together, chunk=512, caching=False, tape=False)
+
+
+@dataclass(frozen=True)
+class Setup:
+    path: Path
+    dtype: str
+    way: Way = TAPED
+    kv_memory: str = "64MiB"
+
+    def run(self, isa: str, requests: Sequence[Request]) -> tuple[Run, str]:
+        """The answers, and the fingerprint they were given with."""
+        with loaded(self.path, self.dtype, isa, kv_memory=self.kv_memory) as model:
+            return model.run(self.way, requests), model._llm(self.way).facts.system_fingerprint
 
 
 def differences(
-    path: Path,
-    dtype: str,
-    sets: Mapping[str, Sequence[int]],
-    requests: Sequence[Request],
-    kv_memory: str = "64MiB",
+    setup: Setup, sets: Mapping[str, Sequence[int]], requests: Sequence[Request]
 ) -> tuple[int, list[str]]:
     """How many answers were compared, and what differs. `sets`: which requests an instruction set is asked
     for; the first is asked for all of them, and the others are compared with it."""
     (best, _), *others = sets.items()
-    expected, fingerprint = run(path, dtype, best, requests, kv_memory)
+    expected, fingerprint = setup.run(best, requests)
     compared, problems = 0, []
     for isa, numbers in others:
         some = [requests[number] for number in numbers]
-        found, other_fingerprint = run(path, dtype, isa, some, kv_memory)
+        found, other_fingerprint = setup.run(isa, some)
         problem = mismatch(found, expected.only(numbers), some)
         if problem is not None:
             problems.append(f"{isa} is not {best}: {problem}")
@@ -72,7 +78,7 @@ def test_every_family(
 ) -> None:
     requests = tiny_requests()
     sets = {isa: range(len(requests)) for isa in best_first}
-    compared, problems = differences(family(every_family), dtype, sets, requests)
+    compared, problems = differences(Setup(family(every_family), dtype), sets, requests)
     assert not problems, problems
     record_property("purity", f"{every_family}, {dtype}: {compared} answers equal on {', '.join(best_first)}")
 
@@ -91,7 +97,7 @@ def test_real_models(
     else:  # plain C++ takes half a second for a token of half a billion weights
         requests = [*two_requests(token_ids), *few_requests(token_ids), *real_requests(token_ids)[1:16:5]]
         sets = {isa: range(2 if isa == "portable" else len(requests)) for isa in best_first}
-    compared, problems = differences(path, dtype, sets, requests, "256MiB")
+    compared, problems = differences(Setup(path, dtype, kv_memory="256MiB"), sets, requests)
     assert not problems, problems
     record_property("purity", f"{path.stem}, {dtype}: {compared} answers equal on {', '.join(best_first)}")
 
@@ -109,9 +115,6 @@ def test_another_order_on_one_instruction_set_is_found(
     )
     requests = tiny_requests()[1::4]
     sets = {isa: range(len(requests)) for isa in (best_first[0], best_first[-1])}
-    with monkeypatch.context() as only_eager:
-        only_eager.setattr(
-            "purity.test_instruction_sets.WAY", Way(together, chunk=512, caching=False, tape=False)
-        )
-        _, problems = differences(family("llama"), "bfloat16", sets, requests)
+    # A tape would not call Python.
+    _, problems = differences(Setup(family("llama"), "bfloat16", EAGER), sets, requests)
     assert problems

@@ -261,7 +261,7 @@ def _config(file: GgufFile, family: _Family, fields: _Fields) -> dict[str, Any]:
 
 
 def _dtype(file: GgufFile) -> str:
-    """What to compute in, which a GGUF file does not say: bfloat16, unless all its matrices are floats."""
+    """What to compute in, which a GGUF file does not say: bfloat16, unless all its matrices are F32."""
     kinds = {tensor.kind.name for tensor in file.tensors.values() if len(tensor.shape) > 1}
     return "float32" if kinds <= {"F32", "F64"} else "bfloat16"
 

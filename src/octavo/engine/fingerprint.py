@@ -1,8 +1,8 @@
 """`system_fingerprint`: one short word for everything numeric that stands behind an answer.
 
 With the same fingerprint, the same request (token ids, parameters, seed) has the same answer. Whatever must
-not change an answer is not in it: the processor and its instructions, threads, page size, limits of batches
-and steps, the cache, the tape.
+not change an answer is not in it: threads, page size, limits of batches and steps, the cache, the tape; with
+native kernels, the processor and its instructions.
 """
 
 import hashlib

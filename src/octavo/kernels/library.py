@@ -28,7 +28,7 @@ Size = ctypes.c_int64
 class Isa(enum.IntEnum):
     """Instruction sets, as in octavo_kernels.h. They differ in speed; a result depends on none of them.
 
-    Their order means nothing: `KernelLibrary.has_isa` says which of them this processor has.
+    `KernelLibrary.has_isa` says which of them this processor has: no order does.
     """
 
     PORTABLE = 0
@@ -150,7 +150,7 @@ class KernelLibrary:
 
     @property
     def isas(self) -> list[Isa]:
-        """Those that this processor has."""
+        """Those that this processor has, the best last."""
         return [isa for isa in Isa if self.has_isa(isa)]
 
     def check(self, status: int) -> None:

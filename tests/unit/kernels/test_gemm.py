@@ -113,19 +113,6 @@ def test_where_x_lies_does_not_show(library: KernelLibrary, open_engine: OpenEng
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_instruction_sets_with_fma_agree_bit_for_bit(
-    library: KernelLibrary, open_engine: OpenEngine, dtype: torch.dtype
-) -> None:
-    x, w, bias = matrices(library, 21, 70, 333, dtype)
-    results = [
-        multiply(open_engine(isa), x, packed(library, w), bias, torch.float32)
-        for isa in library.isas
-        if isa != Isa.AMX
-    ]
-    assert all(torch.equal(result, results[0]) for result in results)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
 def test_packed_rows_come_back(library: KernelLibrary, open_engine: OpenEngine, dtype: torch.dtype) -> None:
     _, w, _ = matrices(library, 1, 70, 45, dtype)
     ids = torch.tensor([69, 0, 33, 33, 16, *range(50)])

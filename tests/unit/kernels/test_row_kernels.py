@@ -332,7 +332,7 @@ def test_the_border_of_rope_angles_refuses_and_writes_nothing(
     assert (sines[0] == 0.0).all()
 
 
-def test_the_angles_of_rope_are_those_of_torch(open_engine: OpenEngine) -> None:
+def test_the_angles_of_rope_are_those_of_torch(library: KernelLibrary, open_engine: OpenEngine) -> None:
     """torch's double is as good as exact here: the same float32, but where one lies between two."""
     frequencies = 1.0 / 500_000.0 ** (torch.arange(0, 128, 2) / 128)
     for first, count in ((0, 3000), (131_072 - 7, 7), ((1 << 26) + 12_345, 2000)):
@@ -341,8 +341,8 @@ def test_the_angles_of_rope_are_those_of_torch(open_engine: OpenEngine) -> None:
         for ours, theirs in zip(found, (angles.cos().float(), angles.sin().float()), strict=True):
             torch.testing.assert_close(ours, theirs, rtol=2**-23, atol=0)
             assert (ours == theirs).float().mean() > 0.999
-        for isa, threads in ((Isa.PORTABLE, 1), (Isa.AVX2, 2)):
-            again = rows.rope_angles(open_engine(isa, threads), frequencies, first, count)
+        for isa in library.isas:
+            again = rows.rope_angles(open_engine(isa, 1), frequencies, first, count)
             assert all(map(torch.equal, again, found))
         part = rows.rope_angles(open_engine(Isa.PORTABLE, 2), frequencies, first + 3, 4)
         assert all(torch.equal(whole[3:7], piece) for whole, piece in zip(found, part, strict=True))
