@@ -32,11 +32,11 @@ def program(installed_library: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="session")
 def run() -> Callable[..., Run]:
-    """`run(program, isa)`; skips what this processor does not have."""
+    """`run(program, isa, *options)`; skips what this processor does not have."""
 
-    def run_or_skip(program: Path, isa: str) -> Run:
+    def run_or_skip(program: Path, isa: str, *options: str) -> Run:
         try:
-            return run_program(program, isa)
+            return run_program(program, isa, *options)
         except NoSuchIsa as error:
             pytest.skip(str(error))
 

@@ -74,9 +74,13 @@ def build_program(command: str, library: Path, folder: Path) -> Path:
     return program
 
 
-def run_program(program: Path, isa: str, emulator: Sequence[str] = ()) -> Run:
+def run_program(program: Path, isa: str, *options: str, emulator: Sequence[str] = ()) -> Run:
     done = subprocess.run(
-        [*emulator, str(program), isa], capture_output=True, text=True, check=False, timeout=HANG_SECONDS
+        [*emulator, str(program), isa, *options],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=HANG_SECONDS,
     )
     if done.returncode == NO_SUCH_ISA:
         raise NoSuchIsa(done.stderr.strip())

@@ -30,5 +30,6 @@ def arm_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("isa", ["portable", "neon"])
 def test_arm_has_the_golden_bits(golden: Golden, arm_program: Path, isa: str) -> None:
-    found = run_program(arm_program, isa, emulator=(EMULATOR, "-L", LIBRARIES))
-    assert (trouble := problem(golden.hashes, found.hashes)) is None, trouble
+    for options in ([], ["upset"]):
+        found = run_program(arm_program, isa, *options, emulator=(EMULATOR, "-L", LIBRARIES))
+        assert (trouble := problem(golden.hashes, found.hashes)) is None, trouble

@@ -306,16 +306,6 @@ def test_batch_and_threads_do_not_show(open_engine: OpenEngine, isa: Isa, dtype:
         assert_same(last, [together[i][-1:]], f"the last token of sequence {i}, again")
 
 
-@pytest.mark.parametrize("dtype", [BF16, F32], ids=str)
-def test_vector_widths_agree(open_engine: OpenEngine, library: KernelLibrary, dtype: torch.dtype) -> None:
-    sequences = make_sequences(Shape(kv_heads=1, group=2, head_dim=80), dtype, [19, 560])
-    spec = spec_of(sequences.shape, window=530, softcap=8.0)
-    portable = run_whole(open_engine(Isa.PORTABLE), dtype, sequences, spec)
-    for isa in (Isa.AVX2, Isa.AVX512, Isa.NEON):
-        if library.has_isa(isa):
-            assert_same(run_whole(open_engine(isa), dtype, sequences, spec), portable, isa.name)
-
-
 @every_kernel
 def test_unwritten_rows_do_not_matter(open_engine: OpenEngine, isa: Isa, dtype: torch.dtype) -> None:
     """Pages of not-a-numbers (as in all tests here) against pages of zeros and of leftovers."""

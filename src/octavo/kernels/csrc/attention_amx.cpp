@@ -305,7 +305,7 @@ class AmxTiles {
   const int64_t head_dim_, padded_;
   int configured_rows_ = 0;
   float factor_ = 0.0f;
-  float peaks_[TILE_ROWS];
+  float peaks_[TILE_ROWS] = {};
   alignas(64) float greatest_[TILE_ROWS][16];
   alignas(64) float totals_[TILE_ROWS][16];
   alignas(64) bf16 queries_[TASK_ROWS * MOST_DIM];

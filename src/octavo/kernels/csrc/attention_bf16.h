@@ -51,9 +51,11 @@ class Bf16Tiles {
     }
   }
 
+  // -- In FlushMode, and not inlined: so all that they read and write is in memory, as flush.h demands. ------------
+
   // Rows [row, row + ROWS) times the keys of all units.
   template <int ROWS>
-  void score_all(const Tile& tile, const SplitUnits& units, int row) {
+  __attribute__((noinline)) void score_all(const Tile& tile, const SplitUnits& units, int row) {
     const FlushMode mode;
     const int64_t num_steps = padded_ / STEP_K, unit_bytes = padded_ * UNIT * int64_t(sizeof(bf16));
     const float* queries = queries_ + (tile.first_row + row) * padded_;
@@ -78,7 +80,7 @@ class Bf16Tiles {
 
   // The weighted values of rows [row, row + ROWS).
   template <int ROWS>
-  void sum_all(const Tile& tile, const SplitUnits& units, int row, float* results) {
+  __attribute__((noinline)) void sum_all(const Tile& tile, const SplitUnits& units, int row, float* results) {
     const FlushMode mode;
     const int64_t size = result_size(head_dim_), num_tiles = head_dim_ / TILE_COLUMNS;
     float* const sums = results + row * size + 16;

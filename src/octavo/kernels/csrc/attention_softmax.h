@@ -93,7 +93,8 @@ inline float log2_factor(float scale, float softcap) {
   return softcap > 0 ? LOG2_E : scale * LOG2_E;
 }
 
-// A peak so large is rounded by more than 1: nothing would be known about the weights. It makes the row's not numbers.
+// From here on floats are half a unit apart or more: too little would be known about the weights. Such a peak makes all
+// that the row gets not a number.
 constexpr float END_OF_PEAKS = 0x1p22f;
 
 inline float peak_of(float greatest, float factor) {

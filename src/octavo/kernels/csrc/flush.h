@@ -10,7 +10,7 @@
 // themselves.
 //
 // Compilers know nothing of modes. So what is computed in one must be read from memory and written to memory while the
-// object lives: neither moves over a change of the mode.
+// object lives, memory that others know of: neither moves over a change of the mode.
 #pragma once
 
 #include <cstdint>

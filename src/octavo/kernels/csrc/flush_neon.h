@@ -11,7 +11,7 @@
 namespace octavo {
 namespace {
 
-// Whether a result was flushed since this was asked before (or might have been: the flag may be an older one).
+// Whether a result was flushed since the last call (or might have been: the flag may be an older one). Clears the flag.
 // `products` are what was computed: all of it has to be done before the flag is read, and nothing that comes later.
 template <int ROWS, int VECTORS>
 inline bool took_underflow(Vector (&products)[ROWS][VECTORS]) {

@@ -61,8 +61,8 @@ struct SamplingKernel {
   // The chosen tokens, by id; without ids if that is null. Returns how many there are. Arrays are written up to 16
   // elements beyond.
   int64_t (*collect)(const Blocks& row, const Choice& choice, float* logits, int32_t* ids);
-  // Bit i: logit i is at least `cut`, and the highest 31 of its 64 random bits are at least those of `least`. `counter` is the splitmix64
-  // counter of logit 0.
+  // Bit i: logit i is at least `cut`, and the highest 31 of its 64 random bits are at least those of `least`. `counter`
+  // is the splitmix64 counter of logit 0.
   uint64_t (*noisy)(const float* block, float cut, uint64_t counter, uint64_t least);
 };
 

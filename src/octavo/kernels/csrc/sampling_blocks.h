@@ -101,7 +101,7 @@ inline Vector rough_power_of_two(Vector x) {
 //     the sum of four in a lane                                                  <  2^-22
 inline double estimate(const Blocks& row, const Scale& scale, float bound, int64_t step) {
   const Vector peak = constant(float(scale.peak)), factor = constant(float(1.4426950408889634 / scale.temperature));
-  const Vector least = constant(-126.0f), end = constant(bound);
+  const Vector least = constant(-125.0f), end = constant(bound);
   Doubles totals[16 / Words::WIDTH];
   for (Doubles& total : totals) total = Doubles::broadcast(0.0);
   for (int64_t b = 0; b < row.num_blocks; b += step) {

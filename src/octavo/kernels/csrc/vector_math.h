@@ -6,6 +6,8 @@
 // bit. (libm has no such promise: its exp differs from version to version.)
 #pragma once
 
+#include <cfloat>
+
 #include "bf16.h"
 
 #if defined(__AVX2__)
@@ -13,6 +15,11 @@
 #elif defined(OCTAVO_NEON)
 #include "vector_neon.h"
 #endif
+
+#if defined(__FAST_MATH__)
+#error "Results are defined to the last bit: compile without -ffast-math."
+#endif
+static_assert(FLT_EVAL_METHOD == 0, "a float must be computed as a float");
 
 namespace octavo {
 namespace {
@@ -210,7 +217,7 @@ struct Vector {
     return (a + a) * of_bits((bits_of(shifted - broadcast(1.0f)) << 23) + 0x3f800000u);
   }
   static int32_t floor(Vector x) {
-    const int32_t whole = x.value == x.value ? int32_t(x.value) : 0;
+    const int32_t whole = x.value < 0x1p24f ? int32_t(x.value) : 0;  // NaN and such, whose floor nobody needs
     return whole - (float(whole) > x.value);
   }
   static Vector fraction(Vector x) {
