@@ -14,11 +14,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from octavo.kernels.attention import write_kv
 from octavo.kernels.gemm import PackedMatrix, multiply
 from octavo.kernels.library import Engine, Isa, KernelLibrary
 from octavo.ops import AttentionSpec
 from unit.kernels.instruction_sets import ISAS
-from unit.kernels.test_attention_kernel import Shape, make_sequences, run_chunked, run_whole, spec_of
+from unit.kernels.test_attention_kernel import (
+    Sequences,
+    Shape,
+    make_sequences,
+    new_pages,
+    run_step,
+    run_whole,
+    slots_of,
+    spec_of,
+)
 
 OpenEngine = Callable[..., Engine]
 
@@ -84,8 +94,9 @@ def packed(library: KernelLibrary, w: torch.Tensor) -> PackedMatrix:
 
 
 def on_every_set(library: KernelLibrary, run: Callable[[Isa], list[torch.Tensor]], what: str) -> None:
+    assert library.isas[0] == Isa.PORTABLE
     expected = run(Isa.PORTABLE)
-    for isa in library.isas:
+    for isa in library.isas[1:]:
         for got, wanted in zip(run(isa), expected, strict=True):
             differs = bits(got) != bits(wanted)
             assert not differs.any(), (
@@ -212,10 +223,24 @@ def products(
 ATTENTION = [
     (Shape(kv_heads=1, group=2, head_dim=80), [19, 560], 530, 8.0),
     (Shape(kv_heads=2, group=3, head_dim=64), [1, 33, 600], None, None),
-    (Shape(kv_heads=1, group=7, head_dim=48), [530], None, 30.0),
+    (Shape(kv_heads=1, group=7, head_dim=48), [1100], None, 30.0),
     (Shape(kv_heads=2, group=1, head_dim=16, page_size=64), [70, 5], 20, None),
     (Shape(kv_heads=1, group=16, head_dim=256), [47], None, None),
 ]
+
+
+def run_last(
+    engine: Engine, dtype: torch.dtype, sequences: Sequences, spec: AttentionSpec
+) -> list[torch.Tensor]:
+    """The last rows of each sequence, over all of its keys: plain C++ takes long for more."""
+    pages, step = new_pages(engine, sequences, dtype), []
+    for i, context in enumerate(sequences.contexts):
+        start = max(0, context - 24)
+        if start:
+            slots = slots_of(sequences, i, 0, start)
+            write_kv(engine, pages, sequences.key[i][:start], sequences.value[i][:start], slots)
+        step.append((i, start, context))
+    return run_step(engine, pages, sequences, step, spec)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
@@ -235,8 +260,7 @@ def test_every_set_attends_alike(
     for rows in (*sequences.query, *sequences.value):
         rows.mul_(spread)
     spec = spec_of(shape, window=window, softcap=softcap)
-    on_every_set(library, lambda isa: run_whole(open_engine(isa), dtype, sequences, spec), "whole")
-    on_every_set(library, lambda isa: run_chunked(open_engine(isa), dtype, sequences, spec, 50), "in chunks")
+    on_every_set(library, lambda isa: run_last(open_engine(isa), dtype, sequences, spec), "last rows")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
