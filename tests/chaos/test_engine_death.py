@@ -209,7 +209,7 @@ def test_streams_move_to_other_instruction_sets(serve: Serve) -> None:
             streams = asyncio.create_task(harness.ask_all(requests(32)))
             for number, name in enumerate(names[1:]):
                 harness.num_deltas = 0
-                await harness.until(lambda: harness.num_deltas > 200)
+                await harness.until(lambda: harness.num_deltas > 2500)
                 options = {**supervisor._settings.options, "kernels": name}
                 supervisor._settings = msgspec.structs.replace(supervisor._settings, options=options)
                 await harness.kill()

@@ -1,25 +1,19 @@
 """Another compiler makes other instructions of the same sources, and no other bit."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from golden.program import ISAS, Golden, Run, build_library, build_program, problem
+from golden.program import Golden, build_library, build_program, problem, run_program
+from octavo.kernels.library import KernelLibrary
 
-pytestmark = pytest.mark.xdist_group("clang")
 
-
-@pytest.fixture(scope="module")
-def clang_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def test_clang(golden: Golden, tmp_path: Path, installed_library: Path) -> None:
+    """One test for all instruction sets: to build takes a minute."""
     if shutil.which("clang++") is None or shutil.which("cmake") is None:
         pytest.skip("needs clang++ and cmake: apt-get install clang cmake")
-    folder = tmp_path_factory.mktemp("clang")
-    library = build_library(folder, "CMAKE_CXX_COMPILER=clang++")
-    return build_program("clang++", library, folder)
-
-
-@pytest.mark.parametrize("isa", ISAS)
-def test_clang(golden: Golden, clang_program: Path, run: Callable[..., Run], isa: str) -> None:
-    assert (trouble := problem(golden.hashes, run(clang_program, isa).hashes)) is None, trouble
+    program = build_program("clang++", build_library(tmp_path, "CMAKE_CXX_COMPILER=clang++"), tmp_path)
+    for isa in KernelLibrary(installed_library).isas:
+        found = run_program(program, isa.name.lower())
+        assert (trouble := problem(golden.hashes, found.hashes)) is None, trouble

@@ -83,9 +83,16 @@ def test_every_family(
     record_property("purity", f"{every_family}, {dtype}: {compared} answers equal on {', '.join(best_first)}")
 
 
+REAL = [
+    (QWEN, "bfloat16"),
+    (SMOLLM2, "bfloat16"),
+    (SMOLLM2, "float32"),
+    *([(QWEN, "float32")] if FULL else []),
+]
+
+
 @pytest.mark.assets
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize("name", [QWEN, SMOLLM2])
+@pytest.mark.parametrize(("name", "dtype"), REAL)
 def test_real_models(
     assets: Callable[[str], Path], name: str, dtype: str, best_first: list[str], record_property: Record
 ) -> None:

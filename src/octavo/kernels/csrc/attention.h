@@ -14,9 +14,9 @@
 // for sums. Every ISA reads the same bytes.
 //
 // The law. A row is one query head at one position. Its keys are cut into splits at multiples of 512 positions. In a
-// split the softmax is taken with the split's own peak: all scores, their peak, weights, total and
-// weighted sum of values. The splits' results are then merged in order. A split in which the row sees no key does not
-// exist for it, and a key that it does not see adds exactly nothing. So it does not matter which rows are computed
+// split the softmax is taken with the split's own peak: all scores, their peak, weights, total and weighted sum of
+// values (attention_softmax.h). The splits' results are then merged in order. A split in which the row sees no key does
+// not exist for it, and a key that it does not see adds exactly nothing. So it does not matter which rows are computed
 // together, in how many chunks they arrive, or who computes a split.
 //
 // Rows of a page that were never written may hold anything, not-a-numbers included. So may later positions of the same
