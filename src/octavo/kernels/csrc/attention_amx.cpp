@@ -190,8 +190,8 @@ class AmxTiles {
   }
 
   void cap(const Tile& tile, float* scores) {
-    for (int i = 0; i < tile.num_rows * int(UNIT); i += 16)
-      capped(Vector::load(scores + i), args_.scale, args_.softcap).store(scores + i);
+    const Softcap capped(args_.scale, args_.softcap);
+    for (int i = 0; i < tile.num_rows * int(UNIT); i += 16) capped(Vector::load(scores + i)).store(scores + i);
   }
 
   void find_peaks(const Tile& tile, float* results) {

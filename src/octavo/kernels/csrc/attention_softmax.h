@@ -46,9 +46,14 @@ inline Lanes masked(Lanes values, int token, Span span, float unseen) {
 }
 
 // Products to what the softmax is taken of, if there is a cap.
-inline Vector capped(Vector product, float scale, float softcap) {
-  return tanh(product * constant(scale / softcap)) * constant(softcap);
-}
+class Softcap {
+ public:
+  Softcap(float scale, float softcap) : inner_(constant(scale / softcap)), outer_(constant(softcap)) {}
+  Vector operator()(Vector product) const { return tanh(product * inner_) * outer_; }
+
+ private:
+  const Vector inner_, outer_;
+};
 
 // 2^x for x below 1, within 3 units in the last place. Exactly 0 below -125.
 //
@@ -120,9 +125,9 @@ template <class Weight, class Store>
 inline void weigh(float* products, Span span, float scale, float softcap, float* result, const Store& store) {
   const int first = span.begin / 16 * 16;
   if (softcap > 0) {
+    const Softcap capped(scale, softcap);
     for (int token = first; token < span.end; token += 16)
-      Lanes::map(Lanes::load(products + token), [&](Vector part) { return capped(part, scale, softcap); })
-          .store(products + token);
+      Lanes::map(Lanes::load(products + token), capped).store(products + token);
   }
   Lanes greatest = Lanes::broadcast(-__builtin_inff());
   for (int token = first; token < span.end; token += 16)

@@ -137,26 +137,26 @@ struct Rows {
     }
   }
 
-  static void scale(const ov_scale_args& args, int64_t first, int64_t end) {
-    const Lanes factor = Lanes::broadcast(args.factor);
+  // y = function(x), sixteen elements at a time.
+  template <class Args, class Function>
+  static void map_rows(const Args& args, int64_t first, int64_t end, const Function& function) {
     for (int64_t row = first; row < end; ++row) {
       const Element* x = at(args.x, row * args.x_stride);
       Element* y = at(args.y, row * args.y_stride);
       for (int64_t i = 0; i < args.width; i += 16) {
-        store_some(load_some(x + i, args.width - i) * factor, y + i, args.width - i);
+        store_some(function(load_some(x + i, args.width - i)), y + i, args.width - i);
       }
     }
   }
 
+  static void scale(const ov_scale_args& args, int64_t first, int64_t end) {
+    const Lanes factor = Lanes::broadcast(args.factor);
+    map_rows(args, first, end, [&](Lanes x) { return x * factor; });
+  }
+
   static void softcap(const ov_softcap_args& args, int64_t first, int64_t end) {
     const Lanes cap = Lanes::broadcast(args.cap);
-    for (int64_t row = first; row < end; ++row) {
-      const Element* x = at(args.x, row * args.x_stride);
-      Element* y = at(args.y, row * args.y_stride);
-      for (int64_t i = 0; i < args.width; i += 16) {
-        store_some(tanh(load_some(x + i, args.width - i) / cap) * cap, y + i, args.width - i);
-      }
-    }
+    map_rows(args, first, end, [&](Lanes x) { return tanh(x / cap) * cap; });
   }
 
   static constexpr RowKernel kernel() { return {rms_norm, add_rms_norm, rope, gated, add, scale, softcap}; }
