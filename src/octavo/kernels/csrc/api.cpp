@@ -86,11 +86,14 @@ ov_status ov_engine_times(const ov_engine* engine, ov_times* times) {
 void* ov_alloc(uint64_t num_bytes) { return allocate(num_bytes); }
 void ov_free(void* memory, uint64_t num_bytes) { release(memory, num_bytes); }
 
-uint64_t ov_packed_bytes(ov_dtype dtype, int64_t n, int64_t k) {
-  return is_dtype(dtype) && is_size(n) && is_size(k) ? packed_bytes(dtype, n, k) : 0;
+int ov_has_format(ov_format format) { return is_dtype(format) ? 1 : 0; }
+int32_t ov_layout_version(void) { return 1; }
+
+uint64_t ov_packed_bytes(ov_format format, int64_t n, int64_t k) {
+  return is_dtype(format) && is_size(n) && is_size(k) ? packed_bytes(format, n, k) : 0;
 }
 
-ov_status ov_pack_rows(ov_dtype dtype, const void* rows, int64_t stride, int64_t first_row, int64_t num_rows,
+ov_status ov_pack_rows(ov_format dtype, const void* rows, int64_t stride, int64_t first_row, int64_t num_rows,
                        int64_t n, int64_t k, void* packed) {
   if (rows == nullptr || packed == nullptr) return OV_NULL_POINTER;
   if (!is_dtype(dtype) || !is_size(n) || !is_size(k) || !is_size(num_rows)) return OV_BAD_SIZE;
@@ -104,7 +107,7 @@ ov_status ov_pack_rows(ov_dtype dtype, const void* rows, int64_t stride, int64_t
 ov_status ov_embedding(ov_engine* engine, const ov_embedding_args* args) {
   if (engine == nullptr || args == nullptr) return OV_NULL_POINTER;
   if (args->packed == nullptr || args->ids == nullptr || args->y == nullptr) return OV_NULL_POINTER;
-  if (!is_dtype(args->dtype) || !is_size(args->n) || !is_size(args->k) || !is_size(args->num_rows)) return OV_BAD_SIZE;
+  if (!is_dtype(args->format) || !is_size(args->n) || !is_size(args->k) || !is_size(args->num_rows)) return OV_BAD_SIZE;
   if (args->y_stride < args->k || args->y_stride > MOST) return OV_BAD_STRIDE;
   if (!is_aligned(args->packed)) return OV_MISALIGNED;
   for (int64_t row = 0; row < args->num_rows; ++row) {
@@ -113,10 +116,10 @@ ov_status ov_embedding(ov_engine* engine, const ov_embedding_args* args) {
   const Timer timer(engine->times.rows);
   // A row lies scattered over the packed form, two elements in a cache line: it is worth a thread's while.
   constexpr int64_t CHUNK_ROWS = 8;
-  const int64_t row_bytes = args->y_stride * (args->dtype == OV_BF16 ? 2 : 4);
+  const int64_t row_bytes = args->y_stride * (args->format == OV_BF16 ? 2 : 4);
   engine->pool.run((args->num_rows + CHUNK_ROWS - 1) / CHUNK_ROWS, [&](int64_t chunk) {
     for (int64_t row = chunk * CHUNK_ROWS; row < args->num_rows && row < (chunk + 1) * CHUNK_ROWS; ++row) {
-      unpack_row(args->dtype, args->packed, args->k, args->ids[row], static_cast<char*>(args->y) + row * row_bytes);
+      unpack_row(args->format, args->packed, args->k, args->ids[row], static_cast<char*>(args->y) + row * row_bytes);
     }
   });
   return OV_OK;
@@ -126,6 +129,7 @@ ov_status ov_gemm(ov_engine* engine, const ov_gemm_args* args) {
   if (engine == nullptr || args == nullptr) return OV_NULL_POINTER;
   const Timer timer(engine->times.gemm);
   if (args->x == nullptr || args->packed == nullptr || args->y == nullptr) return OV_NULL_POINTER;
+  if (args->format != args->dtype) return OV_BAD_SIZE;
   if (!is_dtype(args->dtype) || !is_dtype(args->out_dtype)) return OV_BAD_SIZE;
   if (args->dtype == OV_F32 && args->out_dtype != OV_F32) return OV_BAD_SIZE;
   if (!is_size(args->m) || !is_size(args->n) || !is_size(args->k)) return OV_BAD_SIZE;
