@@ -88,6 +88,9 @@ class SafetensorsStore:
                 values = raw.view(numpy_type).reshape(stop - start, *entry.shape[1:])
                 yield RowChunk(start, values, entry.dtype, length)
 
+    def blocks(self, name: str) -> Iterator[RowChunk]:
+        raise ValueError(f"{name} is not kept in blocks")
+
 
 def open_safetensors(directory: Path) -> SafetensorsStore:
     """The weights of a Hugging Face directory: sharded with an index, or one file."""
