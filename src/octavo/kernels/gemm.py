@@ -6,7 +6,20 @@ from typing import Any
 
 import torch
 
-from octavo.kernels.library import Engine, Kernel, KernelArguments, KernelLibrary, Memory, Pointer, Size
+from octavo.kernels.arguments import (
+    CONSTANT,
+    INPUT,
+    NUMBER,
+    Field,
+    Kernel,
+    KernelArguments,
+    Pointer,
+    Result,
+    Size,
+    StepValue,
+    c_fields,
+)
+from octavo.kernels.library import Engine, KernelLibrary, Memory
 from octavo.kernels.spread import new_rows
 
 DTYPES = {torch.bfloat16: 0, torch.float32: 1}
@@ -14,33 +27,35 @@ DTYPES = {torch.bfloat16: 0, torch.float32: 1}
 
 class GemmArguments(KernelArguments):
     kernel = Kernel.GEMM
-    _fields_ = (
-        ("dtype", ctypes.c_int),
-        ("out_dtype", ctypes.c_int),
-        ("x", Pointer),
-        ("x_stride", Size),
-        ("packed", Pointer),
-        ("bias", Pointer),
-        ("y", Pointer),
-        ("y_stride", Size),
-        ("m", Size),
-        ("n", Size),
-        ("k", Size),
+    declared = (
+        Field("dtype", ctypes.c_int, NUMBER),
+        Field("out_dtype", ctypes.c_int, NUMBER),
+        Field("x", Pointer, INPUT),
+        Field("x_stride", Size, NUMBER),
+        Field("packed", Pointer, CONSTANT),
+        Field("bias", Pointer, CONSTANT),
+        Field("y", Pointer, Result("y_stride", "out_dtype")),
+        Field("y_stride", Size, NUMBER),
+        Field("m", Size, StepValue.NUM_ROWS),
+        Field("n", Size, NUMBER),
+        Field("k", Size, NUMBER),
     )
+    _fields_ = c_fields(declared)
 
 
 class EmbeddingArguments(KernelArguments):
     kernel = Kernel.EMBEDDING
-    _fields_ = (
-        ("dtype", ctypes.c_int),
-        ("packed", Pointer),
-        ("n", Size),
-        ("k", Size),
-        ("ids", Pointer),
-        ("y", Pointer),
-        ("y_stride", Size),
-        ("num_rows", Size),
+    declared = (
+        Field("dtype", ctypes.c_int, NUMBER),
+        Field("packed", Pointer, CONSTANT),
+        Field("n", Size, NUMBER),
+        Field("k", Size, NUMBER),
+        Field("ids", Pointer, StepValue.TOKEN_IDS),
+        Field("y", Pointer, Result("y_stride", "dtype")),
+        Field("y_stride", Size, NUMBER),
+        Field("num_rows", Size, StepValue.NUM_ROWS),
     )
+    _fields_ = c_fields(declared)
 
 
 PROTOTYPES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {

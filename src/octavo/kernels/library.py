@@ -11,18 +11,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from octavo import kernels
+from octavo.kernels.arguments import KernelArguments, Pointer
 from octavo.protocol import KernelTime, KernelTimes
 
 FILE_NAME = "liboctavo_kernels.dylib" if sys.platform == "darwin" else "liboctavo_kernels.so"
 
 LIBRARY_VARIABLE = "OCTAVO_KERNEL_LIBRARY"
 CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
-
-Pointer = ctypes.c_void_p
-Size = ctypes.c_int64
 
 
 class Isa(enum.IntEnum):
@@ -36,27 +34,6 @@ class Isa(enum.IntEnum):
     AVX512 = 2
     AMX = 3
     NEON = 4
-
-
-class Kernel(enum.IntEnum):
-    """`ov_kernel` of octavo_kernels.h: the kernels of a forward pass. The function of GEMM is `ov_gemm`."""
-
-    EMBEDDING = 0
-    GEMM = 1
-    RMS_NORM = 2
-    ADD_RMS_NORM = 3
-    ROPE = 4
-    GATED = 5
-    ADD = 6
-    SCALE = 7
-    KV_WRITE = 8
-    ATTENTION = 9
-
-
-class KernelArguments(ctypes.Structure):
-    """The arguments of one kernel: its structure in octavo_kernels.h, field by field."""
-
-    kernel: ClassVar[Kernel]
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,13 @@ from octavo.kernels.gemm import PackedMatrix
 from octavo.kernels.library import Engine
 from octavo.kernels.rows import Activation
 from octavo.ops.batch import Batch
-from octavo.ops.interface import AttentionSpec, Linear, WeightTarget
+from octavo.ops.interface import AttentionSpec, Forward, Linear, WeightTarget
 from octavo.ops.kv import KV
 from octavo.ops.parameters import Norm, TensorTarget
 from octavo.ops.rope import RopeTable
+from octavo.ops.taped_forward import TapedForward
+from octavo.protocol import KernelTimes
+from octavo.sampling import NativeSampler, Sampler
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,19 @@ class NativeOps:
     @property
     def device(self) -> torch.device:
         return torch.device("cpu")
+
+    @property
+    def arithmetic(self) -> int:
+        return self.engine.library.arithmetic
+
+    def new_sampler(self) -> Sampler:
+        return NativeSampler(self.engine)
+
+    def capture(self, forward: Forward, *, page_size: int, max_positions: int) -> Forward:
+        return TapedForward(self.engine, forward, page_size=page_size, max_positions=max_positions)
+
+    def kernel_times(self) -> KernelTimes:
+        return self.engine.times()
 
     def new_linear(self, out_features: int, in_features: int, *, bias: bool = False) -> Linear:
         matrix = PackedMatrix(self.engine.library, out_features, in_features, self.dtype)
