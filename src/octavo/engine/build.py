@@ -52,4 +52,4 @@ def build_engine(
         system_fingerprint=system_fingerprint(checkpoint, worker.ops),
     )
     execute = around_execute(worker.runner.execute)
-    return EngineCore(scheduler, execute, time.monotonic, worker.kernel_times), facts
+    return EngineCore(scheduler, execute, time.monotonic, worker.ops.kernel_times), facts

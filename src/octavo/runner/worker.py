@@ -16,12 +16,10 @@ from octavo.errors import ConfigError
 from octavo.grammar.vocabulary import vocabulary_of
 from octavo.models.config import ModelConfig
 from octavo.models.registry import Model, build_model
-from octavo.ops import KV, Batch, NativeOps, Ops, TapedForward, select_ops
-from octavo.protocol import KernelTimes
+from octavo.ops import KV, Batch, Forward, Ops, select_ops
 from octavo.runner.kv_store import allocate_kv
 from octavo.runner.model_runner import ModelRunner
 from octavo.runner.slot_grammars import SlotGrammars
-from octavo.sampling import NativeSampler, TorchSampler
 from octavo.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -38,10 +36,6 @@ class Worker:
     kv_plan: KVPlan
     ops: Ops
     kv: Sequence[KV]  # of each layer
-
-    def kernel_times(self) -> KernelTimes | None:
-        """None on the torch path, which keeps no account."""
-        return self.ops.engine.times() if isinstance(self.ops, NativeOps) else None
 
 
 def start_worker(
@@ -79,7 +73,7 @@ def start_worker(
     runner = ModelRunner(
         _forward_pass(model, ops, kv, kv_plan, taped=options.tape),
         model.logits,
-        NativeSampler(ops.engine) if isinstance(ops, NativeOps) else TorchSampler(),
+        ops.new_sampler(),
         ops=ops,
         page_size=kv_plan.page_size,
         max_running=options.max_running,
@@ -88,16 +82,14 @@ def start_worker(
     return Worker(runner, config, kv_plan, ops, kv)
 
 
-def _forward_pass(
-    model: Model, ops: Ops, kv: Sequence[KV], kv_plan: KVPlan, *, taped: bool
-) -> Callable[[Batch], torch.Tensor]:
+def _forward_pass(model: Model, ops: Ops, kv: Sequence[KV], kv_plan: KVPlan, *, taped: bool) -> Forward:
     @torch.inference_mode()
     def forward(batch: Batch) -> torch.Tensor:
         return model.forward(batch, kv)
 
-    if not taped or not isinstance(ops, NativeOps):
+    if not taped:
         return forward
-    return TapedForward(ops.engine, forward, page_size=kv_plan.page_size, max_positions=kv_plan.max_model_len)
+    return ops.capture(forward, page_size=kv_plan.page_size, max_positions=kv_plan.max_model_len)
 
 
 def _kernels_for(config: ModelConfig, options: EngineOptions) -> str:

@@ -1,5 +1,7 @@
 """Blocks of every quantised format, and what they mean: `gguf`'s word, and for our own formats numpy's."""
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -25,7 +27,10 @@ HALVES = {
     "IQ4_NL": (0,),
     "IQ4_XS": (0,),
 }
-NOT_FINITE = {"half": np.array([0x7C00, 0xFC00, 0x7E01], np.uint16), "float": np.float32([np.inf, np.nan])}
+NOT_FINITE: dict[str, npt.NDArray[Any]] = {
+    "half": np.array([0x7C00, 0xFC00, 0x7E01], np.uint16),
+    "float": np.array([np.inf, np.nan], np.float32),
+}
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -40,7 +45,7 @@ def random_blocks(name: str, n: int, k: int, seed: int = 0) -> Bytes:
 
 
 def exhaustive_blocks(name: str, n: int, k: int) -> Bytes:
-    """Every byte of a block takes every value (256 blocks do), with scales from the smallest to the largest."""
+    """Every byte of a block takes every value (256 blocks do), with scales of every size."""
     num_blocks, size = n * (k // FORMATS[name].block_k), FORMATS[name].block_bytes
     assert num_blocks >= 256
     blocks = (np.arange(num_blocks)[:, None] + 37 * np.arange(size)).astype(np.uint8)

@@ -27,7 +27,7 @@ def pack(library: KernelLibrary, name: str, blocks: Bytes, k: int) -> PackedMatr
 
 
 def pack_bf16(library: KernelLibrary, rows: torch.Tensor) -> PackedMatrix:
-    matrix = PackedMatrix(library, *rows.shape, "BF16")
+    matrix = PackedMatrix(library, rows.shape[0], rows.shape[1], "BF16")
     matrix.write_rows(0, rows)
     return matrix
 
