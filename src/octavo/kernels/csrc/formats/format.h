@@ -53,6 +53,9 @@ struct Scales {
   alignas(64) float factor[Format::GROUPS][SPAN_COLUMNS];
   alignas(64) float offset[Format::HAS_OFFSET ? Format::GROUPS : 1][SPAN_COLUMNS];
   alignas(64) float zero[Format::HAS_ZERO ? Format::GROUPS : 1][SPAN_COLUMNS];
+#if defined(__AVX512BF16__)
+  alignas(64) float back[Format::GROUPS][SPAN_COLUMNS];  // mantissa_codes.h: of formats that use it
+#endif
 };
 
 template <class Format>

@@ -14,7 +14,6 @@ struct Q6K {
   static constexpr int64_t BLOCK_K = 256, BLOCK_BYTES = 210;
   static constexpr int64_t GROUPS = 16, HEADER_BYTES = LINE_BYTES + GROUPS * SPAN_COLUMNS;
   static constexpr bool HAS_OFFSET = false, HAS_ZERO = false;
-  static constexpr float LEVEL_OF_ZERO = -32.0f;
   using Codes = Codes6;
 
   static float level(int code) { return float(code - 32); }
@@ -33,7 +32,12 @@ struct Q6K {
     return is_finite_half(d);
   }
   static Scale scale(const uint8_t* span, int64_t group, int column) { return {scaled_byte(span, group, column)}; }
-  static void read_scales(const uint8_t* span, Scales<Q6K>& to) { read_scaled_bytes(span, to.factor); }
+  static void read_scales(const uint8_t* span, Scales<Q6K>& to) {
+    read_scaled_bytes(span, to.factor);
+#if defined(__AVX512BF16__)
+    fill_back(-32.0f, SIX_BITS, to);
+#endif
+  }
 };
 
 }  // namespace
