@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,7 +55,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     return write
 
 
-def answers(path: Path, **options: object) -> tuple[Answers, LLM]:
+def answers(path: Path, **options: Any) -> tuple[Answers, LLM]:
     with LLM(str(path), kv_memory="8MiB", threads=2, max_step_tokens=64, **options) as llm:
         outputs = llm.generate(PROMPTS, PARAMS)
     return [(output.choices[0].token_ids, output.choices[0].logprobs) for output in outputs], llm
@@ -94,7 +95,7 @@ def test_the_log_tells_what_is_kept_and_what_widening_costs(
     path = model("Q8_0", "Q4_K")
     caplog.set_level(logging.INFO, "octavo")
 
-    def logged(**options: object) -> list[str]:
+    def logged(**options: Any) -> list[str]:
         caplog.clear()
         answers(path, **options)
         return [record.getMessage() for record in caplog.records if "widened" in record.getMessage()]

@@ -225,9 +225,9 @@ def gemm_family(model: str, layer: str, n: int, k: int, format: str = "BF16") ->
 
 def _filled(engine: Engine, packed: Sequence[PackedMatrix]) -> torch.Tensor:
     """Gives all of them the same random weights, and returns these in bfloat16."""
-    n, k = packed[0].shape
+    n, k = packed[0].n, packed[0].k
     if packed[0].format is None:
-        weight = torch.randn(n, k, dtype=torch.bfloat16) / k**0.5
+        weight = torch.randn(n, k, dtype=torch.bfloat16).div(k**0.5)
         for matrix in packed:
             matrix.write_rows(0, weight)
         return weight

@@ -58,8 +58,8 @@ class EngineOptions(Options, frozen=True):
     weights: Literal["kept", "widened"] = option(
         "kept",
         Group.COMPUTE,
-        "quantised weights: kept as they are stored, if dtype is bfloat16 and there are native kernels for their"
-        " form; or widened to dtype, which takes more memory and may be faster for many sequences at once;"
+        "quantised weights: kept as they are stored, if dtype is bfloat16 and native kernels know their form;"
+        " or widened to dtype, which takes more memory and may be faster for many sequences at once;"
         " answers are the same",
     )
     tape: bool = option(

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,7 +91,7 @@ def test_quantised_weights_are_counted_as_they_will_be_in_memory(
     write_random_model("random:tiny", tmp_path, "Q8_0")
     ran = run_octavo("inspect", str(tmp_path), "--json", "--device", "cpu", *options)
     facts = json.loads(ran.out)
-    given = {options[0][2:].replace("-", "_"): options[1]} if options else {}
+    given: dict[str, Any] = {options[0][2:].replace("-", "_"): options[1]} if options else {}
     with LLM(str(tmp_path), kv_memory="4MiB", device="cpu", **given) as llm:
         loaded = llm.facts.weight_bytes
     gains = 5 * 64
