@@ -17,11 +17,11 @@ struct ByteGroups {
   static constexpr bool HAS_OFFSET = false, HAS_ZERO = false;
   using Codes = Codes8;
 
-  static bool pack(const uint8_t* block, int column, uint8_t* span) {
+  static void codes(const uint8_t* block, int step, uint8_t* codes) {
+    memcpy(codes, block + 4 + step * CODES_K, CODES_K);
+  }
+  static bool pack_scales(const uint8_t* block, int column, uint8_t* span) {
     memcpy(span + 4 * column, block, 4);
-    for (int64_t step = 0; step < GROUP / CODES_K; ++step) {
-      memcpy(span + HEADER_BYTES + step * Codes::STEP_BYTES + column * CODES_K, block + 4 + step * CODES_K, CODES_K);
-    }
     return is_finite_float(block);
   }
   static Scale scale(const uint8_t* span, int64_t, int column) { return {read<float>(span + 4 * column)}; }
@@ -64,10 +64,10 @@ struct Fp8 : ByteGroups<GROUP> {
     return _mm512_mul_ps(sixteen_levels(sixteen), _mm512_set1_ps(scales.factor[group][column]));
   }
 #endif
-  static bool pack(const uint8_t* block, int column, uint8_t* span) {
+  static bool pack_scales(const uint8_t* block, int column, uint8_t* span) {
     bool is_number = true;
     for (int64_t k = 0; k < GROUP; ++k) is_number &= (block[4 + k] & 0x7f) != 0x7f;
-    return ByteGroups<GROUP>::pack(block, column, span) && is_number;
+    return ByteGroups<GROUP>::pack_scales(block, column, span) && is_number;
   }
 };
 

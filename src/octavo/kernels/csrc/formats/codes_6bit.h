@@ -17,15 +17,14 @@ struct Codes6 {
     if (column % 8 < 6) return *bytes & 63;
     return bytes[0] >> 6 | bytes[LINE_BYTES] >> 6 << 2 | bytes[2 * LINE_BYTES] >> 6 << 4;
   }
-  static void put(uint8_t* step, int column, int k, int code) {
-    uint8_t* bytes = step + (bytes_at(step, column) - step) + k;
+  static void put(uint8_t* step, int column, const uint8_t* codes) {
+    uint8_t* bytes = step + (bytes_at(step, column) - step);
     if (column % 8 < 6) {
-      *bytes = uint8_t((*bytes & 0xc0) | code);
+      for (int k = 0; k < CODES_K; ++k) bytes[k] = uint8_t((bytes[k] & 0xc0) | codes[k]);
       return;
     }
-    for (int line = 0; line < 3; ++line) {
-      uint8_t& byte = bytes[line * LINE_BYTES];
-      byte = uint8_t((byte & 63) | (code >> (2 * line) & 3) << 6);
+    for (int line = 0; line < 3; ++line, bytes += LINE_BYTES) {
+      for (int k = 0; k < CODES_K; ++k) bytes[k] = uint8_t((bytes[k] & 63) | (codes[k] >> (2 * line) & 3) << 6);
     }
   }
   static void column(const uint8_t* step, int column, uint8_t* codes) {

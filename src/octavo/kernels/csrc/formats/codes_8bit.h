@@ -10,7 +10,9 @@ struct Codes8 {
   static constexpr int64_t STEP_BYTES = SPAN_COLUMNS * CODES_K;
 
   static int get(const uint8_t* step, int column, int k) { return step[column * CODES_K + k]; }
-  static void put(uint8_t* step, int column, int k, int code) { step[column * CODES_K + k] = uint8_t(code); }
+  static void put(uint8_t* step, int column, const uint8_t* codes) {
+    memcpy(step + column * CODES_K, codes, CODES_K);
+  }
   static void column(const uint8_t* step, int column, uint8_t* codes) {
     memcpy(codes, step + column * CODES_K, CODES_K);
   }

@@ -23,9 +23,9 @@ struct Q8_0 {
   }
 #endif
 
-  static bool pack(const uint8_t* block, int column, uint8_t* span) {
+  static void codes(const uint8_t* block, int, uint8_t* codes) { memcpy(codes, block + 2, CODES_K); }
+  static bool pack_scales(const uint8_t* block, int column, uint8_t* span) {
     memcpy(span + 2 * column, block, 2);
-    memcpy(span + HEADER_BYTES + column * CODES_K, block + 2, CODES_K);
     return is_finite_half(block);
   }
   static Scale scale(const uint8_t* span, int64_t, int column) { return {half_at(span, column)}; }
