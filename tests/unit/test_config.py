@@ -32,6 +32,7 @@ SAMPLES: Mapping[str, tuple[tuple[str, object], ...]] = {
     "dtype": (("float32", "float32"), ("bfloat16", "bfloat16"), ("float16", "float16")),
     "threads": (("1", 1), ("2", 2), ("none", None)),
     "kernels": (("torch", "torch"), ("portable", "portable"), ("amx", "amx")),
+    "weights": (("widened", "widened"), ("kept", "kept"), ("widened", "widened")),
     "tape": (("false", False), ("no", False), ("1", True)),
     "max_model_len": (("1", 1), ("2048", 2048), ("none", None)),
     "page_size": (("0", 0), ("16", 16), ("64", 64)),
