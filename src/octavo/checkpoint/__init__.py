@@ -13,6 +13,7 @@ from typing import Any, Literal
 from octavo.checkpoint.gguf_file import read_gguf
 from octavo.checkpoint.gguf_names import present_as_huggingface
 from octavo.checkpoint.locate import PICKLE_SUFFIXES, TEXT_PATTERNS, Location, locate
+from octavo.checkpoint.quantized import present_plainly
 from octavo.checkpoint.safetensors_file import open_safetensors
 from octavo.checkpoint.tensors import RowChunk, TensorInfo, TensorStore
 from octavo.errors import CheckpointError
@@ -116,14 +117,15 @@ def _open_directory(location: Location) -> Checkpoint:
     if not (directory / "config.json").is_file():
         raise CheckpointError(f"{directory} has no config.json. Download the whole repository.")
     generation = directory / "generation_config.json"
+    config = read_json_object(directory / "config.json")
     return Checkpoint(
         name=location.name,
         path=directory,
         revision=location.revision,
         format="safetensors",
-        config=read_json_object(directory / "config.json"),
+        config=config,
         generation_config=read_json_object(generation) if generation.is_file() else {},
-        store=open_safetensors(directory),
+        store=present_plainly(config, open_safetensors(directory)),
         read_text=lambda: text_assets_from_directory(directory),
     )
 
