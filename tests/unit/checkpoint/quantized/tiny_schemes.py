@@ -69,7 +69,7 @@ def make(
     hidden: int = HIDDEN,
     feed_forward: int = FEED_FORWARD,
 ) -> Made:
-    """Quantises all matrices but embedding and head; of several encoders, each takes those that its key is in."""
+    """Quantises all matrices but embedding and head; of several encoders, each takes names with its key."""
     folder.mkdir(parents=True, exist_ok=True)
     model = tiny_llama(hidden, feed_forward)
     stored: Tensors = {}
