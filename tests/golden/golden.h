@@ -174,7 +174,7 @@ class Packed {
 inline Values multiply(ov_engine* engine, Values& x, const Packed& weight, float* bias, ov_dtype out_dtype) {
   const int64_t m = x.count() / weight.k;
   Values y(out_dtype, m * weight.n);
-  const ov_gemm_args args{weight.dtype, out_dtype, x.data(), weight.k,  weight.address(), bias,
+  const ov_gemm_args args{weight.dtype, out_dtype, weight.dtype, 0, x.data(), weight.k,  weight.address(), bias,
                           y.data(),     weight.n,  m,        weight.n, weight.k};
   must(ov_gemm(engine, &args), "ov_gemm");
   return y;

@@ -33,7 +33,7 @@ class Model {
     std::vector<int64_t> positions;
     for (int64_t row = 0; row < rows; ++row) positions.push_back(start + row);
     Values stream(dtype_, rows * WIDTH), normed(dtype_, rows * WIDTH);
-    const ov_embedding_args embedding{dtype_,     embedding_.address(), VOCAB, WIDTH,
+    const ov_embedding_args embedding{dtype_, 0,  embedding_.address(), VOCAB, WIDTH,
                                       ids.data(), stream.data(),        WIDTH, rows};
     must(ov_embedding(engine_, &embedding), "ov_embedding");
     const ov_rms_norm_args first{dtype_, EPS, stream.data(), WIDTH, WIDTH, layers_[0]->attention_gain.floats(),

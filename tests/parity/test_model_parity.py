@@ -188,7 +188,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _load(checkpoint: Checkpoint, config: ModelConfig) -> Model:
-    model, targets = build_model(config, select_ops("cpu", torch.float32))
+    model, targets = build_model(config, select_ops("cpu", torch.float32), {})
     load_weights(checkpoint, targets, progress=False)
     return model
 
@@ -310,7 +310,7 @@ def test_a_missing_norm_offset_would_be_seen(
 
 
 def test_bfloat16_is_as_near_to_float32_as_transformers_is(pair: _Pair) -> None:
-    model, targets = build_model(pair.ours.config, select_ops("cpu", torch.bfloat16))
+    model, targets = build_model(pair.ours.config, select_ops("cpu", torch.bfloat16), {})
     load_weights(pair.checkpoint, targets, progress=False)
     tokens = _tokens(_LENGTH, seed=1)
     exact = pair.reference(tokens)

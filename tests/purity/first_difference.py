@@ -79,7 +79,8 @@ class RecordingOps:
 
 def _storage(parameter: object) -> int:
     """The same number for a parameter and for the target that its weights were written to."""
-    whole = getattr(parameter, "whole", getattr(parameter, "weight", parameter))
+    first, *_ = getattr(parameter, "weights", (getattr(parameter, "weight", parameter),))
+    whole = getattr(first, "whole", first)
     return id(getattr(whole, "tensor", whole))
 
 
@@ -108,7 +109,7 @@ class Replay:
             select_ops("cpu", DTYPES[steps.dtype], kernels=steps.kernels, threads=steps.threads)
         )
         self.model: Any
-        self.model, targets = build_model(config, self.ops)
+        self.model, targets = build_model(config, self.ops, checkpoint.formats)
         load_weights(checkpoint, targets, progress=False)
         self.ops.names = {
             _storage(target): name.removesuffix(".weight").split(".", 3)[-1]

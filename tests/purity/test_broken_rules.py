@@ -63,7 +63,7 @@ def one_chain_for_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     ) -> torch.Tensor:
         if len(x) < 4:
             return multiply(engine, x, weight, bias, out_dtype)
-        wide = PackedMatrix(engine.library, weight.n, weight.k, torch.float32)
+        wide = PackedMatrix(engine.library, weight.n, weight.k, "F32")
         wide.write_rows(0, gemm.read_rows(engine, weight, torch.arange(weight.n)).float())
         return multiply(engine, x.float(), wide, bias, torch.float32).to(out_dtype)
 

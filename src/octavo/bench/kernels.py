@@ -192,7 +192,7 @@ def gemm_family(model: str, layer: str, n: int, k: int) -> Family:
     def cases(engine: Engine, scale: Scale) -> Iterator[Case]:
         weight = torch.randn(n, k, dtype=torch.bfloat16) / k**0.5
         count = max(1, -(-scale.rotated_bytes // (n * k * BF16)))
-        packed = [PackedMatrix(engine.library, n, k, torch.bfloat16) for _ in range(count)]
+        packed = [PackedMatrix(engine.library, n, k, "BF16") for _ in range(count)]
         for matrix in packed:
             matrix.write_rows(0, weight)
         plain = [weight.clone() for _ in range(count)]

@@ -21,6 +21,7 @@ from octavo.json_file import read_json_object
 from octavo.text.assets import TextAssets
 from octavo.text.gguf_vocab import text_assets_from_gguf
 from octavo.text.huggingface import text_assets_from_directory
+from octavo.weight_format import FORMATS
 
 __all__ = ["Checkpoint", "RowChunk", "TensorInfo", "open_checkpoint"]
 
@@ -55,6 +56,19 @@ class Checkpoint:
     def chunks(self, name: str) -> Iterator[RowChunk]:
         """The rows of a tensor in order, about a million elements at a time."""
         return self.store.chunks(name)
+
+    @cached_property
+    def formats(self) -> Mapping[str, str]:
+        """By name, the quantised form of each matrix that `blocks` can give."""
+        return {
+            name: tensor.source_dtype
+            for name, tensor in self.tensors.items()
+            if tensor.source_dtype in FORMATS and len(tensor.shape) == 2
+        }
+
+    def blocks(self, name: str) -> Iterator[RowChunk]:
+        """The rows of a tensor in `formats`, in order, as blocks of its form."""
+        return self.store.blocks(name)
 
 
 def open_checkpoint(

@@ -1,4 +1,4 @@
-"""GGUF files, versions 2 and 3: metadata, the list of tensors, and their values dequantised by row chunks.
+"""GGUF files, versions 2 and 3: metadata, the list of tensors, and their rows, as stored or dequantised.
 
 Layout: "GGUF", u32 version, u64 tensor count, u64 metadata count, metadata (key, type, value)..., tensor
 descriptions..., padding to the alignment, data. Every count, length and offset is checked against what is
@@ -76,22 +76,31 @@ class GgufFile:
     def read_rows(self, tensor: GgufTensor, group: int = 1) -> Iterator[RowChunk]:
         """All rows in chunks cut at multiples of `group`; quantised kinds come out as F32."""
         numpy_type = CHUNK_NUMPY_TYPES.get(tensor.kind.name)
-        spans = row_spans(tensor.shape, group)
         if numpy_type is None:
             _refuse_unreadable(tensor)
-            if len(tensor.shape) == 1:
-                spans = iter([(0, tensor.shape[0])])  # blocks run along a row, and a vector is one row
+        for start, stop, raw in self._read_spans(tensor, group):
+            shape = (stop - start, *tensor.shape[1:])
+            if numpy_type is not None:
+                yield RowChunk(start, raw.view(numpy_type).reshape(shape), tensor.kind.name, len(raw))
+            else:
+                rows = raw.reshape(stop - start if len(shape) > 1 else 1, -1)
+                yield RowChunk(start, _dequantised(rows, tensor.kind).reshape(shape), "F32", len(raw))
+
+    def read_blocks(self, tensor: GgufTensor, group: int = 1) -> Iterator[RowChunk]:
+        """The rows of a matrix of a quantised kind, as they are in the file."""
+        for start, stop, raw in self._read_spans(tensor, group):
+            yield RowChunk(start, raw.reshape(stop - start, -1), tensor.kind.name, len(raw))
+
+    def _read_spans(self, tensor: GgufTensor, group: int) -> Iterator[tuple[int, int, npt.NDArray[np.uint8]]]:
+        """First row, end and bytes of each chunk."""
+        spans = row_spans(tensor.shape, group)
+        if len(tensor.shape) == 1 and tensor.kind.name not in CHUNK_NUMPY_TYPES:
+            spans = iter([(0, tensor.shape[0])])  # blocks run along a row, and a vector is one row
         with open_for_pread(self.path) as descriptor:
             for start, stop in spans:
                 begin = tensor.nbytes * start // tensor.shape[0]
                 length = tensor.nbytes * stop // tensor.shape[0] - begin
-                raw = read_exactly(descriptor, tensor.offset + begin, length, self.path)
-                shape = (stop - start, *tensor.shape[1:])
-                if numpy_type is not None:
-                    yield RowChunk(start, raw.view(numpy_type).reshape(shape), tensor.kind.name, length)
-                else:
-                    rows = raw.reshape(stop - start if len(shape) > 1 else 1, -1)
-                    yield RowChunk(start, _dequantised(rows, tensor.kind).reshape(shape), "F32", length)
+                yield start, stop, read_exactly(descriptor, tensor.offset + begin, length, self.path)
 
 
 def _dequantised(rows: npt.NDArray[np.uint8], kind: GGMLQuantizationType) -> npt.NDArray[np.float32]:

@@ -8,7 +8,7 @@ rows); for Gemma it added the 1 of (1 + weight) to every norm. Both are undone h
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy.typing as npt
 from octavo.checkpoint.gguf_file import GgufFile, GgufTensor
 from octavo.checkpoint.tensors import RowChunk, TensorInfo
 from octavo.errors import CheckpointError
+from octavo.weight_format import FORMATS
 
 _COMMON_BLOCK_NAMES = {
     "attn_norm": "input_layernorm",
@@ -107,14 +108,19 @@ class GgufStore:
         entry = self.mapped[name]
         for chunk in self.file.read_rows(entry.tensor, group=entry.head_rows or 1):
             if entry.head_rows:
-                yield RowChunk(
-                    chunk.start,
-                    _split_halves(chunk.values, entry.head_rows),
-                    chunk.dtype,
-                    chunk.source_nbytes,
-                )
+                yield replace(chunk, values=_split_halves(chunk.values, entry.head_rows))
             elif entry.plus_one:
                 yield RowChunk(chunk.start, _as_float32(chunk) - np.float32(1), "F32", chunk.source_nbytes)
+            else:
+                yield chunk
+
+    def blocks(self, name: str) -> Iterator[RowChunk]:
+        entry = self.mapped[name]
+        if entry.tensor.kind.name not in FORMATS or len(entry.tensor.shape) != 2 or entry.plus_one:
+            raise ValueError(f"{name} is not kept in blocks")
+        for chunk in self.file.read_blocks(entry.tensor, group=entry.head_rows or 1):
+            if entry.head_rows:  # whole rows change their places, whatever they are made of
+                yield replace(chunk, values=_split_halves(chunk.values, entry.head_rows))
             else:
                 yield chunk
 

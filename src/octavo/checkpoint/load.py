@@ -1,18 +1,25 @@
 """Fill a model with the weights of a checkpoint. The only module of this package that knows torch.
 
-One chunk of rows is in memory at a time, beside the model itself.
+Quantised weights go as they are to the targets that take their form, and as values to the others. One thread
+reads, several write; a few chunks of rows are in memory at a time, beside the model itself.
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from tqdm import tqdm
 
-from octavo.checkpoint import Checkpoint, RowChunk
+from octavo.checkpoint import Checkpoint, RowChunk, TensorInfo
 from octavo.errors import CheckpointError
+from octavo.kernels.library import usable_cores
+from octavo.weight_format import FORMATS, BadBlocks
 
 if TYPE_CHECKING:
     from octavo.models.weights import WeightTarget
@@ -24,10 +31,12 @@ def load_weights(
     *,
     progress: bool | None,
     on_loaded: Callable[[int, int], None] | None = None,
+    threads: int | None = None,
 ) -> None:
     """Write every tensor of the checkpoint to the target of its name, or say everything that does not fit.
 
     `progress`: a bar on stderr. `on_loaded` is told how many bytes are read, and how many there are.
+    `threads` None: one for each core that this process may use.
     """
     _check_fit(checkpoint, targets)
     wanted = [tensor for tensor in checkpoint.tensors.values() if tensor.name in targets]
@@ -41,14 +50,56 @@ def load_weights(
         disable=None if progress is None else not progress,
     ) as bar:
         done = 0
+        for num_bytes in _written(checkpoint, targets, wanted, threads or usable_cores()):
+            bar.update(num_bytes)
+            done += num_bytes
+            if on_loaded is not None:
+                on_loaded(done, total)
+
+
+def _written(
+    checkpoint: Checkpoint, targets: Mapping[str, "WeightTarget"], wanted: list[TensorInfo], threads: int
+) -> Iterator[int]:
+    """Writes chunk after chunk, and tells the bytes of each in the file."""
+    in_flight: deque[Future[int]] = deque()
+    with _writers(threads) as pool:
         for tensor in wanted:
             target = targets[tensor.name]
-            for chunk in checkpoint.chunks(tensor.name):
-                target.write_rows(chunk.start, _as_torch(chunk))
-                bar.update(chunk.source_nbytes)
-                done += chunk.source_nbytes
-                if on_loaded is not None:
-                    on_loaded(done, total)
+            read = checkpoint.chunks if target.format is None else checkpoint.blocks
+            for chunk in read(tensor.name):
+                in_flight.append(pool.submit(_write, checkpoint, tensor, target, chunk))
+                if len(in_flight) > 2 * threads:
+                    yield in_flight.popleft().result()
+        while in_flight:
+            yield in_flight.popleft().result()
+
+
+@contextmanager
+def _writers(threads: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads whose torch does not start threads of its own."""
+    num_torch_threads = torch.get_num_threads()
+    try:
+        with ThreadPoolExecutor(threads, initializer=partial(torch.set_num_threads, 1)) as pool:
+            yield pool
+    finally:
+        torch.set_num_threads(num_torch_threads)  # torch gives the last number that was set to new threads
+
+
+def _write(checkpoint: Checkpoint, tensor: TensorInfo, target: "WeightTarget", chunk: RowChunk) -> int:
+    try:
+        if chunk.dtype in FORMATS:
+            target.write_blocks(chunk.start, torch.from_numpy(chunk.values))
+        else:
+            # Kept or widened, a damaged tensor is the same error: no quantiser writes such a scale.
+            if tensor.source_dtype in FORMATS and not np.isfinite(chunk.values).all():
+                raise BadBlocks("a weight is not finite")
+            target.write_rows(chunk.start, _as_torch(chunk))
+    except BadBlocks as error:
+        raise CheckpointError(
+            f"{tensor.name} ({tensor.source_dtype}) of {checkpoint.name} is damaged in rows {chunk.start} to "
+            f"{chunk.start + len(chunk.values) - 1}: {error}. Fetch the file again."
+        ) from error
+    return chunk.source_nbytes
 
 
 def _as_torch(chunk: RowChunk) -> torch.Tensor:

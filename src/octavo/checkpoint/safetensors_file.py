@@ -115,6 +115,9 @@ class SafetensorsStore:
         rows: npt.NDArray[Any] = raw.view(_NUMPY_TYPES[entry.dtype])
         return rows.reshape(stop - start, *entry.shape[1:])
 
+    def blocks(self, name: str) -> Iterator[RowChunk]:
+        raise ValueError(f"{name} is not kept in blocks")
+
 
 def open_safetensors(directory: Path) -> SafetensorsStore:
     """The weights of a Hugging Face directory: sharded with an index, or one file."""

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import prod
+from math import lcm, prod
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,9 +24,16 @@ CHUNK_ELEMENTS = 1 << 20
 CHUNK_NUMPY_TYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.uint16}
 
 
+# A chunk begins at a multiple of so many rows, or of more: threads may then pack neighbouring chunks at once.
+CHUNK_ROWS = 32
+
+
 @dataclass(frozen=True)
 class TensorInfo:
-    """A tensor under its Hugging Face name; `source_dtype` and `nbytes` are those of the file."""
+    """A tensor under its Hugging Face name; `source_dtype` and `nbytes` are those of the file.
+
+    `source_dtype` is an element type, or the name of a quantised form.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -36,7 +43,10 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class RowChunk:
-    """Rows `start`.. of a tensor, with all their columns. `dtype` is a key of CHUNK_NUMPY_TYPES."""
+    """Rows `start`.. of a tensor, with all their columns.
+
+    `dtype` is a key of CHUNK_NUMPY_TYPES; or of FORMATS, and then the values are blocks: uint8 [rows, bytes].
+    """
 
     start: int
     values: npt.NDArray[Any]
@@ -56,14 +66,18 @@ class TensorStore(Protocol):
         """Those that hold the tensors."""
 
     def chunks(self, name: str) -> Iterator[RowChunk]:
-        """All rows of a tensor, in order; the caller may keep or change the arrays."""
+        """All rows of a tensor as values, in order; the caller may keep or change the arrays."""
+
+    def blocks(self, name: str) -> Iterator[RowChunk]:
+        """The same as blocks of the quantised form that the tensor is stored in."""
 
 
 def row_spans(shape: tuple[int, ...], group: int = 1) -> Iterator[tuple[int, int]]:
-    """Cut the rows into spans of about CHUNK_ELEMENTS elements, at multiples of `group` rows."""
+    """Cut the rows into spans of about CHUNK_ELEMENTS elements, at multiples of `group` and CHUNK_ROWS."""
     if prod(shape) == 0:
         return
     rows = shape[0] if shape else 1
+    group = lcm(group, CHUNK_ROWS)
     step = max(CHUNK_ELEMENTS // (prod(shape[1:]) * group), 1) * group
     for start in range(0, rows, step):
         yield start, min(start + step, rows)

@@ -6,10 +6,22 @@ from typing import Any
 
 import torch
 
-from octavo.kernels.library import Engine, Kernel, KernelArguments, KernelLibrary, Memory, Pointer, Size
+from octavo.kernels.library import (
+    Engine,
+    Format,
+    Kernel,
+    KernelArguments,
+    KernelLibrary,
+    Memory,
+    Pointer,
+    Size,
+)
 from octavo.kernels.spread import new_rows
+from octavo.weight_format import FORMATS, BadBlocks
 
 DTYPES = {torch.bfloat16: 0, torch.float32: 1}
+ROW_GROUP = 32  # rows of a weight that are packed together
+BAD_VALUE = 7  # OV_BAD_VALUE
 
 
 class GemmArguments(KernelArguments):
@@ -17,6 +29,8 @@ class GemmArguments(KernelArguments):
     _fields_ = (
         ("dtype", ctypes.c_int),
         ("out_dtype", ctypes.c_int),
+        ("format", ctypes.c_int32),
+        ("reserved", ctypes.c_int32),
         ("x", Pointer),
         ("x_stride", Size),
         ("packed", Pointer),
@@ -32,7 +46,8 @@ class GemmArguments(KernelArguments):
 class EmbeddingArguments(KernelArguments):
     kernel = Kernel.EMBEDDING
     _fields_ = (
-        ("dtype", ctypes.c_int),
+        ("format", ctypes.c_int32),
+        ("reserved", ctypes.c_int32),
         ("packed", Pointer),
         ("n", Size),
         ("k", Size),
@@ -42,26 +57,49 @@ class EmbeddingArguments(KernelArguments):
         ("num_rows", Size),
     )
 
+    @property
+    def out_dtype(self) -> int:
+        """Of y, as in `DTYPES`."""
+        return DTYPES[torch.float32 if self.format == Format.F32 else torch.bfloat16]
+
 
 PROTOTYPES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
-    "ov_packed_bytes": (ctypes.c_uint64, (ctypes.c_int, Size, Size)),
-    "ov_pack_rows": (ctypes.c_int, (ctypes.c_int, Pointer, Size, Size, Size, Size, Size, Pointer)),
+    "ov_packed_bytes": (ctypes.c_uint64, (ctypes.c_int32, Size, Size)),
+    "ov_pack_rows": (ctypes.c_int, (ctypes.c_int32, Pointer, Size, Size, Size, Size, Size, Pointer)),
     "ov_embedding": (ctypes.c_int, (Pointer, ctypes.POINTER(EmbeddingArguments))),
     "ov_gemm": (ctypes.c_int, (Pointer, ctypes.POINTER(GemmArguments))),
 }
 
 
 class PackedMatrix:
-    """A weight [n, k] in the packed form, and the target its rows are streamed into: no second copy."""
+    """A weight [n, k] in the packed form, and the target its rows are streamed into: no second copy.
 
-    def __init__(self, library: KernelLibrary, n: int, k: int, dtype: torch.dtype) -> None:
+    Several threads may write it at once if their rows are in different groups of `ROW_GROUP`.
+    """
+
+    def __init__(self, library: KernelLibrary, n: int, k: int, format: str) -> None:
+        """`format`: the name of a `Format`. Quantised weights are multiplied as bfloat16."""
         self._library = library
-        self.n, self.k, self.dtype = n, k, dtype
-        self._memory = Memory(library, library.functions.ov_packed_bytes(DTYPES[dtype], n, k))
+        self.n, self.k = n, k
+        self.stored = Format[format]
+        self.dtype = torch.float32 if self.stored == Format.F32 else torch.bfloat16
+        num_bytes = library.functions.ov_packed_bytes(self.stored, n, k)
+        if num_bytes == 0:
+            raise ValueError(f"a weight [{n}, {k}] cannot be packed as {format}")
+        self._memory = Memory(library, num_bytes)
 
     @property
     def shape(self) -> tuple[int, ...]:
         return (self.n, self.k)
+
+    @property
+    def format(self) -> str | None:
+        """The quantised form whose blocks it takes; None: it takes values."""
+        return self.stored.name if self.stored.name in FORMATS else None
+
+    @property
+    def num_bytes(self) -> int:
+        return self._memory.num_bytes
 
     @property
     def address(self) -> int | None:
@@ -69,14 +107,31 @@ class PackedMatrix:
 
     def write_rows(self, start: int, rows: torch.Tensor) -> None:
         """Rows start, start + 1, ... in any dtype. ValueError if they do not fit."""
-        if rows.dim() != 2 or rows.shape[1] != self.k:
-            raise ValueError(f"{tuple(rows.shape)} at row {start} does not fit into a weight of {self.shape}")
-        rows = rows.to("cpu", self.dtype).contiguous()
-        self._library.check(
-            self._library.functions.ov_pack_rows(
-                DTYPES[self.dtype], rows.data_ptr(), self.k, start, len(rows), self.n, self.k, self.address
-            )
+        if self.format is not None or rows.dim() != 2 or rows.shape[1] != self.k:
+            raise ValueError(f"{tuple(rows.shape)} at row {start} does not fit into {self}")
+        self._pack(start, rows.to("cpu", self.dtype).contiguous())
+
+    def write_blocks(self, start: int, blocks: torch.Tensor) -> None:
+        """The same, as uint8 [rows, bytes of a row] of the form. `BadBlocks` if a scale is not finite."""
+        if (
+            self.format is None
+            or blocks.dtype != torch.uint8
+            or blocks.dim() != 2
+            or blocks.shape[1] != FORMATS[self.format].row_bytes(self.k)
+        ):
+            raise ValueError(f"blocks {tuple(blocks.shape)} at row {start} do not fit into {self}")
+        self._pack(start, blocks.contiguous())
+
+    def __str__(self) -> str:
+        return f"a weight of {self.shape} in {self.stored.name}"
+
+    def _pack(self, start: int, rows: torch.Tensor) -> None:
+        status = self._library.functions.ov_pack_rows(
+            self.stored, rows.data_ptr(), self.k, start, len(rows), self.n, self.k, self.address
         )
+        if status == BAD_VALUE:
+            raise BadBlocks("a scale is not finite")
+        self._library.check(status)
 
 
 def read_rows(engine: Engine, weight: PackedMatrix, ids: torch.Tensor) -> torch.Tensor:
@@ -87,7 +142,8 @@ def read_rows(engine: Engine, weight: PackedMatrix, ids: torch.Tensor) -> torch.
     if len(ids) == 0:
         return y
     arguments = EmbeddingArguments(
-        DTYPES[weight.dtype],
+        weight.stored,
+        0,
         weight.address,
         weight.n,
         weight.k,
@@ -101,9 +157,15 @@ def read_rows(engine: Engine, weight: PackedMatrix, ids: torch.Tensor) -> torch.
 
 
 def multiply(
-    engine: Engine, x: torch.Tensor, weight: PackedMatrix, bias: torch.Tensor | None, out_dtype: torch.dtype
+    engine: Engine,
+    x: torch.Tensor,
+    weight: PackedMatrix,
+    bias: torch.Tensor | None,
+    out_dtype: torch.dtype,
+    *,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """x [m, k] times the weight's transpose, plus the bias (float32): [m, n]"""
+    """x [m, k] times the weight's transpose, plus the bias (float32): [m, n]. `out`: where it goes."""
     if x.dim() != 2 or x.dtype != weight.dtype or x.device.type != "cpu":
         raise ValueError(
             f"x is {x.dtype} {tuple(x.shape)} on {x.device}; {weight.dtype} [m, {weight.k}] is wanted"
@@ -114,12 +176,17 @@ def multiply(
         x = x.contiguous()
     if bias is not None and (bias.dtype != torch.float32 or tuple(bias.shape) != (weight.n,)):
         raise ValueError(f"the bias must be float32 [{weight.n}]")
-    y = new_rows((len(x), weight.n), out_dtype)
+    shape = (len(x), weight.n)
+    y = new_rows(shape, out_dtype) if out is None else out
+    if tuple(y.shape) != shape or y.dtype != out_dtype or (y.numel() and y.stride(1) != 1):
+        raise ValueError(f"the result is {out_dtype} {shape}; {y.dtype} {tuple(y.shape)} has no room for it")
     if len(x) == 0:
         return y
     arguments = GemmArguments(
         DTYPES[weight.dtype],
         DTYPES[out_dtype],
+        weight.stored,
+        0,
         x.data_ptr(),
         x.stride(0),
         weight.address,

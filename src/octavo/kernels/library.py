@@ -38,6 +38,32 @@ class Isa(enum.IntEnum):
     NEON = 4
 
 
+class Format(enum.IntEnum):
+    """`ov_format`: how a weight is stored. `KernelLibrary.has_format` says for which there are kernels."""
+
+    BF16 = 0
+    F32 = 1
+    Q4_K = 2
+    Q5_K = 3
+    Q6_K = 4
+    Q8_0 = 5
+    Q4_0 = 6
+    Q4_1 = 7
+    Q5_0 = 8
+    Q5_1 = 9
+    Q2_K = 10
+    Q3_K = 11
+    IQ4_NL = 12
+    IQ4_XS = 13
+    MXFP4 = 14
+    INT4_32 = 15
+    INT4_128 = 16
+    INT8_32 = 17
+    INT8_128 = 18
+    FP8_32 = 19
+    FP8_128 = 20
+
+
 class Kernel(enum.IntEnum):
     """`ov_kernel` of octavo_kernels.h: the kernels of a forward pass. The function of GEMM is `ov_gemm`."""
 
@@ -82,6 +108,7 @@ PROTOTYPES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "ov_arithmetic": (ctypes.c_int32, ()),
     "ov_has_isa": (ctypes.c_int, (ctypes.c_int32,)),
     "ov_best_isa": (ctypes.c_int, ()),
+    "ov_has_format": (ctypes.c_int, (ctypes.c_int32,)),
     "ov_engine_open": (ctypes.c_int, (ctypes.c_int32, ctypes.c_int, ctypes.POINTER(Pointer))),
     "ov_engine_close": (None, (Pointer,)),
     "ov_engine_times": (ctypes.c_int, (Pointer, ctypes.POINTER(TimesStruct))),
@@ -152,6 +179,10 @@ class KernelLibrary:
     def isas(self) -> list[Isa]:
         """Those that this processor has, the best last."""
         return [isa for isa in Isa if self.has_isa(isa)]
+
+    def has_format(self, name: str) -> bool:
+        """Whether there are kernels for weights that are stored so."""
+        return name in Format.__members__ and bool(self.functions.ov_has_format(Format[name]))
 
     def check(self, status: int) -> None:
         """The border refused the arguments: a mistake of the caller, and nothing was written."""

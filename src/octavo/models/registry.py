@@ -39,11 +39,16 @@ def known_architectures() -> tuple[str, ...]:
     return tuple(_BUILDERS)
 
 
-def build_model(config: ModelConfig, ops: Ops) -> tuple[Model, dict[str, WeightTarget]]:
-    """The model computes garbage until every target, by the checkpoint's tensor name, is written."""
+def build_model(
+    config: ModelConfig, ops: Ops, formats: Mapping[str, str]
+) -> tuple[Model, dict[str, WeightTarget]]:
+    """The model computes garbage until every target, by the checkpoint's tensor name, is written.
+
+    `formats`: the quantised forms of the checkpoint's matrices, by name: `Checkpoint.formats`.
+    """
     build = _BUILDERS.get(config.architecture)
     if build is None:
         raise unknown_architecture(config.architecture)
-    weights = WeightSet(ops)
+    weights = WeightSet(ops, formats)
     model = build(config, weights)
     return model, weights.targets

@@ -1,57 +1,40 @@
 """Where the tensors of a checkpoint go."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-import torch
+from octavo.ops import Linear, LinearPart, Norm, Ops, WeightTarget
+from octavo.ops.row_range import cut_rows
 
-from octavo.ops import Linear, Norm, Ops, WeightTarget
-
-__all__ = ["RowRange", "WeightSet", "WeightTarget"]
-
-
-@dataclass(frozen=True)
-class RowRange:
-    """Some rows of a target, as a target: one of the matrices that are fused into a larger one."""
-
-    whole: WeightTarget
-    first_row: int
-    num_rows: int
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (self.num_rows, *self.whole.shape[1:])
-
-    def write_rows(self, start: int, rows: torch.Tensor) -> None:
-        if start < 0 or start + len(rows) > self.num_rows:
-            raise ValueError(
-                f"rows {start} to {start + len(rows)} do not fit into a weight of {self.num_rows} rows"
-            )
-        self.whole.write_rows(self.first_row + start, rows)
+__all__ = ["WeightSet", "WeightTarget"]
 
 
 class WeightSet:
     """Makes a model's parameters and notes the checkpoint's name for each."""
 
-    def __init__(self, ops: Ops) -> None:
+    def __init__(self, ops: Ops, formats: Mapping[str, str]) -> None:
+        """`formats`: by name, the quantised forms that tensors of the checkpoint are stored in."""
         self.ops = ops
+        self.formats = formats
         self.targets: dict[str, WeightTarget] = {}
 
     def linear(self, parts: Mapping[str, int], in_features: int, *, bias: bool = False) -> Linear:
         """One matrix for the named ones, stacked in their order; `parts` gives each one's rows."""
-        linear = self.ops.new_linear(sum(parts.values()), in_features, bias=bias)
-        first_row = 0
-        for name, num_rows in parts.items():
-            self._add(f"{name}.weight", RowRange(linear.weight, first_row, num_rows))
-            if linear.bias is not None:
-                self._add(f"{name}.bias", RowRange(linear.bias, first_row, num_rows))
-            first_row += num_rows
+        stacked = [LinearPart(num_rows, self._format(name)) for name, num_rows in parts.items()]
+        linear = self.ops.new_linear(stacked, in_features, bias=bias)
+        for name, target in zip(parts, linear.weights, strict=True):
+            self._add(f"{name}.weight", target)
+        if linear.bias is not None:
+            for name, target in zip(parts, cut_rows(linear.bias, parts.values()), strict=True):
+                self._add(f"{name}.bias", target)
         return linear
 
     def embedding(self, name: str, num_tokens: int, width: int) -> Linear:
-        table = self.ops.new_embedding(num_tokens, width)
-        self._add(f"{name}.weight", table.weight)
+        table = self.ops.new_embedding(num_tokens, width, self._format(name))
+        self._add(f"{name}.weight", table.weights[0])
         return table
+
+    def _format(self, name: str) -> str | None:
+        return self.formats.get(f"{name}.weight")
 
     def norm(self, name: str, size: int, eps: float, *, offset: float = 0.0) -> Norm:
         norm = self.ops.new_norm(size, eps, offset=offset)

@@ -9,7 +9,7 @@ from octavo.kernels import gemm
 from octavo.kernels.library import find_library
 from octavo.kernels.loading import open_engine
 from octavo.ops.batch import Batch, BatchSequence
-from octavo.ops.interface import AttentionSpec, Linear, Ops, WeightTarget
+from octavo.ops.interface import AttentionSpec, Linear, LinearPart, Ops, WeightTarget
 from octavo.ops.kv import KV, LayerKV
 from octavo.ops.native_ops import NativeOps
 from octavo.ops.parameters import Norm
@@ -24,6 +24,7 @@ __all__ = [
     "BatchSequence",
     "LayerKV",
     "Linear",
+    "LinearPart",
     "NativeOps",
     "Norm",
     "Ops",
@@ -38,12 +39,18 @@ logger = logging.getLogger(__name__)
 
 
 def select_ops(
-    device: torch.device | str, dtype: torch.dtype, *, kernels: str = "torch", threads: int | None = None
+    device: torch.device | str,
+    dtype: torch.dtype,
+    *,
+    kernels: str = "torch",
+    threads: int | None = None,
+    keeps_formats: bool = True,
 ) -> Ops:
     """The operations for weights and activations of `dtype` on `device`.
 
     `kernels`: "torch", the name of an instruction set, or "auto" for the best there is. `threads` None: one
-    for each core that this process may use.
+    for each core that this process may use. `keeps_formats`: quantised weights stay as they are stored, where
+    there are kernels for their form.
     """
     device = torch.device(device)
     path = find_library()
@@ -62,4 +69,4 @@ def select_ops(
     # What is left to torch is small, and two pools of threads would fight over the cores.
     torch.set_num_threads(1)
     logger.info("native kernels: %s, %d threads", engine.isa.name.lower(), engine.num_threads)
-    return NativeOps(engine, dtype)
+    return NativeOps(engine, dtype, keeps_formats)

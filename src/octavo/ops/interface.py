@@ -17,24 +17,48 @@ from octavo.ops.rope import RopeTable
 
 
 class WeightTarget(Protocol):
-    """A place a checkpoint tensor is streamed into, some rows at a time."""
+    """A place a checkpoint tensor is streamed into, some rows at a time: as values, or as it is stored.
+
+    Several threads may write at once, if the ranges of their rows begin at multiples of 32.
+    """
 
     @property
     def shape(self) -> tuple[int, ...]: ...
 
+    @property
+    def format(self) -> str | None:
+        """The quantised form, by its name in `FORMATS`, whose blocks it takes; None: it takes values."""
+        ...
+
     def write_rows(self, start: int, rows: torch.Tensor) -> None:
         """Puts `rows`, of any dtype and device, at row `start` and on. ValueError if they do not fit."""
         ...
+
+    def write_blocks(self, start: int, blocks: torch.Tensor) -> None:
+        """For a target with a format: uint8 [rows, bytes of a row]. `BadBlocks` if one is damaged."""
+        ...
+
+
+@dataclass(frozen=True)
+class LinearPart:
+    """One of the matrices that are stacked in a `Linear`, and the quantised form that it is stored in."""
+
+    num_rows: int
+    format: str | None = None
 
 
 class Linear(Protocol):
     """A matrix [out_features, in_features] and maybe a bias, stored as the ops that made it like."""
 
     @property
-    def weight(self) -> WeightTarget: ...
+    def weights(self) -> tuple[WeightTarget, ...]:
+        """One for each part."""
+        ...
 
     @property
-    def bias(self) -> WeightTarget | None: ...
+    def bias(self) -> WeightTarget | None:
+        """Of all parts together."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -58,11 +82,14 @@ class Ops(Protocol):
     @property
     def dtype(self) -> torch.dtype: ...
 
-    def new_linear(self, out_features: int, in_features: int, *, bias: bool = False) -> Linear:
-        """Its weights are garbage until they are written."""
+    def new_linear(self, parts: Sequence[LinearPart], in_features: int, *, bias: bool = False) -> Linear:
+        """One matrix of all parts. Its weights are garbage until they are written.
+
+        A part is kept in its form if these ops can compute with it; if not, its target takes values.
+        """
         ...
 
-    def new_embedding(self, num_tokens: int, width: int) -> Linear:
+    def new_embedding(self, num_tokens: int, width: int, format: str | None = None) -> Linear:
         """A table for `embedding`, which with tied weights serves `logits` too."""
         ...
 

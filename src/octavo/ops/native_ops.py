@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import cast
 
 import torch
@@ -12,21 +13,23 @@ from octavo.kernels.attention import KVPages
 from octavo.kernels.gemm import PackedMatrix
 from octavo.kernels.library import Engine
 from octavo.kernels.rows import Activation
+from octavo.kernels.spread import new_rows
 from octavo.ops.batch import Batch
-from octavo.ops.interface import AttentionSpec, Linear, WeightTarget
+from octavo.ops.interface import AttentionSpec, Linear, LinearPart, WeightTarget
 from octavo.ops.kv import KV
 from octavo.ops.parameters import Norm, TensorTarget
 from octavo.ops.rope import RopeTable
+from octavo.ops.row_range import cut_rows
+from octavo.weight_format import FORMATS
 
 
 @dataclass(frozen=True)
 class NativeLinear:
-    matrix: PackedMatrix
-    vector: torch.Tensor | None  # float32
+    """Matrices that are stacked: one for all neighbouring parts that are stored in the same form."""
 
-    @property
-    def weight(self) -> WeightTarget:
-        return self.matrix
+    matrices: tuple[PackedMatrix, ...]
+    vector: torch.Tensor | None  # float32
+    weights: tuple[WeightTarget, ...]  # of the parts
 
     @property
     def bias(self) -> WeightTarget | None:
@@ -39,17 +42,43 @@ class NativeOps:
 
     engine: Engine
     dtype: torch.dtype
+    keeps_formats: bool = True  # False: weights are always stored in `dtype`
 
     @property
     def device(self) -> torch.device:
         return torch.device("cpu")
 
-    def new_linear(self, out_features: int, in_features: int, *, bias: bool = False) -> Linear:
-        matrix = PackedMatrix(self.engine.library, out_features, in_features, self.dtype)
-        return NativeLinear(matrix, torch.empty(out_features, dtype=torch.float32) if bias else None)
+    def new_linear(self, parts: Sequence[LinearPart], in_features: int, *, bias: bool = False) -> Linear:
+        stacks: list[tuple[str, list[int]]] = []
+        for part in parts:
+            form = self._form_of(part.format, in_features)
+            # Threads pack whole groups of rows: no two parts may have rows in one.
+            if stacks and stacks[-1][0] == form and sum(stacks[-1][1]) % gemm.ROW_GROUP == 0:
+                stacks[-1][1].append(part.num_rows)
+            else:
+                stacks.append((form, [part.num_rows]))
+        matrices = [
+            PackedMatrix(self.engine.library, sum(sizes), in_features, form) for form, sizes in stacks
+        ]
+        weights = [cut_rows(matrix, sizes) for matrix, (_, sizes) in zip(matrices, stacks, strict=True)]
+        num_rows = sum(part.num_rows for part in parts)
+        vector = torch.empty(num_rows, dtype=torch.float32) if bias else None
+        return NativeLinear(tuple(matrices), vector, tuple(chain.from_iterable(weights)))
 
-    def new_embedding(self, num_tokens: int, width: int) -> Linear:
-        return self.new_linear(num_tokens, width)
+    def _form_of(self, format: str | None, in_features: int) -> str:
+        """What the kernels store: the quantised form where they can compute with it."""
+        if (
+            format is not None
+            and self.keeps_formats
+            and self.dtype == torch.bfloat16
+            and self.engine.library.has_format(format)
+            and in_features % FORMATS[format].block_k == 0
+        ):
+            return format
+        return "BF16" if self.dtype == torch.bfloat16 else "F32"
+
+    def new_embedding(self, num_tokens: int, width: int, format: str | None = None) -> Linear:
+        return self.new_linear([LinearPart(num_tokens, format)], width)
 
     def new_norm(self, size: int, eps: float, *, offset: float = 0.0) -> Norm:
         return Norm(torch.empty(size, dtype=torch.float32), eps, offset)
@@ -68,19 +97,31 @@ class NativeOps:
         )
 
     def embedding(self, table: Linear, token_ids: torch.Tensor, *, scale: float = 1.0) -> torch.Tensor:
-        embedded = gemm.read_rows(self.engine, cast(NativeLinear, table).matrix, token_ids)
+        (matrix,) = cast(NativeLinear, table).matrices
+        embedded = gemm.read_rows(self.engine, matrix, token_ids)
         if scale == 1.0:
             return embedded
         return rows.scale(self.engine, embedded, torch.tensor(scale, dtype=self.dtype).item())
 
     def linear(self, x: torch.Tensor, linear: Linear) -> torch.Tensor:
-        stored = cast(NativeLinear, linear)
-        return gemm.multiply(self.engine, x, stored.matrix, stored.vector, self.dtype)
+        return self._product(x, cast(NativeLinear, linear), self.dtype)
 
     def logits(self, x: torch.Tensor, head: Linear, *, softcap: float | None = None) -> torch.Tensor:
-        stored = cast(NativeLinear, head)
-        logits = gemm.multiply(self.engine, x, stored.matrix, stored.vector, torch.float32)
+        logits = self._product(x, cast(NativeLinear, head), torch.float32)
         return logits if softcap is None else rows.softcap(self.engine, logits, softcap)
+
+    def _product(self, x: torch.Tensor, linear: NativeLinear, out_dtype: torch.dtype) -> torch.Tensor:
+        """Each matrix gives some columns of the result."""
+        if len(linear.matrices) == 1:
+            return gemm.multiply(self.engine, x, linear.matrices[0], linear.vector, out_dtype)
+        y = new_rows((len(x), sum(matrix.n for matrix in linear.matrices)), out_dtype)
+        first = 0
+        for matrix in linear.matrices:
+            columns = slice(first, first + matrix.n)
+            bias = None if linear.vector is None else linear.vector[columns]
+            gemm.multiply(self.engine, x, matrix, bias, out_dtype, out=y[:, columns])
+            first += matrix.n
+        return y
 
     def add(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return rows.add(self.engine, a, b)

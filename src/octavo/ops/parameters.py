@@ -16,6 +16,13 @@ class TensorTarget:
     def shape(self) -> tuple[int, ...]:
         return tuple(self.tensor.shape)
 
+    @property
+    def format(self) -> None:
+        return None
+
+    def write_blocks(self, start: int, blocks: torch.Tensor) -> None:
+        raise ValueError("a plain tensor takes values")
+
     def write_rows(self, start: int, rows: torch.Tensor) -> None:
         check_rows_fit(self.shape, start, rows)
         place = self.tensor[start : start + len(rows)]

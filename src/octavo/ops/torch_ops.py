@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 
 from octavo.ops.batch import Batch
-from octavo.ops.interface import AttentionSpec, Linear
+from octavo.ops.interface import AttentionSpec, Linear, LinearPart, WeightTarget
 from octavo.ops.kv import KV, LayerKV
 from octavo.ops.parameters import Norm, TensorTarget
 from octavo.ops.rope import RopeTable
+from octavo.ops.row_range import cut_rows
 from octavo.ops.torch_attention import attend_pages
 
 
@@ -20,10 +21,7 @@ from octavo.ops.torch_attention import attend_pages
 class TorchLinear:
     matrix: torch.Tensor
     vector: torch.Tensor | None
-
-    @property
-    def weight(self) -> TensorTarget:
-        return TensorTarget(self.matrix)
+    weights: tuple[WeightTarget, ...]  # parts of the matrix
 
     @property
     def bias(self) -> TensorTarget | None:
@@ -37,14 +35,14 @@ class TorchOps:
     device: torch.device
     dtype: torch.dtype
 
-    def new_linear(self, out_features: int, in_features: int, *, bias: bool = False) -> Linear:
-        vector = torch.empty(out_features, dtype=self.dtype, device=self.device) if bias else None
-        return TorchLinear(
-            torch.empty(out_features, in_features, dtype=self.dtype, device=self.device), vector
-        )
+    def new_linear(self, parts: Sequence[LinearPart], in_features: int, *, bias: bool = False) -> Linear:
+        sizes = [part.num_rows for part in parts]
+        matrix = torch.empty(sum(sizes), in_features, dtype=self.dtype, device=self.device)
+        vector = torch.empty(sum(sizes), dtype=self.dtype, device=self.device) if bias else None
+        return TorchLinear(matrix, vector, cut_rows(TensorTarget(matrix), sizes))
 
-    def new_embedding(self, num_tokens: int, width: int) -> Linear:
-        return self.new_linear(num_tokens, width)
+    def new_embedding(self, num_tokens: int, width: int, format: str | None = None) -> Linear:
+        return self.new_linear([LinearPart(num_tokens, format)], width)
 
     def new_norm(self, size: int, eps: float, *, offset: float = 0.0) -> Norm:
         return Norm(torch.empty(size, dtype=torch.float32, device=self.device), eps, offset)

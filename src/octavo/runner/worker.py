@@ -69,8 +69,8 @@ def start_worker(
         kernels=_kernels_for(config, options),
         threads=options.threads,
     )
-    model, targets = build_model(config, ops)
-    load_weights(checkpoint, targets, progress=progress, on_loaded=on_loaded)
+    model, targets = build_model(config, ops, checkpoint.formats)
+    load_weights(checkpoint, targets, progress=progress, on_loaded=on_loaded, threads=options.threads)
     logger.info("weights of %s loaded in %.1f s", checkpoint.name, time.perf_counter() - started)
     kv_plan = _plan_memory(config, ops, options)
     for line in kv_plan.explanation:

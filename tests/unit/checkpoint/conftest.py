@@ -9,10 +9,11 @@ import pytest
 from gguf.constants import GGMLQuantizationType as Kind
 
 from data.json_types import Json, JsonObject
+from octavo.bench.random_blocks import random_blocks
 from unit.checkpoint.tiny_gguf import WriteGguf
 
 HIDDEN, HEADS, KV_HEADS, FEED_FORWARD, VOCAB = 64, 4, 2, 96, 40
-BLOCK = {
+BLOCK: dict[str, tuple[int, ...]] = {
     "attn_norm.weight": (HIDDEN,),
     "ffn_norm.weight": (HIDDEN,),
     "attn_q.weight": (HIDDEN, HIDDEN),
@@ -46,6 +47,13 @@ def _add_metadata(writer: gguf.GGUFWriter, metadata: Mapping[str, Json]) -> None
                 writer.add_array(key, value)
 
 
+def _quantised(value: np.ndarray, kind: Kind) -> np.ndarray:
+    try:
+        return gguf.quants.quantize(value, kind)
+    except NotImplementedError:  # gguf reads this kind and does not write it
+        return random_blocks(kind.name, value.shape[0], value.shape[1], np.random.default_rng(len(value)))
+
+
 @pytest.fixture(scope="session")
 def write_tiny_gguf() -> WriteGguf:
     """Writes a model of two layers and returns its tensors as they are in the file, dequantised."""
@@ -59,11 +67,13 @@ def write_tiny_gguf() -> WriteGguf:
         without: tuple[str, ...] = (),
         tensors: Mapping[str, np.ndarray] | None = None,
         kind: Kind = Kind.Q8_0,
+        kinds: Mapping[str, Kind] | None = None,
+        hidden: int = HIDDEN,
     ) -> dict[str, np.ndarray]:
         writer = gguf.GGUFWriter(path, architecture)
         known: JsonObject = {
             "context_length": 256,
-            "embedding_length": HIDDEN,
+            "embedding_length": hidden,
             "feed_forward_length": FEED_FORWARD,
             "block_count": layers,
             "attention.head_count": HEADS,
@@ -77,6 +87,11 @@ def write_tiny_gguf() -> WriteGguf:
         block = GEMMA_BLOCK if architecture == "gemma3" else BLOCK
         shapes = {"token_embd.weight": (VOCAB, HIDDEN), "output_norm.weight": (HIDDEN,)}
         shapes |= {f"blk.{layer}.{name}": shape for layer in range(layers) for name, shape in block.items()}
+        scale = hidden // HIDDEN
+        shapes = {
+            name: tuple(n * scale if n in (HIDDEN, HIDDEN // 2) else n for n in shape)
+            for name, shape in shapes.items()
+        }
         random = np.random.default_rng(0)
         values = {name: random.standard_normal(shape, dtype=np.float32) for name, shape in shapes.items()}
         values |= tensors or {}
@@ -86,9 +101,10 @@ def write_tiny_gguf() -> WriteGguf:
                 writer.add_tensor(name, value)
                 stored[name] = value
             else:
-                raw = gguf.quants.quantize(value, kind)
-                writer.add_tensor(name, raw, raw_dtype=kind)
-                stored[name] = gguf.quants.dequantize(raw, kind)
+                its_kind = (kinds or {}).get(name, kind)
+                raw = _quantised(value, its_kind)
+                writer.add_tensor(name, raw, raw_dtype=its_kind)
+                stored[name] = gguf.quants.dequantize(raw, its_kind)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()

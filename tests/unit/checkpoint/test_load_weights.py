@@ -22,6 +22,10 @@ class Target:
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> None:
         self.shape = shape
         self.values = torch.full(shape, torch.nan, dtype=dtype)
+        self.format: str | None = None
+
+    def write_blocks(self, start: int, blocks: torch.Tensor) -> None:
+        raise AssertionError(f"blocks {blocks.shape} for a target of values")
 
     def write_rows(self, start: int, rows: torch.Tensor) -> None:
         self.values[start : start + len(rows)] = rows.to(self.values.dtype)
@@ -90,6 +94,7 @@ from octavo.checkpoint import open_checkpoint
 from octavo.checkpoint.load import load_weights
 
 class Target:
+    format = None
     def __init__(self, shape):
         self.shape, self.values = shape, torch.empty(shape, dtype=torch.bfloat16)
     def write_rows(self, start, rows):

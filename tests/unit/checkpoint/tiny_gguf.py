@@ -15,7 +15,9 @@ class GgufOptions(TypedDict, total=False):
     metadata: Mapping[str, Json] | None
     without: tuple[str, ...]
     tensors: Mapping[str, np.ndarray] | None
-    kind: Kind
+    kind: Kind  # of the matrices
+    kinds: Mapping[str, Kind]  # of single ones
+    hidden: int
 
 
 class WriteGguf(Protocol):

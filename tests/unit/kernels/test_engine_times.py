@@ -19,7 +19,7 @@ GAIN = torch.ones(64)
 
 
 def call_gemm(engine: Engine) -> int:
-    weight = PackedMatrix(engine.library, 32, 64, torch.bfloat16)
+    weight = PackedMatrix(engine.library, 32, 64, "BF16")
     gemm.multiply(engine, X, weight, None, torch.bfloat16)
     return 1
 

@@ -25,7 +25,7 @@ def matrices(library: KernelLibrary, m: int, n: int, k: int, dtype: torch.dtype)
 
 def packed(library: KernelLibrary, w: torch.Tensor) -> PackedMatrix:
     n, k = w.shape
-    matrix = PackedMatrix(library, n, k, w.dtype)
+    matrix = PackedMatrix(library, n, k, "F32" if w.dtype == torch.float32 else "BF16")
     for start in range(0, len(w), 7):  # as they stream in: in pieces that fit no block
         matrix.write_rows(start, w[start : start + 7])
     return matrix
@@ -151,11 +151,31 @@ def test_wrong_tensors_are_refused(library: KernelLibrary, open_engine: OpenEngi
     assert torch.equal(read_rows(engine, matrix, torch.arange(8)), w)
 
 
+def test_several_weights_fill_the_columns_of_one_result(
+    library: KernelLibrary, open_engine: OpenEngine
+) -> None:
+    x, w, bias = matrices(library, 5, 100, 64, torch.bfloat16)
+    whole = packed(library, w)
+    first, second = packed(library, w[:37]), packed(library, w[37:])
+    for isa in library.isas:
+        engine = open_engine(isa)
+        y = torch.full((5, 110), 7.0, dtype=torch.bfloat16)
+        multiply(engine, x, second, bias[37:], torch.bfloat16, out=y[:, 37:100])
+        multiply(engine, x, first, bias[:37], torch.bfloat16, out=y[:, :37])
+        assert torch.equal(y[:, :100], multiply(engine, x, whole, bias, torch.bfloat16))
+        assert torch.all(y[:, 100:] == 7.0)
+    for out in (y[:, :36], y[:4, :37], y[:, :37].float(), y[:, :74:2]):
+        with pytest.raises(ValueError, match="no room"):
+            multiply(engine, x, first, None, torch.bfloat16, out=out)
+
+
 @pytest.mark.parametrize(
     "change",
     [
         {"dtype": 7},
         {"out_dtype": 5},
+        {"format": 1},
+        {"format": 99},
         {"x": None},
         {"packed": None},
         {"y": None},
@@ -176,7 +196,9 @@ def test_the_border_refuses_and_writes_nothing(
     x, w, _ = matrices(library, 3, 8, 16, torch.bfloat16)
     matrix, engine = packed(library, w), open_engine(library.best_isa)
     y = torch.full((3, 8), 7.0)
-    arguments = GemmArguments(0, 1, x.data_ptr(), 16, matrix.address, None, y.data_ptr(), 8, len(x), 8, 16)
+    arguments = GemmArguments(
+        0, 1, 0, 0, x.data_ptr(), 16, matrix.address, None, y.data_ptr(), 8, len(x), 8, 16
+    )
     for name, value in change.items():
         setattr(arguments, name, (matrix.address or 0) + 8 if name == "packed" and value else value)
     with pytest.raises(ValueError, match="native kernel"):
@@ -192,7 +214,7 @@ def test_nothing_beyond_the_edge_is_written(library: KernelLibrary, open_engine:
         matrix = packed(library, w)
         y = torch.full((21, 60), 7.0, dtype=torch.bfloat16)
         arguments = GemmArguments(
-            0, 0, x.data_ptr(), 70, matrix.address, None, y[1:, 5:].data_ptr(), 60, 19, 45, 70
+            0, 0, 0, 0, x.data_ptr(), 70, matrix.address, None, y[1:, 5:].data_ptr(), 60, 19, 45, 70
         )
         library.check(library.functions.ov_gemm(engine.handle, ctypes.byref(arguments)))
         assert torch.equal(y[1:20, 5:50], multiply(engine, x, matrix, None, torch.bfloat16))

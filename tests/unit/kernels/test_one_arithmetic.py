@@ -88,7 +88,7 @@ def bits(values: torch.Tensor) -> torch.Tensor:
 
 def packed(library: KernelLibrary, w: torch.Tensor) -> PackedMatrix:
     n, k = w.shape
-    matrix = PackedMatrix(library, n, k, w.dtype)
+    matrix = PackedMatrix(library, n, k, "F32" if w.dtype == torch.float32 else "BF16")
     matrix.write_rows(0, w)
     return matrix
 

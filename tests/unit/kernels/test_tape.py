@@ -27,7 +27,7 @@ WIDTH = 48
 
 
 def weight(library: KernelLibrary, n: int, k: int) -> PackedMatrix:
-    matrix = PackedMatrix(library, n, k, torch.bfloat16)
+    matrix = PackedMatrix(library, n, k, "BF16")
     matrix.write_rows(0, torch.randn(n, k, generator=torch.Generator().manual_seed(n)))
     return matrix
 

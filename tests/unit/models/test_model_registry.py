@@ -32,20 +32,20 @@ def _config(architecture: str, **changes: Json) -> ModelConfig:
 def test_an_unknown_architecture_is_refused_with_those_known() -> None:
     config = replace(_config("LlamaForCausalLM"), architecture="MambaForCausalLM")
     with pytest.raises(CheckpointError, match=f"MambaForCausalLM.*{', '.join(known_architectures())}"):
-        build_model(config, select_ops("cpu", torch.float32))
+        build_model(config, select_ops("cpu", torch.float32), {})
 
 
 @pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "Gemma3ForCausalLM"])
 def test_a_tied_head_has_no_target(architecture: str) -> None:
     ops = select_ops("cpu", torch.float32)
     for tied in (True, False):
-        _, targets = build_model(_config(architecture, tie_word_embeddings=tied), ops)
+        _, targets = build_model(_config(architecture, tie_word_embeddings=tied), ops, {})
         assert ("lm_head.weight" in targets) is not tied
 
 
 def test_qwen2_has_no_bias_on_the_output_whatever_the_config_says() -> None:
     _, targets = build_model(
-        _config("Qwen2ForCausalLM", attention_bias=True), select_ops("cpu", torch.float32)
+        _config("Qwen2ForCausalLM", attention_bias=True), select_ops("cpu", torch.float32), {}
     )
     biases = {name.split(".")[-2] for name in targets if name.endswith(".bias")}
     assert biases == {"q_proj", "k_proj", "v_proj"}
@@ -78,7 +78,7 @@ class _OpaqueOps:
 @pytest.mark.parametrize("architecture", known_architectures())
 def test_a_model_touches_tensors_through_ops_only(architecture: str) -> None:
     ops = _OpaqueOps()
-    model, _ = build_model(_config(architecture), ops)  # type: ignore[arg-type]
+    model, _ = build_model(_config(architecture), ops, {})  # type: ignore[arg-type]
     nothing = torch.empty(0)
     zero = torch.zeros(1, dtype=torch.int64)
     batch = Batch.of(zero, zero, zero, (BatchSequence(0, 1, 1, zero),), 4)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from octavo.ops import Batch, BatchSequence, select_ops
+from octavo.ops import Batch, BatchSequence, LinearPart, select_ops
 from octavo.ops.torch_ops import TorchOps
 
 _OPS = TorchOps(torch.device("cpu"), torch.float32)
@@ -26,33 +26,33 @@ def _positions(*positions: int) -> Batch:
 def test_select_ops_keeps_device_and_dtype() -> None:
     ops = select_ops("meta", torch.bfloat16)
     assert (ops.device, ops.dtype) == (torch.device("meta"), torch.bfloat16)
-    linear = ops.new_linear(3, 4, bias=True)
+    linear = ops.new_linear([LinearPart(3)], 4, bias=True)
     assert ops.linear(torch.empty(2, 4, device="meta", dtype=torch.bfloat16), linear).device.type == "meta"
 
 
 def test_linear_and_logits() -> None:
     weight, bias, x = _random(5, 3), _random(5), _random(2, 3)
-    linear = _OPS.new_linear(5, 3, bias=True)
+    linear = _OPS.new_linear([LinearPart(5)], 3, bias=True)
     assert linear.bias is not None
-    linear.weight.write_rows(0, weight)
+    linear.weights[0].write_rows(0, weight)
     linear.bias.write_rows(0, bias)
     expected = x.double() @ weight.double().T + bias.double()
     torch.testing.assert_close(_OPS.linear(x, linear).double(), expected, atol=1e-5, rtol=1e-5)
     capped = 3 * torch.tanh(expected / 3)
     torch.testing.assert_close(_OPS.logits(x, linear, softcap=3.0).double(), capped, atol=1e-5, rtol=1e-5)
-    assert _OPS.new_linear(5, 3).bias is None
+    assert _OPS.new_linear([LinearPart(5)], 3).bias is None
 
 
 def test_logits_are_float32_in_a_bfloat16_model() -> None:
     head = _HALF.new_embedding(4, 2)
-    head.weight.write_rows(0, _random(4, 2))
+    head.weights[0].write_rows(0, _random(4, 2))
     assert _HALF.logits(_random(3, 2).bfloat16(), head).dtype == torch.float32
 
 
 def test_the_embedding_scale_is_rounded_to_the_dtype_first() -> None:
     scale = math.sqrt(640)  # 25.298; in bfloat16 25.25
     table = _HALF.new_embedding(7, 640)
-    table.weight.write_rows(0, _random(7, 640))
+    table.weights[0].write_rows(0, _random(7, 640))
     token_ids = torch.tensor([3, 0, 3])
     rows = _HALF.embedding(table, token_ids)
     assert torch.equal(rows, _random(7, 640).bfloat16()[token_ids])

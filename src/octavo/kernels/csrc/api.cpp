@@ -26,17 +26,21 @@ double seconds_of(const auto& work) {
 
 namespace octavo {
 
-GemmKernel gemm_kernel(ov_isa isa, ov_dtype dtype) {
-  const bool is_bf16 = dtype == OV_BF16;
+GemmKernel gemm_kernel(ov_isa isa, ov_format format) {
+  // In one instruction set: floats, bf16, and those that are expanded to bf16.
+  const auto choose = [&](const GemmKernel& f32, const GemmKernel& bf16, const FormatKernels& quantised) {
+    if (format == OV_FORMAT_F32) return f32;
+    return format == OV_FORMAT_BF16 ? bf16 : quantised.of[format - FIRST_QUANTISED];
+  };
   switch (isa) {
 #if defined(__x86_64__)
-    case OV_AMX: return is_bf16 ? gemm_bf16_amx : gemm_f32_avx512;
-    case OV_AVX512: return is_bf16 ? gemm_bf16_avx512 : gemm_f32_avx512;
-    case OV_AVX2: return is_bf16 ? gemm_bf16_avx2 : gemm_f32_avx2;
+    case OV_AMX: return choose(gemm_f32_avx512, gemm_bf16_amx, gemm_formats_amx);
+    case OV_AVX512: return choose(gemm_f32_avx512, gemm_bf16_avx512, gemm_formats_avx512);
+    case OV_AVX2: return choose(gemm_f32_avx2, gemm_bf16_avx2, gemm_formats_avx2);
 #elif defined(__aarch64__)
-    case OV_NEON: return is_bf16 ? gemm_bf16_neon : gemm_f32_neon;
+    case OV_NEON: return choose(gemm_f32_neon, gemm_bf16_neon, gemm_formats_neon);
 #endif
-    default: return is_bf16 ? gemm_bf16_portable : gemm_f32_portable;
+    default: return choose(gemm_f32_portable, gemm_bf16_portable, gemm_formats_portable);
   }
 }
 
@@ -86,25 +90,27 @@ ov_status ov_engine_times(const ov_engine* engine, ov_times* times) {
 void* ov_alloc(uint64_t num_bytes) { return allocate(num_bytes); }
 void ov_free(void* memory, uint64_t num_bytes) { release(memory, num_bytes); }
 
-uint64_t ov_packed_bytes(ov_dtype dtype, int64_t n, int64_t k) {
-  return is_dtype(dtype) && is_size(n) && is_size(k) ? packed_bytes(dtype, n, k) : 0;
+int ov_has_format(ov_format format) { return is_format(format) ? 1 : 0; }
+int32_t ov_layout_version(void) { return OV_LAYOUT; }
+
+uint64_t ov_packed_bytes(ov_format format, int64_t n, int64_t k) {
+  return is_format(format) && is_size(n) && is_size(k) ? packed_bytes(format, n, k) : 0;
 }
 
-ov_status ov_pack_rows(ov_dtype dtype, const void* rows, int64_t stride, int64_t first_row, int64_t num_rows,
+ov_status ov_pack_rows(ov_format format, const void* rows, int64_t stride, int64_t first_row, int64_t num_rows,
                        int64_t n, int64_t k, void* packed) {
   if (rows == nullptr || packed == nullptr) return OV_NULL_POINTER;
-  if (!is_dtype(dtype) || !is_size(n) || !is_size(k) || !is_size(num_rows)) return OV_BAD_SIZE;
+  if (ov_packed_bytes(format, n, k) == 0 || !is_size(num_rows)) return OV_BAD_SIZE;
   if (first_row < 0 || first_row > n - num_rows) return OV_BAD_SIZE;
-  if (stride < k || stride > MOST) return OV_BAD_STRIDE;
+  if (stride < k || stride > MOST || (!is_dtype(format) && stride != k)) return OV_BAD_STRIDE;
   if (!is_aligned(packed)) return OV_MISALIGNED;
-  pack_rows(dtype, rows, stride, first_row, num_rows, k, packed);
-  return OV_OK;
+  return pack_rows(format, rows, stride, first_row, num_rows, k, packed) ? OV_OK : OV_BAD_VALUE;
 }
 
 ov_status ov_embedding(ov_engine* engine, const ov_embedding_args* args) {
   if (engine == nullptr || args == nullptr) return OV_NULL_POINTER;
   if (args->packed == nullptr || args->ids == nullptr || args->y == nullptr) return OV_NULL_POINTER;
-  if (!is_dtype(args->dtype) || !is_size(args->n) || !is_size(args->k) || !is_size(args->num_rows)) return OV_BAD_SIZE;
+  if (ov_packed_bytes(args->format, args->n, args->k) == 0 || !is_size(args->num_rows)) return OV_BAD_SIZE;
   if (args->y_stride < args->k || args->y_stride > MOST) return OV_BAD_STRIDE;
   if (!is_aligned(args->packed)) return OV_MISALIGNED;
   for (int64_t row = 0; row < args->num_rows; ++row) {
@@ -113,10 +119,10 @@ ov_status ov_embedding(ov_engine* engine, const ov_embedding_args* args) {
   const Timer timer(engine->times.rows);
   // A row lies scattered over the packed form, two elements in a cache line: it is worth a thread's while.
   constexpr int64_t CHUNK_ROWS = 8;
-  const int64_t row_bytes = args->y_stride * (args->dtype == OV_BF16 ? 2 : 4);
+  const int64_t row_bytes = args->y_stride * (args->format == OV_FORMAT_F32 ? 4 : 2);
   engine->pool.run((args->num_rows + CHUNK_ROWS - 1) / CHUNK_ROWS, [&](int64_t chunk) {
     for (int64_t row = chunk * CHUNK_ROWS; row < args->num_rows && row < (chunk + 1) * CHUNK_ROWS; ++row) {
-      unpack_row(args->dtype, args->packed, args->k, args->ids[row], static_cast<char*>(args->y) + row * row_bytes);
+      unpack_row(args->format, args->packed, args->k, args->ids[row], static_cast<char*>(args->y) + row * row_bytes);
     }
   });
   return OV_OK;
@@ -128,12 +134,13 @@ ov_status ov_gemm(ov_engine* engine, const ov_gemm_args* args) {
   if (args->x == nullptr || args->packed == nullptr || args->y == nullptr) return OV_NULL_POINTER;
   if (!is_dtype(args->dtype) || !is_dtype(args->out_dtype)) return OV_BAD_SIZE;
   if (args->dtype == OV_F32 && args->out_dtype != OV_F32) return OV_BAD_SIZE;
-  if (!is_size(args->m) || !is_size(args->n) || !is_size(args->k)) return OV_BAD_SIZE;
+  if (!is_size(args->m) || ov_packed_bytes(args->format, args->n, args->k) == 0) return OV_BAD_SIZE;
+  if (args->dtype == OV_F32 ? args->format != OV_FORMAT_F32 : args->format == OV_FORMAT_F32) return OV_BAD_VALUE;
   if (args->x_stride < args->k || args->y_stride < args->n) return OV_BAD_STRIDE;
   if (args->x_stride > MOST || args->y_stride > MOST) return OV_BAD_STRIDE;
   if (!is_aligned(args->packed)) return OV_MISALIGNED;
 
-  const GemmKernel kernel = gemm_kernel(engine->isa, args->dtype);
+  const GemmKernel kernel = gemm_kernel(engine->isa, args->format);
   Gemm gemm = {args->x,         args->x_stride, args->packed, args->bias, args->y, args->y_stride,
                args->out_dtype == OV_BF16, args->m, args->n, args->k};
   const size_t prepared_bytes = kernel.prepared_bytes(gemm);

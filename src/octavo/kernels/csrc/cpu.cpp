@@ -65,7 +65,7 @@ ov_isa best_isa() {
                       bit(extended.ebx, 30) /* BW */ && bit(extended.ebx, 31) /* VL */;
   if (!avx512 || (saved & XCR0_AVX512) != XCR0_AVX512) return OV_AVX2;
   const bool amx = bit(extended.edx, 22) /* BF16 */ && bit(extended.edx, 24) /* TILE */ &&
-                   bit(extended1.eax, 5) /* AVX512_BF16 */;
+                   bit(extended1.eax, 5) /* AVX512_BF16 */ && bit(extended.ecx, 1) /* AVX512_VBMI */;
   if (!amx || (saved & XCR0_AMX) != XCR0_AMX || !request_amx()) return OV_AVX512;
   return OV_AMX;
 }

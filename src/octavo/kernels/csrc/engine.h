@@ -40,6 +40,7 @@ class Timer {
 
 inline bool is_aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 64 == 0; }
 inline bool is_size(int64_t value) { return value > 0 && value < (int64_t(1) << 31); }
+inline bool is_format(ov_format format) { return format >= 0 && format < OV_NUM_FORMATS; }
 inline bool is_dtype(ov_dtype dtype) { return dtype == OV_BF16 || dtype == OV_F32; }
 
 }  // namespace octavo

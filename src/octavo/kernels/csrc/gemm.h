@@ -5,6 +5,8 @@
 //     bf16   [n / 32][k / 32][2 halves][16 k-pairs][16 columns][2]      a half is one AMX tile of 1 KB
 //     f32    [n / 32][k / 32][32 k][32 columns]
 //
+// and those of the quantised formats, which the product expands to bf16: formats/format.h.
+//
 // Every ISA reads the same bytes, so weights are packed once, while they stream from disk.
 //
 // The order of summation is the law of this file, whatever m is and on every ISA. In float, an element of y is summed
@@ -61,16 +63,25 @@ struct GemmKernel {
   void (*multiply)(const Gemm& gemm, Parts& parts, void* worker_memory);
 };
 
-GemmKernel gemm_kernel(ov_isa isa, ov_dtype dtype);
+// By ov_format, from OV_Q4_K on.
+constexpr int64_t FIRST_QUANTISED = OV_Q4_K, NUM_QUANTISED = OV_NUM_FORMATS - OV_Q4_K;
+struct FormatKernels {
+  GemmKernel of[NUM_QUANTISED];
+};
+
+GemmKernel gemm_kernel(ov_isa isa, ov_format format);
 
 // One object file per ISA.
 extern const GemmKernel gemm_f32_portable, gemm_bf16_portable;
+extern const FormatKernels gemm_formats_portable;
 #if defined(__x86_64__)
 extern const GemmKernel gemm_f32_avx2, gemm_bf16_avx2;
 extern const GemmKernel gemm_f32_avx512, gemm_bf16_avx512;
 extern const GemmKernel gemm_bf16_amx;
+extern const FormatKernels gemm_formats_avx2, gemm_formats_avx512, gemm_formats_amx;
 #elif defined(__aarch64__)
 extern const GemmKernel gemm_f32_neon, gemm_bf16_neon;
+extern const FormatKernels gemm_formats_neon;
 #endif
 
 }  // namespace octavo

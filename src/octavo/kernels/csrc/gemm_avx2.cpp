@@ -5,5 +5,6 @@ namespace octavo {
 
 const GemmKernel gemm_f32_avx2 = FMA_F32;
 const GemmKernel gemm_bf16_avx2 = FMA_BF16;
+const FormatKernels gemm_formats_avx2 = FMA_FORMATS;
 
 }  // namespace octavo

@@ -6,8 +6,10 @@
 //     x[r][k] (broadcast)  *  w[k][0 .. 31] (32 / WIDTH vectors)  ->  sums[r][0 .. 31]
 #pragma once
 
+#include "formats/all.h"
 #include "gemm_store.h"
 #include "tile_product.h"
+#include "transpose.h"
 
 namespace octavo {
 namespace {
@@ -63,33 +65,6 @@ struct F32 {
   }
 };
 
-// The weights are tiles, two for each step of a block. x was widened to float, and lies in the order in which it is
-// read: rows a power of two apart would all have their place in the same few lines of the cache.
-//
-//     x[m / PANEL_ROWS][k / 32][rows of the panel, up to PANEL_ROWS][32 k]
-struct Bf16 {
-  static constexpr int64_t ELEMENT = sizeof(bf16);
-  static constexpr int MOST_ROWS = PANEL_ROWS;
-
-  template <int ROWS>
-  static void panel(const Gemm& gemm, int64_t row, int64_t block, const Ahead& ahead) {
-    constexpr int64_t STEP = 2 * TILE_ELEMENTS, STEP_BYTES = STEP * ELEMENT;
-    const int64_t num_steps = blocks_of(gemm.k);
-    const float* x = static_cast<const float*>(gemm.x) + row * num_steps * STEP_K;
-    const bf16* w = static_cast<const bf16*>(gemm.packed) + block * num_steps * STEP;
-    alignas(64) float sums[ROWS * BLOCK] = {};
-    for (int64_t step = 0; step < num_steps; ++step, x += ROWS * STEP_K, w += STEP) {
-      if (ahead.is_first) fetch_ahead(ahead, w, (num_steps - step) * STEP_BYTES, STEP_BYTES);
-      for (int t = 0; t < 2; t += PANEL_TILES) {
-        const bf16* tiles[PANEL_TILES];
-        for (int i = 0; i < PANEL_TILES; ++i) tiles[i] = w + (t + i) * TILE_ELEMENTS;
-        add_step<ROWS>(x, STEP_K, tiles, WHOLE_STEP, sums + t * TILE_COLUMNS, BLOCK);
-      }
-    }
-    for (int r = 0; r < ROWS; ++r) store_row_flushed(gemm, row + r, block, sums + r * BLOCK);
-  }
-};
-
 // A panel of `num_rows` rows, at most ROWS. Each number of rows is a loop of its own, with its sums in registers.
 template <class Weights, int ROWS = Weights::MOST_ROWS>
 inline void panel_of(const Gemm& gemm, int64_t row, int64_t num_rows, int64_t block, const Ahead& ahead) {
@@ -103,42 +78,184 @@ inline void panel_of(const Gemm& gemm, int64_t row, int64_t num_rows, int64_t bl
 size_t no_bytes(const Gemm&) { return 0; }
 int64_t no_pieces(const Gemm&) { return 0; }
 void prepare_nothing(const Gemm&, int64_t, void*) {}
+int64_t each_block(const Gemm& gemm) { return blocks_of(gemm.n); }
+
+void multiply_f32(const Gemm& gemm, Parts& parts, void*) {
+  const int64_t block_bytes = blocks_of(gemm.k) * BLOCK * BLOCK * F32::ELEMENT;
+  for (int64_t block = parts.claim(); block >= 0;) {
+    const int64_t next = parts.claim();
+    const char* next_weights = next < 0 ? nullptr : static_cast<const char*>(gemm.packed) + next * block_bytes;
+    for (int64_t row = 0; row < gemm.m; row += F32::MOST_ROWS) {
+      panel_of<F32>(gemm, row, gemm.m - row, block, {row == 0, next_weights});
+    }
+    block = next;
+  }
+}
+
+// -- Tiles ------------------------------------------------------------------------------------------------------------
+//
+// In bf16 the weights are tiles, two for each step of a block. A stretch is some steps of a block, whose tiles stay in
+// the L1 cache while all rows of x pass by:
+//
+//     for each stretch of a block        bf16 weights are tiles already, and a block is one stretch; others are expanded
+//       for each panel of rows           goes on with its sums
+//
+// x was widened to float, and lies in the order in which it is read: rows a power of two apart would all have their
+// place in the same few lines of the cache.
+//
+//     x[m / PANEL_ROWS][k / 32][rows of the panel, up to PANEL_ROWS][32 k]
+
+constexpr int64_t STEP_TILES = 2 * TILE_ELEMENTS;  // elements
 
 size_t widened_bytes(const Gemm& gemm) {
   return size_t(gemm.m) * size_t(blocks_of(gemm.k) * BLOCK) * sizeof(float);
 }
 int64_t each_row(const Gemm& gemm) { return gemm.m; }
 
-void widen(const Gemm& gemm, int64_t row, void* prepared) {
-  const int64_t first = row / PANEL_ROWS * PANEL_ROWS, left = gemm.m - first;
-  const int64_t num_rows = left < PANEL_ROWS ? left : PANEL_ROWS;
-  float* panel = static_cast<float*>(prepared) + first * blocks_of(gemm.k) * STEP_K;
-  widen_row(static_cast<const bf16*>(gemm.x) + row * gemm.x_stride, gemm.k, panel + (row - first) * STEP_K,
-            num_rows * STEP_K);
+inline int64_t rows_of_panel(const Gemm& gemm, int64_t first) {
+  return gemm.m - first < PANEL_ROWS ? gemm.m - first : PANEL_ROWS;
 }
 
-int64_t each_block(const Gemm& gemm) { return blocks_of(gemm.n); }
+void widen(const Gemm& gemm, int64_t row, void* prepared) {
+  const int64_t first = row / PANEL_ROWS * PANEL_ROWS;
+  float* panel = static_cast<float*>(prepared) + first * blocks_of(gemm.k) * STEP_K;
+  widen_row(static_cast<const bf16*>(gemm.x) + row * gemm.x_stride, gemm.k, panel + (row - first) * STEP_K,
+            rows_of_panel(gemm, first) * STEP_K);
+}
+
+struct Stretch {
+  const bf16* tiles;
+  int64_t first_step, num_steps;
+};
+
+// Weights that are tiles.
+struct PackedTiles {
+  static int64_t most_steps(const Gemm& gemm) { return blocks_of(gemm.k); }
+  static size_t buffer_bytes() { return 0; }
+  static const char* block_at(const Gemm& gemm, int64_t block) {
+    return static_cast<const char*>(gemm.packed) + block * blocks_of(gemm.k) * STEP_TILES * int64_t(sizeof(bf16));
+  }
+  static Stretch stretch(const Gemm& gemm, int64_t block, int64_t, const char*, void*) {
+    return {reinterpret_cast<const bf16*>(block_at(gemm, block)), 0, blocks_of(gemm.k)};
+  }
+  // While the first panel of rows reads them.
+  static void fetch(const Ahead& ahead, const Stretch& stretch, int64_t step) {
+    constexpr int64_t STEP_BYTES = STEP_TILES * int64_t(sizeof(bf16));
+    fetch_ahead(ahead, stretch.tiles + step * STEP_TILES, (stretch.num_steps - step) * STEP_BYTES, STEP_BYTES);
+  }
+};
+
+// Weights that are expanded, a span or some at a time.
+template <class Format>
+struct ExpandedTiles {
+  static constexpr int64_t SPANS = SPAN_STEPS<Format> < 8 ? 8 / SPAN_STEPS<Format> : 1;
+  static constexpr int64_t STEPS = SPANS * SPAN_STEPS<Format>;  // 16 KB of tiles
+
+  static int64_t most_steps(const Gemm&) { return STEPS; }
+  static size_t buffer_bytes() { return size_t(STEPS * STEP_TILES) * sizeof(bf16); }
+  static const char* block_at(const Gemm& gemm, int64_t block) {
+    return static_cast<const char*>(gemm.packed) + block * (gemm.k / Format::BLOCK_K) * SPAN_BYTES<Format>;
+  }
+  static Stretch stretch(const Gemm& gemm, int64_t block, int64_t first_step, const char* next, void* buffer) {
+    const IeeeMode mode;
+    const int64_t num_spans = gemm.k / Format::BLOCK_K, first = first_step / SPAN_STEPS<Format>;
+    const int64_t end = first + SPANS < num_spans ? first + SPANS : num_spans;
+    bf16* tiles = static_cast<bf16*>(buffer);
+    for (int64_t number = first; number < end; ++number) {
+      const char* span = block_at(gemm, block) + number * SPAN_BYTES<Format>;
+      fetch_ahead({true, next}, span, (num_spans - number) * SPAN_BYTES<Format>, SPAN_BYTES<Format>);
+      expand_span(reinterpret_cast<const uint8_t*>(span), tiles);
+      tiles += SPAN_STEPS<Format> * STEP_TILES;
+    }
+    return {static_cast<const bf16*>(buffer), first_step, (end - first) * SPAN_STEPS<Format>};
+  }
+  static void fetch(const Ahead&, const Stretch&, int64_t) {}
+
+ private:
+  static void expand_span(const uint8_t* span, bf16* tiles) {
+    Scales<Format> scales;
+    Format::read_scales(span, scales);
+    for (int64_t step = 0; step < SPAN_STEPS<Format>; ++step) {
+      for (int half = 0; half < 2; ++half, tiles += TILE_ELEMENTS) {
+        alignas(64) bf16 lines[TILE_ELEMENTS];
+        expand_plainly<Format>(span, step, half, scales, lines);
+        transpose_lines(lines, tiles);
+      }
+    }
+  }
+};
+
+// Adds a stretch to the sums of ROWS rows, [ROWS][32].
+template <class Weights, int ROWS>
+inline void add_stretch(const float* x, const Stretch& stretch, const Ahead& ahead, float* sums) {
+  for (int64_t step = 0; step < stretch.num_steps; ++step, x += ROWS * STEP_K) {
+    if (ahead.is_first) Weights::fetch(ahead, stretch, step);
+    for (int t = 0; t < 2; t += PANEL_TILES) {
+      const bf16* tiles[PANEL_TILES];
+      for (int i = 0; i < PANEL_TILES; ++i) tiles[i] = stretch.tiles + step * STEP_TILES + (t + i) * TILE_ELEMENTS;
+      add_step<ROWS>(x, STEP_K, tiles, WHOLE_STEP, sums + t * TILE_COLUMNS, BLOCK);
+    }
+  }
+}
+
+template <class Weights, int ROWS = PANEL_ROWS>
+inline void add_to_rows(int64_t num_rows, const float* x, const Stretch& stretch, const Ahead& ahead, float* sums) {
+  if (num_rows >= ROWS) {
+    add_stretch<Weights, ROWS>(x, stretch, ahead, sums);
+  } else if constexpr (ROWS > 1) {
+    add_to_rows<Weights, ROWS - 1>(num_rows, x, stretch, ahead, sums);
+  }
+}
 
 template <class Weights>
-void multiply(const Gemm& gemm, Parts& parts, void*) {
-  const int64_t block_bytes = blocks_of(gemm.k) * BLOCK * BLOCK * Weights::ELEMENT;
+void multiply_block(const Gemm& gemm, int64_t block, const char* next, void* buffer, float* all_sums) {
+  const int64_t num_steps = blocks_of(gemm.k);
+  const bool is_one = Weights::most_steps(gemm) >= num_steps;  // the sums of a panel are done with at once
+  for (int64_t step = 0; step < num_steps;) {
+    const Stretch stretch = Weights::stretch(gemm, block, step, next, buffer);
+    const FlushMode mode;
+    for (int64_t row = 0; row < gemm.m; row += PANEL_ROWS) {
+      const int64_t num_rows = rows_of_panel(gemm, row);
+      float* sums = all_sums + (is_one ? 0 : row * BLOCK);
+      if (step == 0) memset(sums, 0, size_t(num_rows * BLOCK) * sizeof(float));
+      const float* x = static_cast<const float*>(gemm.x) + (row * num_steps + num_rows * step) * STEP_K;
+      add_to_rows<Weights>(num_rows, x, stretch, {row == 0, next}, sums);
+      if (step + stretch.num_steps < num_steps) continue;
+      for (int64_t r = 0; r < num_rows; ++r) store_row_flushed(gemm, row + r, block, sums + r * BLOCK);
+    }
+    step += stretch.num_steps;
+  }
+}
+
+template <class Weights>
+size_t tile_worker_bytes(const Gemm& gemm) {
+  const bool is_one = Weights::most_steps(gemm) >= blocks_of(gemm.k);
+  const int64_t num_rows = is_one ? PANEL_ROWS : gemm.m;
+  return Weights::buffer_bytes() + size_t(num_rows * BLOCK) * sizeof(float);
+}
+
+template <class Weights>
+void multiply_tiles(const Gemm& gemm, Parts& parts, void* worker_memory) {
+  float* sums = reinterpret_cast<float*>(static_cast<char*>(worker_memory) + Weights::buffer_bytes());
   for (int64_t block = parts.claim(); block >= 0;) {
     const int64_t next = parts.claim();
-    const char* next_weights = next < 0 ? nullptr : static_cast<const char*>(gemm.packed) + next * block_bytes;
-    for (int64_t row = 0; row < gemm.m; row += Weights::MOST_ROWS) {
-      panel_of<Weights>(gemm, row, gemm.m - row, block, {row == 0, next_weights});
-    }
+    multiply_block<Weights>(gemm, block, next < 0 ? nullptr : Weights::block_at(gemm, next), worker_memory, sums);
     block = next;
   }
 }
 
-void multiply_tiles(const Gemm& gemm, Parts& parts, void* worker_memory) {
-  const FlushMode mode;
-  multiply<Bf16>(gemm, parts, worker_memory);
-}
+constexpr GemmKernel FMA_F32 = {no_bytes, no_pieces, prepare_nothing, no_bytes, each_block, multiply_f32};
 
-constexpr GemmKernel FMA_F32 = {no_bytes, no_pieces, prepare_nothing, no_bytes, each_block, multiply<F32>};
-constexpr GemmKernel FMA_BF16 = {widened_bytes, each_row, widen, no_bytes, each_block, multiply_tiles};
+template <class Weights>
+constexpr GemmKernel TILES = {widened_bytes, each_row, widen, tile_worker_bytes<Weights>, each_block,
+                              multiply_tiles<Weights>};
+constexpr GemmKernel FMA_BF16 = TILES<PackedTiles>;
+
+template <class... Formats>
+constexpr FormatKernels kernels_of(FormatList<Formats...>) {
+  return {{TILES<ExpandedTiles<Formats>>...}};
+}
+constexpr FormatKernels FMA_FORMATS = kernels_of(AllFormats{});
 
 }  // namespace
 }  // namespace octavo

@@ -5,5 +5,6 @@ namespace octavo {
 
 const GemmKernel gemm_f32_portable = FMA_F32;
 const GemmKernel gemm_bf16_portable = FMA_BF16;
+const FormatKernels gemm_formats_portable = FMA_FORMATS;
 
 }  // namespace octavo

@@ -7,13 +7,12 @@
 namespace octavo {
 namespace {
 
-// `sums` are 32 columns of one row. The last block may stand over the edge of y.
-template <bool IS_FLUSHED>
-inline void store_sums(const Gemm& gemm, int64_t row, int64_t block, const float* sums) {
-  const int64_t first = block * BLOCK;
-  const int64_t num_columns = gemm.n - first < BLOCK ? gemm.n - first : BLOCK;
-  float result[BLOCK];
-  for (int64_t c = 0; c < BLOCK; ++c) result[c] = sums[c];
+// `sums` are COUNT columns of one row, from `first` on. The last ones may stand over the edge of y.
+template <bool IS_FLUSHED, int64_t COUNT>
+inline void store_sums(const Gemm& gemm, int64_t row, int64_t first, const float* sums) {
+  const int64_t num_columns = gemm.n - first < COUNT ? gemm.n - first : COUNT;
+  float result[COUNT];
+  for (int64_t c = 0; c < COUNT; ++c) result[c] = sums[c];
   if (gemm.bias != nullptr) {
     for (int64_t c = 0; c < num_columns; ++c) {
       const float bias = gemm.bias[first + c];
@@ -26,20 +25,20 @@ inline void store_sums(const Gemm& gemm, int64_t row, int64_t block, const float
     return;
   }
   bf16* y = static_cast<bf16*>(gemm.y) + row * gemm.y_stride + first;
-  if (num_columns == BLOCK) {
-    for (int64_t c = 0; c < BLOCK; ++c) y[c] = to_bf16(result[c]);
+  if (num_columns == COUNT) {
+    for (int64_t c = 0; c < COUNT; ++c) y[c] = to_bf16(result[c]);
   } else {
     for (int64_t c = 0; c < num_columns; ++c) y[c] = to_bf16(result[c]);
   }
 }
 
 inline void store_row(const Gemm& gemm, int64_t row, int64_t block, const float* sums) {
-  store_sums<false>(gemm, row, block, sums);
+  store_sums<false, BLOCK>(gemm, row, block * BLOCK, sums);
 }
 
 // Of a product of bf16 numbers: the sum with the bias is computed as those of the product are. In FlushMode.
 inline void store_row_flushed(const Gemm& gemm, int64_t row, int64_t block, const float* sums) {
-  store_sums<true>(gemm, row, block, sums);
+  store_sums<true, BLOCK>(gemm, row, block * BLOCK, sums);
 }
 
 }  // namespace

@@ -32,6 +32,36 @@ enum { OV_PORTABLE = 0, OV_AVX2 = 1, OV_AVX512 = 2, OV_AMX = 3, OV_NEON = 4 };
 typedef int32_t ov_dtype;
 enum { OV_BF16 = 0, OV_F32 = 1 };
 
+// How a weight is stored. The first two are those of ov_dtype; the others stay quantised, and every product with them
+// has the bits of the product with the weights widened to bf16.
+typedef int32_t ov_format;
+enum {
+  OV_FORMAT_BF16 = 0,
+  OV_FORMAT_F32 = 1,
+  // of GGUF files
+  OV_Q4_K = 2,
+  OV_Q5_K = 3,
+  OV_Q6_K = 4,
+  OV_Q8_0 = 5,
+  OV_Q4_0 = 6,
+  OV_Q4_1 = 7,
+  OV_Q5_0 = 8,
+  OV_Q5_1 = 9,
+  OV_Q2_K = 10,
+  OV_Q3_K = 11,
+  OV_IQ4_NL = 12,
+  OV_IQ4_XS = 13,
+  OV_MXFP4 = 14,
+  // of others: 4 and 8 bits with a scale for each group of 32 or 128 k
+  OV_INT4_32 = 15,
+  OV_INT4_128 = 16,
+  OV_INT8_32 = 17,
+  OV_INT8_128 = 18,
+  OV_FP8_32 = 19,
+  OV_FP8_128 = 20,
+  OV_NUM_FORMATS = 21,
+};
+
 const char* ov_status_text(ov_status status);
 
 // The number of the arithmetic: of the definition of every operation from weights and token ids to tokens and logprobs.
@@ -67,13 +97,22 @@ void* ov_alloc(uint64_t num_bytes);
 void ov_free(void* memory, uint64_t num_bytes);
 
 // -- Matrix product with packed weights: y[m, n] = x[m, k] * w[n, k]^T + bias[n] -----------------------------------
-uint64_t ov_packed_bytes(ov_dtype dtype, int64_t n, int64_t k);
-// Rows first_row ... first_row + num_rows - 1 of w, as they stream in.
-ov_status ov_pack_rows(ov_dtype dtype, const void* rows, int64_t stride, int64_t first_row, int64_t num_rows,
+// Whether there is such a format (1 or 0), and the version of all packed forms, which changes when one of them does.
+int ov_has_format(ov_format format);
+#define OV_LAYOUT 1
+int32_t ov_layout_version(void);
+// 0 if there is no such format, or k is not a multiple of its blocks.
+uint64_t ov_packed_bytes(ov_format format, int64_t n, int64_t k);
+// Rows first_row ... first_row + num_rows - 1 of w, as they stream in; `packed` was zeroed before the first ones. Rows of
+// a quantised format are their blocks, as formats/*.h has them, one row after the other; their stride is k. OV_BAD_VALUE:
+// a scale or a weight is not finite, and what is packed must not be used.
+ov_status ov_pack_rows(ov_format format, const void* rows, int64_t stride, int64_t first_row, int64_t num_rows,
                        int64_t n, int64_t k, void* packed);
 typedef struct {
-  ov_dtype dtype;       // of x and the weights
+  ov_dtype dtype;       // of x
   ov_dtype out_dtype;   // of y; OV_BF16 only if dtype is OV_BF16
+  ov_format format;     // of the weights: that of x, or a quantised one if x is OV_BF16
+  int32_t reserved;
   const void* x;
   int64_t x_stride;
   const void* packed;
@@ -84,9 +123,10 @@ typedef struct {
 } ov_gemm_args;
 ov_status ov_gemm(ov_engine* engine, const ov_gemm_args* args);
 
-// y = the rows `ids` of w, back from the packed form.
+// y = the rows `ids` of w, back from the packed form: floats if the weights are, and else bf16.
 typedef struct {
-  ov_dtype dtype;
+  ov_format format;
+  int32_t reserved;
   const void* packed;
   int64_t n, k;
   const int64_t* ids;  // [num_rows], each below n

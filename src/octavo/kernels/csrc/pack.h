@@ -1,4 +1,4 @@
-// Weights to the packed forms of gemm.h and back. Sizes were checked by the caller.
+// Weights to the packed forms of gemm.h and formats/format.h, and back. Sizes were checked by the caller.
 #pragma once
 
 #include <cstddef>
@@ -8,9 +8,10 @@
 
 namespace octavo {
 
-size_t packed_bytes(ov_dtype dtype, int64_t n, int64_t k);
-void pack_rows(ov_dtype dtype, const void* rows, int64_t stride, int64_t first_row, int64_t num_rows, int64_t k,
+size_t packed_bytes(ov_format format, int64_t n, int64_t k);  // 0: k is not a multiple of the blocks
+// False if a scale or a weight is not finite. Other formats than bf16 and float need rows without gaps.
+bool pack_rows(ov_format format, const void* rows, int64_t stride, int64_t first_row, int64_t num_rows, int64_t k,
                void* packed);
-void unpack_row(ov_dtype dtype, const void* packed, int64_t k, int64_t row, void* to);
+void unpack_row(ov_format format, const void* packed, int64_t k, int64_t row, void* to);
 
 }  // namespace octavo

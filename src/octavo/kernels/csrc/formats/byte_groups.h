@@ -1,0 +1,67 @@
+// Numbers of eight bits with a scale for each group of 32 or 128 k: integers, or floats of four bits of exponent and
+// three of mantissa (float8_e4m3fn).
+//
+//     a block       scale float | GROUP bytes
+//     the header    scale[32] float
+#pragma once
+
+#include "codes_8bit.h"
+
+namespace octavo {
+namespace {
+
+template <int64_t GROUP>
+struct ByteGroups {
+  static constexpr int64_t BLOCK_K = GROUP, BLOCK_BYTES = 4 + GROUP;
+  static constexpr int64_t GROUPS = 1, HEADER_BYTES = 2 * LINE_BYTES;
+  static constexpr bool HAS_OFFSET = false, HAS_ZERO = false;
+  using Codes = Codes8;
+
+  static bool pack(const uint8_t* block, int column, uint8_t* span) {
+    memcpy(span + 4 * column, block, 4);
+    for (int64_t step = 0; step < GROUP / CODES_K; ++step) {
+      memcpy(span + HEADER_BYTES + step * Codes::STEP_BYTES + column * CODES_K, block + 4 + step * CODES_K, CODES_K);
+    }
+    return is_finite_float(block);
+  }
+  static Scale scale(const uint8_t* span, int64_t, int column) { return {read<float>(span + 4 * column)}; }
+  template <class Format>
+  static void read_scales(const uint8_t* span, Scales<Format>& to) {
+    memcpy(to.factor[0], span, sizeof to.factor[0]);
+  }
+};
+
+template <int64_t GROUP>
+struct Int8 : ByteGroups<GROUP> {
+  static float level(int code) { return float(int8_t(code)); }
+#if defined(__AVX512BF16__)
+  static __m512 sixteen_levels(__m128i codes) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes)); }
+#endif
+};
+
+// The bits of an e4m3 number, moved to their places in a float, are that number times 2^-120, subnormals included.
+template <int64_t GROUP>
+struct Fp8 : ByteGroups<GROUP> {
+  static float level(int code) {
+    const uint32_t bits = uint32_t(code & 0x7f) << 20 | uint32_t(code & 0x80) << 24;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value * 0x1p120f;
+  }
+#if defined(__AVX512BF16__)
+  static __m512 sixteen_levels(__m128i codes) {
+    const __m512i words = _mm512_cvtepu8_epi32(codes);
+    const __m512i magnitude = _mm512_slli_epi32(_mm512_and_si512(words, _mm512_set1_epi32(0x7f)), 20);
+    const __m512i sign = _mm512_slli_epi32(_mm512_and_si512(words, _mm512_set1_epi32(0x80)), 24);
+    return _mm512_mul_ps(__m512(_mm512_or_si512(magnitude, sign)), _mm512_set1_ps(0x1p120f));
+  }
+#endif
+  static bool pack(const uint8_t* block, int column, uint8_t* span) {
+    bool is_number = true;
+    for (int64_t k = 0; k < GROUP; ++k) is_number &= (block[4 + k] & 0x7f) != 0x7f;
+    return ByteGroups<GROUP>::pack(block, column, span) && is_number;
+  }
+};
+
+}  // namespace
+}  // namespace octavo

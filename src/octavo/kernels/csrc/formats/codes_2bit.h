@@ -1,0 +1,86 @@
+// Codes of two bits, and of three. A step has four lines of the low two bits, and those of three bits two lines more:
+//
+//     word k of line l:       column 8l + i in bits 2i and 2i + 1
+//     word k of line 4 + h:   bit c is the third bit of column 16h + c
+//
+// These formats have two groups in a step, k below 16 and the others. With AVX512, a table is 16 bf16 values of each,
+// and bit 4 of an index is that of k. The levels are repeated in a table, so that bits between do no harm.
+#pragma once
+
+#include "format.h"
+
+namespace octavo {
+namespace {
+
+template <int BITS>
+struct LowCodes {
+  static constexpr int64_t LOW_BYTES = 4 * LINE_BYTES;
+  static constexpr int64_t STEP_BYTES = LOW_BYTES + (BITS == 3 ? 2 * LINE_BYTES : 0);
+
+  static int get(const uint8_t* step, int column, int k) {
+    int code = read<uint16_t>(step + (column / 8 * CODES_K + k) * 2) >> (column % 8 * 2) & 3;
+    if constexpr (BITS == 3) code |= (read<uint16_t>(third_bits(step, column) + 2 * k) >> (column % 16) & 1) << 2;
+    return code;
+  }
+  static void put(uint8_t* step, int column, int k, int code) {
+    uint8_t* word = step + (column / 8 * CODES_K + k) * 2;
+    const int shift = column % 8 * 2;
+    write(word, uint16_t((read<uint16_t>(word) & ~(3 << shift)) | (code & 3) << shift));
+    if constexpr (BITS == 3) {
+      uint8_t* third = step + (third_bits(step, column) - step) + 2 * k;
+      const int bit = column % 16;
+      write(third, uint16_t((read<uint16_t>(third) & ~(1 << bit)) | (code >> 2) << bit));
+    }
+  }
+  static void column(const uint8_t* step, int column, uint8_t* codes) {
+    for (int k = 0; k < CODES_K; ++k) codes[k] = uint8_t(get(step, column, k));
+  }
+
+#if defined(__AVX512BF16__)
+  struct Tables {};
+  template <class Format>
+  static inline void prepare(const Scales<Format>&, int64_t, int, Tables&) {}
+
+  template <class Format>
+  static inline void expand(const uint8_t* span, int64_t step, int half, const Scales<Format>& scales, const Tables&,
+                            bf16* lines) {
+    static_assert(GROUP_K<Format> == 16);
+    const uint8_t* codes = codes_at<Format>(span, step);
+    const int64_t first = group_of<Format>(step * CODES_K);
+    const __m512 levels = _mm512_loadu_ps(Format::LEVELS);
+    const __m512i group_bit = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(16), 1);
+    const __m512i not_bit_4 = _mm512_set1_epi16(~16), low_two = _mm512_set1_epi16(3);
+    const __m512i third = BITS == 3 ? _mm512_load_si512(third_bits(codes, half * HALF_COLUMNS)) : group_bit;
+#pragma GCC unroll 16
+    for (int c = 0; c < HALF_COLUMNS; ++c) {
+      const int column = half * HALF_COLUMNS + c;
+      const auto values = [&](int64_t group) {
+        const __m512 factor = _mm512_set1_ps(scales.factor[group][column]);
+        if constexpr (Format::HAS_OFFSET) {
+          return _mm512_fmadd_ps(levels, factor, _mm512_set1_ps(scales.offset[group][column]));
+        } else {
+          return _mm512_mul_ps(levels, factor);
+        }
+      };
+      const __m512i table = __m512i(_mm512_cvtne2ps_pbh(values(first + 1), values(first)));
+      __m512i indices = _mm512_srli_epi16(_mm512_load_si512(codes + column / 8 * LINE_BYTES), c % 8 * 2);
+      if constexpr (BITS == 3) {
+        const __m512i bit = c < 2 ? _mm512_slli_epi16(third, c < 2 ? 2 - c : 0) : _mm512_srli_epi16(third, c < 2 ? 0 : c - 2);
+        constexpr int FIRST_CHOOSES = 0xca;  // low_two ? indices : bit
+        indices = _mm512_ternarylogic_epi32(low_two, indices, bit, FIRST_CHOOSES);
+      }
+      constexpr int FIRST_OR_BOTH = 0xf8;  // group_bit | (indices & not_bit_4)
+      indices = _mm512_ternarylogic_epi32(group_bit, indices, not_bit_4, FIRST_OR_BOTH);
+      _mm512_store_si512(lines + c * CODES_K, _mm512_permutexvar_epi16(indices, table));
+    }
+  }
+#endif
+
+ private:
+  static const uint8_t* third_bits(const uint8_t* step, int column) {
+    return step + LOW_BYTES + column / 16 * LINE_BYTES;
+  }
+};
+
+}  // namespace
+}  // namespace octavo

@@ -1,0 +1,98 @@
+// Codes of six bits. A step is four times three lines, and three lines hold eight columns, 32 bytes a column:
+//
+//     bits 0-5 of lines 0, 1, 2:   columns 0 and 1, columns 2 and 3, columns 4 and 5
+//     bits 6-7 of lines 0, 1, 2:   bits 0-1, 2-3 and 4-5 of columns 6 and 7
+//
+// With AVX512, a byte permutation puts sixteen codes into the mantissas of 128.0, which makes them 128 + code; one fused
+// multiply-add takes the 128 and the format's own offset off again, exactly.
+#pragma once
+
+#include "format.h"
+
+namespace octavo {
+namespace {
+
+struct Codes6 {
+  static constexpr int64_t STEP_BYTES = 12 * LINE_BYTES;
+
+  static int get(const uint8_t* step, int column, int k) {
+    const uint8_t* bytes = bytes_at(step, column) + k;
+    if (column % 8 < 6) return *bytes & 63;
+    return bytes[0] >> 6 | bytes[LINE_BYTES] >> 6 << 2 | bytes[2 * LINE_BYTES] >> 6 << 4;
+  }
+  static void put(uint8_t* step, int column, int k, int code) {
+    uint8_t* bytes = step + (bytes_at(step, column) - step) + k;
+    if (column % 8 < 6) {
+      *bytes = uint8_t((*bytes & 0xc0) | code);
+      return;
+    }
+    for (int line = 0; line < 3; ++line) {
+      uint8_t& byte = bytes[line * LINE_BYTES];
+      byte = uint8_t((byte & 63) | (code >> (2 * line) & 3) << 6);
+    }
+  }
+  static void column(const uint8_t* step, int column, uint8_t* codes) {
+    for (int k = 0; k < CODES_K; ++k) codes[k] = uint8_t(get(step, column, k));
+  }
+
+#if defined(__AVX512BF16__)
+  struct Tables {};
+  template <class Format>
+  static inline void prepare(const Scales<Format>&, int64_t, int, Tables&) {}
+
+  // Of formats with two groups in a step, k below 16 and the others.
+  template <class Format>
+  static inline void expand(const uint8_t* span, int64_t step, int half, const Scales<Format>& scales, const Tables&,
+                            bf16* lines) {
+    static_assert(GROUP_K<Format> == 16 && !Format::HAS_OFFSET);
+    const int64_t group = group_of<Format>(step * CODES_K);
+    const uint8_t* codes = codes_at<Format>(span, step) + half * (STEP_BYTES / 2);
+    const __m512i low_six = _mm512_set1_epi8(63), low_four = _mm512_set1_epi8(15), low_two = _mm512_set1_epi8(3);
+    constexpr int FIRST_CHOOSES = 0xca;
+#pragma GCC unroll 2
+    for (int eight = 0; eight < 2; ++eight, codes += 3 * LINE_BYTES) {
+      const __m512i a = _mm512_load_si512(codes), b = _mm512_load_si512(codes + LINE_BYTES);
+      const __m512i c = _mm512_load_si512(codes + 2 * LINE_BYTES);
+      const __m512i low = _mm512_ternarylogic_epi32(low_two, _mm512_srli_epi16(a, 6), _mm512_srli_epi16(b, 4), FIRST_CHOOSES);
+      const __m512i last = _mm512_ternarylogic_epi32(low_four, low, _mm512_srli_epi16(c, 2), FIRST_CHOOSES);
+      const int first = half * HALF_COLUMNS + eight * 8;
+      bf16* to = lines + eight * 8 * CODES_K;
+      two_columns(_mm512_and_si512(a, low_six), scales, group, first, to);
+      two_columns(_mm512_and_si512(b, low_six), scales, group, first + 2, to + 2 * CODES_K);
+      two_columns(_mm512_and_si512(c, low_six), scales, group, first + 4, to + 4 * CODES_K);
+      two_columns(_mm512_and_si512(last, low_six), scales, group, first + 6, to + 6 * CODES_K);
+    }
+  }
+#endif
+
+ private:
+  static const uint8_t* bytes_at(const uint8_t* step, int column) {
+    const int pair = column % 8 / 2;
+    return step + column / 8 * 3 * LINE_BYTES + (pair < 3 ? pair * LINE_BYTES : 0) + column % 2 * 32;
+  }
+
+#if defined(__AVX512BF16__)
+  template <class Format>
+  static inline void two_columns(__m512i codes, const Scales<Format>& scales, int64_t group, int column, bf16* lines) {
+    const __m512i one_twenty_eight = _mm512_set1_epi32(0x43000000);
+    const __m512i lanes = _mm512_setr_epi32(0, 1 << 16, 2 << 16, 3 << 16, 4 << 16, 5 << 16, 6 << 16, 7 << 16, 8 << 16,
+                                            9 << 16, 10 << 16, 11 << 16, 12 << 16, 13 << 16, 14 << 16, 15 << 16);
+    constexpr __mmask64 THIRD_BYTES = 0x4444444444444444;
+    // Sixteen codes, from byte 16 * quarter on.
+    const auto values = [&](int quarter, int64_t of_group, int of_column) {
+      const __m512i place = _mm512_add_epi32(lanes, _mm512_set1_epi32(quarter << 20));
+      const __m512 shifted = __m512(_mm512_mask_permutexvar_epi8(one_twenty_eight, THIRD_BYTES, place, codes));
+      const __m512 factor = _mm512_set1_ps(scales.factor[of_group][of_column]);
+      const __m512 back = _mm512_mul_ps(factor, _mm512_set1_ps(Format::LEVEL_OF_ZERO - 128.0f));
+      return _mm512_fmadd_ps(shifted, factor, back);
+    };
+    const __m512bh first = _mm512_cvtne2ps_pbh(values(1, group + 1, column), values(0, group, column));
+    const __m512bh second = _mm512_cvtne2ps_pbh(values(3, group + 1, column + 1), values(2, group, column + 1));
+    _mm512_store_si512(lines, __m512i(first));
+    _mm512_store_si512(lines + CODES_K, __m512i(second));
+  }
+#endif
+};
+
+}  // namespace
+}  // namespace octavo

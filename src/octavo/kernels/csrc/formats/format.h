@@ -1,0 +1,174 @@
+// Formats in which weights stay quantised, and what they have in common.
+//
+// The value of a weight is computed from its code and the scale of its group, and rounded to bf16:
+//
+//     value = bf16((level(code) - zero) * factor + offset)
+//
+// The product rounds at most once before the offset is added: it is exact wherever there is an offset, so a fused
+// multiply-add gives the same bits as a multiplication and an addition. These are the values that widening the
+// checkpoint gives (`gguf.dequantize`, then bf16): storage is not part of the function.
+//
+// The packed form. A block is 32 columns of y (rows of w), in two halves of 16. A step is 32 k. A span is as many steps
+// as one block of the file has, so that its scales are read once:
+//
+//     packed = [n / 32 blocks][k / BLOCK_K spans] of SPAN_BYTES:   header | SPAN_STEPS steps of codes
+//
+// Everything is whole cache lines. Columns beyond n are zeros, which every format takes for the weight 0 or, with
+// a product of 0, for what nobody reads.
+//
+// A format is a struct with
+//
+//     BLOCK_K, BLOCK_BYTES   the block of one row, as it is in the file
+//     GROUPS                 scales of a block; each is that of BLOCK_K / GROUPS consecutive k
+//     HEADER_BYTES           of a span
+//     Codes                  how the codes of a step lie: codes_*.h
+//     LEVELS or level()      from codes to numbers
+//     HAS_ZERO, HAS_OFFSET   whether a scale has them
+//     pack(block, column, span)      one row's block to its column; false if a scale is not finite
+//     scale(span, group, column)     back again: the reference for `read_scales`
+//     read_scales(span, scales)      those of all columns, where an instruction set has something quicker
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "../bf16.h"
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
+namespace octavo {
+namespace {
+
+constexpr int SPAN_COLUMNS = 32, HALF_COLUMNS = 16, CODES_K = 32;
+constexpr int LINE_BYTES = 64;
+
+struct Scale {
+  float factor, offset = 0.0f, zero = 0.0f;
+};
+
+// Those of a span: [group][column].
+template <class Format>
+struct Scales {
+  alignas(64) float factor[Format::GROUPS][SPAN_COLUMNS];
+  alignas(64) float offset[Format::HAS_OFFSET ? Format::GROUPS : 1][SPAN_COLUMNS];
+  alignas(64) float zero[Format::HAS_ZERO ? Format::GROUPS : 1][SPAN_COLUMNS];
+};
+
+template <class Format>
+constexpr int64_t SPAN_STEPS = Format::BLOCK_K / CODES_K;
+template <class Format>
+constexpr int64_t SPAN_BYTES = Format::HEADER_BYTES + SPAN_STEPS<Format>* Format::Codes::STEP_BYTES;
+template <class Format>
+constexpr int64_t GROUP_K = Format::BLOCK_K / Format::GROUPS;
+
+// The codes of a step.
+template <class Format>
+inline const uint8_t* codes_at(const uint8_t* span, int64_t step) {
+  return span + Format::HEADER_BYTES + step * Format::Codes::STEP_BYTES;
+}
+
+// The group of k, counted from the start of the span.
+template <class Format>
+constexpr int64_t group_of(int64_t k) {
+  return k / GROUP_K<Format>;
+}
+
+template <class Format>
+inline float value_of(const Scale& scale, int code) {
+  float value = Format::level(code);
+  if constexpr (Format::HAS_ZERO) value -= scale.zero;
+  value *= scale.factor;
+  if constexpr (Format::HAS_OFFSET) value += scale.offset;
+  return value;
+}
+
+template <class Format>
+inline Scale scale_at(const Scales<Format>& scales, int64_t group, int column) {
+  Scale scale = {scales.factor[group][column]};
+  if constexpr (Format::HAS_OFFSET) scale.offset = scales.offset[group][column];
+  if constexpr (Format::HAS_ZERO) scale.zero = scales.zero[group][column];
+  return scale;
+}
+
+// All scales of a span, one after the other: what a format without a `read_scales` of its own has.
+template <class Format>
+inline void read_each_scale(const uint8_t* span, Scales<Format>& to) {
+  for (int64_t group = 0; group < Format::GROUPS; ++group) {
+    for (int column = 0; column < SPAN_COLUMNS; ++column) {
+      const Scale scale = Format::scale(span, group, column);
+      to.factor[group][column] = scale.factor;
+      if constexpr (Format::HAS_OFFSET) to.offset[group][column] = scale.offset;
+      if constexpr (Format::HAS_ZERO) to.zero[group][column] = scale.zero;
+    }
+  }
+}
+
+// The reference, one weight at a time: BLOCK_K values of one column. `gguf` computes them in this order, so that even
+// the signs of zeros are the same. (A product cannot tell zeros apart: sums begin with +0.)
+template <class Format>
+inline void unpack(const uint8_t* span, int column, float* values) {
+  for (int64_t k = 0; k < Format::BLOCK_K; ++k) {
+    const int code = Format::Codes::get(codes_at<Format>(span, k / CODES_K), column, int(k % CODES_K));
+    values[k] = value_of<Format>(Format::scale(span, group_of<Format>(k), column), code);
+  }
+}
+
+// Half a step, 16 columns, as 16 lines of 32 k. The plain way, which compilers turn into vector instructions.
+template <class Format>
+inline void expand_plainly(const uint8_t* span, int64_t step, int half, const Scales<Format>& scales, bf16* lines) {
+  for (int column = half * HALF_COLUMNS; column < (half + 1) * HALF_COLUMNS; ++column, lines += CODES_K) {
+    uint8_t codes[CODES_K];
+    Format::Codes::column(codes_at<Format>(span, step), column, codes);
+    constexpr int64_t PIECE = GROUP_K<Format> < CODES_K ? GROUP_K<Format> : CODES_K;
+    for (int64_t first = 0; first < CODES_K; first += PIECE) {
+      const Scale scale = scale_at(scales, group_of<Format>(step * CODES_K + first), column);
+      for (int64_t k = first; k < first + PIECE; ++k) lines[k] = to_bf16(value_of<Format>(scale, codes[k]));
+    }
+  }
+}
+
+// -- Numbers in headers and blocks ------------------------------------------------------------------------------------
+
+template <class Number>
+inline Number read(const uint8_t* from) {
+  Number number;
+  memcpy(&number, from, sizeof number);
+  return number;
+}
+
+template <class Number>
+inline void write(uint8_t* to, Number number) {
+  memcpy(to, &number, sizeof number);
+}
+
+inline float half_to_float(uint16_t half) {
+#if defined(__F16C__)
+  return _cvtsh_ss(half);
+#else
+  const uint32_t sign = uint32_t(half & 0x8000) << 16, magnitude = half & 0x7fff;
+  // The exponent of a half moves to that of a float by a multiplication, which is exact also for subnormals; infinities
+  // and not-a-numbers have the largest exponent in both.
+  const uint32_t bits = magnitude << 13;
+  float value;
+  memcpy(&value, &bits, sizeof value);
+  value *= 0x1p112f;
+  uint32_t result;
+  memcpy(&result, &value, sizeof result);
+  if (magnitude >= 0x7c00) result |= 0x7f800000;
+  result |= sign;
+  memcpy(&value, &result, sizeof value);
+  return value;
+#endif
+}
+
+inline float half_at(const uint8_t* from, int index) { return half_to_float(read<uint16_t>(from + 2 * index)); }
+
+inline bool is_finite_half(const uint8_t* half) { return (read<uint16_t>(half) & 0x7c00) != 0x7c00; }
+inline bool is_finite_float(const uint8_t* number) { return (read<uint32_t>(number) & 0x7f800000) != 0x7f800000; }
+
+// Nibbles of a block of 32, as in most formats: byte j holds k = j in its low and k = 16 + j in its high half.
+inline int nibble_of_32(const uint8_t* bytes, int k) { return bytes[k % 16] >> (k / 16 * 4) & 15; }
+
+}  // namespace
+}  // namespace octavo

@@ -1,0 +1,39 @@
+// Integers of four bits with a scale and a zero point for each group of 32 or 128 k, as compressed-tensors, GPTQ and AWQ
+// checkpoints have them.
+//
+//     a block       scale float | zero uint8 | GROUP / 2 bytes of nibbles, the even k in the low halves
+//     the header    scale[32] float | zero[32] uint8, and 32 bytes unused
+#pragma once
+
+#include "codes_4bit.h"
+
+namespace octavo {
+namespace {
+
+template <int64_t GROUP>
+struct Int4 {
+  static constexpr int64_t BLOCK_K = GROUP, BLOCK_BYTES = 5 + GROUP / 2;
+  static constexpr int64_t GROUPS = 1, HEADER_BYTES = 3 * LINE_BYTES;
+  static constexpr bool HAS_OFFSET = false, HAS_ZERO = true;
+  static constexpr float LEVELS[16] = OCTAVO_SIXTEEN_LEVELS(0);
+  using Codes = Codes4;
+
+  static float level(int code) { return float(code); }
+
+  static bool pack(const uint8_t* block, int column, uint8_t* span) {
+    memcpy(span + 4 * column, block, 4);
+    span[2 * LINE_BYTES + column] = block[4];
+    for (int k = 0; k < BLOCK_K; ++k) {
+      const int code = block[5 + k / 2] >> (k % 2 * 4) & 15;
+      Codes::put(span + HEADER_BYTES + k / CODES_K * Codes::STEP_BYTES, column, k % CODES_K, code);
+    }
+    return is_finite_float(block);
+  }
+  static Scale scale(const uint8_t* span, int64_t, int column) {
+    return {read<float>(span + 4 * column), 0.0f, float(span[2 * LINE_BYTES + column])};
+  }
+  static void read_scales(const uint8_t* span, Scales<Int4>& to) { read_each_scale(span, to); }
+};
+
+}  // namespace
+}  // namespace octavo

@@ -1,0 +1,32 @@
+// IQ4_NL: 4.5 bits a weight.   In the file: d half | 16 bytes of nibbles;   the header: d[32] half
+#pragma once
+
+#include "codes_4bit.h"
+#include "iq4_levels.h"
+#include "scales.h"
+
+namespace octavo {
+namespace {
+
+struct IQ4NL {
+  static constexpr int64_t BLOCK_K = 32, BLOCK_BYTES = 18;
+  static constexpr int64_t GROUPS = 1, HEADER_BYTES = LINE_BYTES;
+  static constexpr bool HAS_OFFSET = false, HAS_ZERO = false;
+  static constexpr float LEVELS[16] = OCTAVO_IQ4_LEVELS;
+  using Codes = Codes4;
+
+  static float level(int code) { return LEVELS[code]; }
+
+  static bool pack(const uint8_t* block, int column, uint8_t* span) {
+    memcpy(span + 2 * column, block, 2);
+    for (int k = 0; k < BLOCK_K; ++k) {
+      Codes::put(span + HEADER_BYTES, column, k, nibble_of_32(block + 2, k));
+    }
+    return is_finite_half(block);
+  }
+  static Scale scale(const uint8_t* span, int64_t, int column) { return {half_at(span, column)}; }
+  static void read_scales(const uint8_t* span, Scales<IQ4NL>& to) { read_halves(span, to.factor[0]); }
+};
+
+}  // namespace
+}  // namespace octavo

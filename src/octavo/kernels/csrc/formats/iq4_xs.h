@@ -1,0 +1,40 @@
+// IQ4_XS: 4.25 bits a weight, in groups of 32 with a scale of six bits.
+//
+//     in the file   d half | high two bits of scales uint16 | low four bits of scales [4 bytes] | 128 bytes of nibbles
+//     the header    d[32] half | scale[8 groups][32] int8, less 32
+#pragma once
+
+#include "codes_4bit.h"
+#include "iq4_levels.h"
+#include "scales.h"
+
+namespace octavo {
+namespace {
+
+struct IQ4XS {
+  static constexpr int64_t BLOCK_K = 256, BLOCK_BYTES = 136;
+  static constexpr int64_t GROUPS = 8, HEADER_BYTES = LINE_BYTES + GROUPS * SPAN_COLUMNS;
+  static constexpr bool HAS_OFFSET = false, HAS_ZERO = false;
+  static constexpr float LEVELS[16] = OCTAVO_IQ4_LEVELS;
+  using Codes = Codes4;
+
+  static float level(int code) { return LEVELS[code]; }
+
+  static bool pack(const uint8_t* block, int column, uint8_t* span) {
+    const uint16_t high = read<uint16_t>(block + 2);
+    const uint8_t *low = block + 4, *nibbles = block + 8;
+    memcpy(span + 2 * column, block, 2);
+    for (int group = 0; group < GROUPS; ++group, nibbles += 16) {
+      const int scale = (low[group / 2] >> (group % 2 * 4) & 15) | (high >> (2 * group) & 3) << 4;
+      span[LINE_BYTES + group * SPAN_COLUMNS + column] = uint8_t(int8_t(scale - 32));
+      uint8_t* step = span + HEADER_BYTES + group * Codes::STEP_BYTES;
+      for (int k = 0; k < CODES_K; ++k) Codes::put(step, column, k, nibble_of_32(nibbles, k));
+    }
+    return is_finite_half(block);
+  }
+  static Scale scale(const uint8_t* span, int64_t group, int column) { return {scaled_byte(span, group, column)}; }
+  static void read_scales(const uint8_t* span, Scales<IQ4XS>& to) { read_scaled_bytes(span, to.factor); }
+};
+
+}  // namespace
+}  // namespace octavo

@@ -1,0 +1,37 @@
+// MXFP4: 4.25 bits a weight: floats of four bits (one of sign, two of exponent, one of mantissa) and a power of two for
+// each 32 of them.   In the file: exponent uint8 | 16 bytes of nibbles;   the header: exponent[32] uint8, and 32 unused
+//
+// Levels are twice the numbers, which makes them integers, and the power of two is half of what it says.
+#pragma once
+
+#include "codes_4bit.h"
+
+namespace octavo {
+namespace {
+
+struct MXFP4 {
+  static constexpr int64_t BLOCK_K = 32, BLOCK_BYTES = 17;
+  static constexpr int64_t GROUPS = 1, HEADER_BYTES = LINE_BYTES;
+  static constexpr bool HAS_OFFSET = false, HAS_ZERO = false;
+  static constexpr float LEVELS[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+  using Codes = Codes4;
+
+  static float level(int code) { return LEVELS[code]; }
+
+  static bool pack(const uint8_t* block, int column, uint8_t* span) {
+    span[column] = block[0];
+    for (int k = 0; k < BLOCK_K; ++k) Codes::put(span + HEADER_BYTES, column, k, nibble_of_32(block + 1, k));
+    return true;  // every exponent is a number here, as it is to `gguf`
+  }
+  static Scale scale(const uint8_t* span, int64_t, int column) {
+    const uint32_t exponent = span[column];
+    const uint32_t bits = exponent < 2 ? uint32_t(0x00200000) << exponent : (exponent - 1) << 23;
+    Scale scale = {};
+    memcpy(&scale.factor, &bits, sizeof bits);
+    return scale;
+  }
+  static void read_scales(const uint8_t* span, Scales<MXFP4>& to) { read_each_scale(span, to); }
+};
+
+}  // namespace
+}  // namespace octavo

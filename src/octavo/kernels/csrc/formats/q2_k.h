@@ -1,0 +1,52 @@
+// Q2_K: 2.625 bits a weight, in groups of 16 with a scale and a minimum of four bits.
+//
+//     in the file   (scale | minimum << 4)[16] | 64 bytes of codes | d half | dmin half
+//     the header    d[32] half | dmin[32] half | (scale | minimum << 4)[16 groups][32]
+#pragma once
+
+#include "codes_2bit.h"
+#include "scales.h"
+
+namespace octavo {
+namespace {
+
+// In Q2_K and Q3_K, 32 bytes have two bits each of four times 32 k.
+inline int two_bits(const uint8_t* bytes, int k) { return bytes[k / 128 * 32 + k % 32] >> (k % 128 / 32 * 2) & 3; }
+
+struct Q2K {
+  static constexpr int64_t BLOCK_K = 256, BLOCK_BYTES = 84;
+  static constexpr int64_t GROUPS = 16, HEADER_BYTES = 2 * LINE_BYTES + GROUPS * SPAN_COLUMNS;
+  static constexpr bool HAS_OFFSET = true, HAS_ZERO = false;
+  static constexpr float LEVELS[16] = {0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3};
+  using Codes = LowCodes<2>;
+
+  static float level(int code) { return float(code); }
+
+  static bool pack(const uint8_t* block, int column, uint8_t* span) {
+    const uint8_t *codes = block + 16, *d = block + 80, *dmin = block + 82;
+    memcpy(span + 2 * column, d, 2);
+    memcpy(span + LINE_BYTES + 2 * column, dmin, 2);
+    for (int group = 0; group < GROUPS; ++group) span[2 * LINE_BYTES + group * SPAN_COLUMNS + column] = block[group];
+    for (int k = 0; k < BLOCK_K; ++k) {
+      Codes::put(span + HEADER_BYTES + k / CODES_K * Codes::STEP_BYTES, column, k % CODES_K, two_bits(codes, k));
+    }
+    return is_finite_half(d) && is_finite_half(dmin);
+  }
+  static Scale scale(const uint8_t* span, int64_t group, int column) {
+    const uint8_t both = span[2 * LINE_BYTES + group * SPAN_COLUMNS + column];
+    return {half_at(span, column) * float(both & 15), -(half_at(span + LINE_BYTES, column) * float(both >> 4))};
+  }
+  static void read_scales(const uint8_t* span, Scales<Q2K>& to) {
+    alignas(64) float d[SPAN_COLUMNS], dmin[SPAN_COLUMNS];
+    read_halves(span, d);
+    read_halves(span + LINE_BYTES, dmin);
+    const uint8_t* both = span + 2 * LINE_BYTES;
+    for (int64_t group = 0; group < GROUPS; ++group, both += SPAN_COLUMNS) {
+      for (int c = 0; c < SPAN_COLUMNS; ++c) to.factor[group][c] = d[c] * float(both[c] & 15);
+      for (int c = 0; c < SPAN_COLUMNS; ++c) to.offset[group][c] = -(dmin[c] * float(both[c] >> 4));
+    }
+  }
+};
+
+}  // namespace
+}  // namespace octavo

@@ -1,0 +1,40 @@
+// Q3_K: 3.44 bits a weight, in groups of 16 with a scale of six bits.
+//
+//     in the file   32 bytes of third bits | 64 bytes of low two bits | 12 bytes of scales | d half
+//     the header    d[32] half | scale[16 groups][32] int8, less 32
+#pragma once
+
+#include "q2_k.h"
+
+namespace octavo {
+namespace {
+
+struct Q3K {
+  static constexpr int64_t BLOCK_K = 256, BLOCK_BYTES = 110;
+  static constexpr int64_t GROUPS = 16, HEADER_BYTES = LINE_BYTES + GROUPS * SPAN_COLUMNS;
+  static constexpr bool HAS_OFFSET = false, HAS_ZERO = false;
+  static constexpr float LEVELS[16] = {-4, -3, -2, -1, 0, 1, 2, 3, -4, -3, -2, -1, 0, 1, 2, 3};
+  using Codes = LowCodes<3>;
+
+  static float level(int code) { return float(code - 4); }
+
+  static bool pack(const uint8_t* block, int column, uint8_t* span) {
+    const uint8_t *third = block, *low = block + 32, *scales = block + 96, *d = block + 108;
+    memcpy(span + 2 * column, d, 2);
+    for (int group = 0; group < GROUPS; ++group) {
+      const int low_bits = scales[group % 8] >> (group / 8 * 4) & 15;
+      const int high_bits = scales[8 + group % 4] >> (group / 4 * 2) & 3;
+      span[LINE_BYTES + group * SPAN_COLUMNS + column] = uint8_t(int8_t((low_bits | high_bits << 4) - 32));
+    }
+    for (int k = 0; k < BLOCK_K; ++k) {
+      const int code = two_bits(low, k) | (third[k % 32] >> (k / 32) & 1) << 2;
+      Codes::put(span + HEADER_BYTES + k / CODES_K * Codes::STEP_BYTES, column, k % CODES_K, code);
+    }
+    return is_finite_half(d);
+  }
+  static Scale scale(const uint8_t* span, int64_t group, int column) { return {scaled_byte(span, group, column)}; }
+  static void read_scales(const uint8_t* span, Scales<Q3K>& to) { read_scaled_bytes(span, to.factor); }
+};
+
+}  // namespace
+}  // namespace octavo

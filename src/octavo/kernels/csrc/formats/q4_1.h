@@ -1,0 +1,37 @@
+// Q4_1: 5 bits a weight.   In the file: d half | m half | 16 bytes of nibbles;   the header: d[32] half | m[32] half
+#pragma once
+
+#include "codes_4bit.h"
+#include "scales.h"
+
+namespace octavo {
+namespace {
+
+struct Q4_1 {
+  static constexpr int64_t BLOCK_K = 32, BLOCK_BYTES = 20;
+  static constexpr int64_t GROUPS = 1, HEADER_BYTES = 2 * LINE_BYTES;
+  static constexpr bool HAS_OFFSET = true, HAS_ZERO = false;
+  static constexpr float LEVELS[16] = OCTAVO_SIXTEEN_LEVELS(0);
+  using Codes = Codes4;
+
+  static float level(int code) { return float(code); }
+
+  static bool pack(const uint8_t* block, int column, uint8_t* span) {
+    memcpy(span + 2 * column, block, 2);
+    memcpy(span + LINE_BYTES + 2 * column, block + 2, 2);
+    for (int k = 0; k < BLOCK_K; ++k) {
+      Codes::put(span + HEADER_BYTES, column, k, nibble_of_32(block + 4, k));
+    }
+    return is_finite_half(block) && is_finite_half(block + 2);
+  }
+  static Scale scale(const uint8_t* span, int64_t, int column) {
+    return {half_at(span, column), half_at(span + LINE_BYTES, column)};
+  }
+  static void read_scales(const uint8_t* span, Scales<Q4_1>& to) {
+    read_halves(span, to.factor[0]);
+    read_halves(span + LINE_BYTES, to.offset[0]);
+  }
+};
+
+}  // namespace
+}  // namespace octavo

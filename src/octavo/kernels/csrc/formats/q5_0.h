@@ -1,0 +1,32 @@
+// Q5_0: 5.5 bits a weight.   In the file: d half | fifth bits uint32 | 16 bytes of nibbles;   the header: d[32] half
+#pragma once
+
+#include "codes_5bit.h"
+#include "scales.h"
+
+namespace octavo {
+namespace {
+
+struct Q5_0 {
+  static constexpr int64_t BLOCK_K = 32, BLOCK_BYTES = 22;
+  static constexpr int64_t GROUPS = 1, HEADER_BYTES = LINE_BYTES;
+  static constexpr bool HAS_OFFSET = false, HAS_ZERO = false;
+  static constexpr float LEVELS[32] = OCTAVO_THIRTY_TWO_LEVELS(16);
+  using Codes = Codes5;
+
+  static float level(int code) { return float(code - 16); }
+
+  static bool pack(const uint8_t* block, int column, uint8_t* span) {
+    memcpy(span + 2 * column, block, 2);
+    const uint32_t fifth = read<uint32_t>(block + 2);
+    for (int k = 0; k < BLOCK_K; ++k) {
+      Codes::put(span + HEADER_BYTES, column, k, nibble_of_32(block + 6, k) | int(fifth >> k & 1) << 4);
+    }
+    return is_finite_half(block);
+  }
+  static Scale scale(const uint8_t* span, int64_t, int column) { return {half_at(span, column)}; }
+  static void read_scales(const uint8_t* span, Scales<Q5_0>& to) { read_halves(span, to.factor[0]); }
+};
+
+}  // namespace
+}  // namespace octavo

@@ -1,0 +1,34 @@
+// Q5_K: 5.5 bits a weight.   In the file: d half | dmin half | 12 bytes of scales | 32 bytes of fifth bits | 128 bytes of
+// nibbles. Bit g of byte i is the fifth bit of weight i of group g.
+#pragma once
+
+#include "codes_5bit.h"
+#include "k_scales.h"
+
+namespace octavo {
+namespace {
+
+struct Q5K {
+  static constexpr int64_t BLOCK_K = 256, BLOCK_BYTES = 176;
+  static constexpr int64_t GROUPS = KScales::GROUPS, HEADER_BYTES = KScales::HEADER_BYTES;
+  static constexpr bool HAS_OFFSET = true, HAS_ZERO = false;
+  static constexpr float LEVELS[32] = OCTAVO_THIRTY_TWO_LEVELS(0);
+  using Codes = Codes5;
+
+  static float level(int code) { return float(code); }
+
+  static bool pack(const uint8_t* block, int column, uint8_t* span) {
+    const uint8_t *fifth = block + 4 + KScales::BYTES, *nibbles = fifth + 32;
+    uint8_t* codes = span + HEADER_BYTES;
+    for (int k = 0; k < BLOCK_K; ++k) {
+      const int code = k_nibble(nibbles, k) | (fifth[k % 32] >> (k / 32) & 1) << 4;
+      Codes::put(codes + k / CODES_K * Codes::STEP_BYTES, column, k % CODES_K, code);
+    }
+    return KScales::pack(block, column, span);
+  }
+  static Scale scale(const uint8_t* span, int64_t group, int column) { return KScales::scale(span, group, column); }
+  static void read_scales(const uint8_t* span, Scales<Q5K>& to) { KScales::read_scales(span, to); }
+};
+
+}  // namespace
+}  // namespace octavo

@@ -1,0 +1,44 @@
+// Scales of all columns of a span at once, as headers have them.
+#pragma once
+
+#include "format.h"
+
+namespace octavo {
+namespace {
+
+// 32 halves, one for each column.
+inline void read_halves(const uint8_t* header, float* to) {
+#if defined(__AVX512F__)
+  for (int column = 0; column < SPAN_COLUMNS; column += 16) {
+    const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(header + 2 * column));
+    _mm512_store_ps(to + column, _mm512_cvtph_ps(halves));
+  }
+#elif defined(__F16C__)
+  for (int column = 0; column < SPAN_COLUMNS; column += 8) {
+    const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(header + 2 * column));
+    _mm256_store_ps(to + column, _mm256_cvtph_ps(halves));
+  }
+#else
+  for (int column = 0; column < SPAN_COLUMNS; ++column) to[column] = half_at(header, column);
+#endif
+}
+
+// factor[group][column] = d[column] * scale[group][column], of a header `d[32] half | scale[groups][32] int8`.
+template <int64_t GROUPS>
+inline void read_scaled_bytes(const uint8_t* header, float (&factor)[GROUPS][SPAN_COLUMNS]) {
+  alignas(64) float d[SPAN_COLUMNS];
+  read_halves(header, d);
+  const int8_t* scales = reinterpret_cast<const int8_t*>(header + LINE_BYTES);
+  for (int64_t group = 0; group < GROUPS; ++group, scales += SPAN_COLUMNS) {
+    for (int column = 0; column < SPAN_COLUMNS; ++column) factor[group][column] = d[column] * float(scales[column]);
+  }
+}
+
+// One of them.
+inline float scaled_byte(const uint8_t* header, int64_t group, int column) {
+  const int8_t scale = int8_t(header[LINE_BYTES + group * SPAN_COLUMNS + column]);
+  return half_at(header, column) * float(scale);
+}
+
+}  // namespace
+}  // namespace octavo

@@ -1,0 +1,467 @@
+// Products with quantised weights on AMX: expanded to bf16 on the way, a step ahead of the tile unit.
+//
+// The operands are the other way round than in gemm_amx.cpp. A tile of weights is 16 columns of y, each a line of 32
+// consecutive k, because the weights of a line have a scale in common; x lies in pairs of k. So the sums come out
+// transposed. A product is the same both ways, and the tile unit adds over k in the same order: the bits are those of
+// the bf16 product with widened weights.
+//
+//     x            [group of 16 rows][step][16 k-pairs][rows of the group][2]     one row is x as it is
+//     tile 0, 1    the weights of both halves of a block; in the wide loop tile 0 for both
+//     tile 2, 3    x of a group
+//     tile 4 ...   sums, [16 columns][rows of the group]
+//
+// Up to 64 rows (`multiply_thin`), every weight is expanded once and goes into the tiles at once. With more rows
+// (`multiply_wide`), a panel of a block is expanded into memory that stays in the L1 cache, while the groups of rows pass
+// by the panel before it.
+#include "amx.h"
+#include "formats/all.h"
+#include "gemm_store.h"
+#include "transpose.h"
+
+namespace octavo {
+namespace {
+
+constexpr int64_t GROUP = 16;                     // rows of x in a tile
+constexpr int64_t LINE = 64;                      // bytes
+constexpr int64_t HALF = HALF_COLUMNS * CODES_K;  // weights of half a step: one tile
+constexpr int64_t SUMS = HALF_COLUMNS * GROUP;    // of a tile
+
+inline int64_t at_most(int64_t value, int64_t bound) { return value < bound ? value : bound; }
+inline int64_t divided_up(int64_t value, int64_t divisor) { return (value + divisor - 1) / divisor; }
+inline int64_t even_piece(int64_t total, int64_t most) { return divided_up(total, divided_up(total, most)); }
+
+inline int64_t num_groups(const Gemm& gemm) { return divided_up(gemm.m, GROUP); }
+inline int64_t rows_of_group(const Gemm& gemm, int64_t group) { return at_most(gemm.m - group * GROUP, GROUP); }
+
+// -- x ----------------------------------------------------------------------------------------------------------------
+
+constexpr int64_t PREPARE_STEPS = 32;  // of one call
+
+size_t paired_bytes(const Gemm& gemm) { return gemm.m == 1 ? 0 : size_t(gemm.m * gemm.k) * sizeof(bf16); }
+
+int64_t num_paired_pieces(const Gemm& gemm) { return num_groups(gemm) * divided_up(gemm.k / BLOCK, PREPARE_STEPS); }
+
+void to_pairs(const Gemm& gemm, int64_t piece, void* prepared) {
+  const int64_t num_steps = gemm.k / BLOCK, num_pieces = divided_up(num_steps, PREPARE_STEPS);
+  const int64_t group = piece / num_pieces, first = piece % num_pieces * PREPARE_STEPS;
+  const int64_t end = at_most(first + PREPARE_STEPS, num_steps), num_rows = rows_of_group(gemm, group);
+  const bf16* from = static_cast<const bf16*>(gemm.x) + group * GROUP * gemm.x_stride;
+  bf16* to = static_cast<bf16*>(prepared) + group * GROUP * gemm.k + first * num_rows * BLOCK;
+  const __mmask16 present = __mmask16((1u << num_rows) - 1);
+  for (int64_t step = first; step < end; ++step) {
+    __m512i lines[16];
+    for (int64_t row = 0; row < GROUP; ++row) {
+      lines[row] = row < num_rows ? _mm512_loadu_si512(from + row * gemm.x_stride + step * BLOCK) : _mm512_setzero_si512();
+    }
+    transpose(lines);
+    for (const __m512i& pair : lines) {
+      _mm512_mask_storeu_epi32(to, present, pair);
+      to += num_rows * 2;
+    }
+  }
+}
+
+// A group of x from some step on, and the bytes from k-pair to k-pair.
+struct Pairs {
+  const bf16* x;
+  int64_t row_bytes;
+  int64_t step() const { return row_bytes * GROUP / int64_t(sizeof(bf16)); }  // elements
+};
+
+inline Pairs pairs_at(const Gemm& gemm, int64_t group, int64_t step) {
+  const int64_t num_rows = rows_of_group(gemm, group);
+  return {static_cast<const bf16*>(gemm.x) + group * GROUP * gemm.k + step * num_rows * BLOCK, num_rows * 4};
+}
+
+// -- y ----------------------------------------------------------------------------------------------------------------
+
+// The sums of half a block and a group, [16 columns][16 rows], to y.
+void store_half(const Gemm& gemm, int64_t group, int64_t block, int half, const float* sums) {
+  const FlushMode mode;  // for the bias
+  const int64_t first_row = group * GROUP, num_rows = rows_of_group(gemm, group);
+  const int64_t column = block * BLOCK + half * HALF_COLUMNS;
+  alignas(64) float rows[SUMS];
+  transpose_lines(sums, rows);
+  if (!gemm.y_is_bf16 || column + HALF_COLUMNS > gemm.n) {
+    // A block whose second half is beyond the edge has nothing to store of it.
+    for (int64_t row = 0; row < num_rows && column < gemm.n; ++row) {
+      store_sums<true, HALF_COLUMNS>(gemm, first_row + row, column, rows + row * HALF_COLUMNS);
+    }
+    return;
+  }
+  const __m512 bias = gemm.bias == nullptr ? _mm512_setzero_ps() : _mm512_loadu_ps(gemm.bias + column);
+  bf16* y = static_cast<bf16*>(gemm.y) + first_row * gemm.y_stride + column;
+  for (int64_t row = 0; row < num_rows; ++row, y += gemm.y_stride) {
+    __m512 values = _mm512_load_ps(rows + row * HALF_COLUMNS);
+    if (gemm.bias != nullptr) values = _mm512_add_ps(values, bias);
+    const __m256bh rounded = _mm512_cvtneps_pbh(values);
+    memcpy(y, &rounded, sizeof rounded);
+  }
+}
+
+inline void store_sums(const Gemm& gemm, int64_t group, int64_t block, const float* sums) {
+  for (int half = 0; half < 2; ++half) store_half(gemm, group, block, half, sums + half * SUMS);
+}
+
+// -- Weights ----------------------------------------------------------------------------------------------------------
+
+inline void prefetch(const uint8_t* line) { __asm__ volatile("prefetcht1 %0" ::"m"(*line)); }
+
+template <class Format>
+inline const uint8_t* span_at(const Gemm& gemm, int64_t block, int64_t step) {
+  const int64_t num_spans = gemm.k / Format::BLOCK_K;
+  return static_cast<const uint8_t*>(gemm.packed) + (block * num_spans + step / SPAN_STEPS<Format>) * SPAN_BYTES<Format>;
+}
+
+// Lines of a step, those of its header's share included.
+template <class Format>
+constexpr int64_t STEP_LINES = (SPAN_BYTES<Format> / SPAN_STEPS<Format> + LINE - 1) / LINE;
+
+// Expands one step after the other, through a run of spans and on into the next run. It is ahead of itself: the scales
+// of a span are read before it begins, and tables are made one step before they are used. So at the end of all it reads
+// scales that nobody needs, which is why packed weights end with SLACK_SPANS more.
+template <class Format>
+class Expander {
+ public:
+  // From `step` of `span` on.
+  void start(const uint8_t* span, int64_t num_spans, int64_t step = 0) {
+    span_ = next_run_ = span;
+    num_spans_ = num_spans;
+    step_ = step;
+    for (int64_t i = 0; i < EARLY + (step > MIDDLE); ++i) Format::read_scales(ahead(i), scales_[(turn_ + i) % 4]);
+    for (int half = 0; half < 2; ++half) Codes::template prepare<Format>(scales_[turn_], step_, half, tables_[parity_]);
+  }
+  // Where it goes on after the run it is in. To be said before its last span begins.
+  void then(const uint8_t* span) { next_run_ = span; }
+  void run_of(int64_t num_spans) { num_spans_ = num_spans; }
+
+  // A half of the step, and with the second one on to the next step.
+  inline void half(int half, bf16* lines) {
+    const bool is_last = step_ + 1 == SPAN_STEPS<Format>;
+    if (half == 0 && step_ == MIDDLE) Format::read_scales(ahead(EARLY), scales_[(turn_ + EARLY) % 4]);
+    const Scales<Format>& next_scales = scales_[is_last ? (turn_ + 1) % 4 : turn_];
+    Codes::template prepare<Format>(next_scales, is_last ? 0 : step_ + 1, half, tables_[parity_ ^ 1]);
+    Codes::template expand<Format>(span_, step_, half, scales_[turn_], tables_[parity_], lines);
+    if (half == 0) return;
+    parity_ ^= 1;
+    if (!is_last) {
+      ++step_;
+      return;
+    }
+    step_ = 0;
+    turn_ = (turn_ + 1) % 4;
+    span_ = ahead(1);
+    if (--num_spans_ == 0) num_spans_ = ENDLESS;
+  }
+  inline void step(bf16* lines) {
+    half(0, lines);
+    half(1, lines + HALF);
+  }
+
+ private:
+  using Codes = typename Format::Codes;
+  static constexpr int64_t ENDLESS = INT64_MAX / 2;
+  static constexpr int64_t EARLY = SPAN_STEPS<Format> == 1 ? 2 : 1;  // spans
+  static constexpr int64_t MIDDLE = SPAN_STEPS<Format> / 2;
+
+  inline const uint8_t* ahead(int64_t i) const {
+    return i < num_spans_ ? span_ + i * SPAN_BYTES<Format> : next_run_ + (i - num_spans_) * SPAN_BYTES<Format>;
+  }
+
+  const uint8_t *span_, *next_run_;
+  int64_t num_spans_;  // left of this run
+  int64_t step_, turn_ = 0;
+  int parity_ = 0;
+  Scales<Format> scales_[4];
+  typename Codes::Tables tables_[2];
+};
+
+// -- Up to 64 rows ----------------------------------------------------------------------------------------------------
+//
+// A part is a block. Weights are expanded AHEAD steps before they are multiplied: a tile load that finds its line still
+// in the store buffer waits. Half a step is expanded, then half a step multiplied, so that both units always have work.
+
+inline void configure(const int64_t (&row_bytes)[8]) {
+  TileConfig config;
+  for (int tile = 0; tile < 8; ++tile) {
+    config.rows[tile] = row_bytes[tile] > 0 ? 16 : 0;
+    config.row_bytes[tile] = uint16_t(row_bytes[tile]);
+  }
+  __asm__ volatile("ldtilecfg %0" ::"m"(config) : "memory");  // see amx.h
+}
+
+// The tiles of a group of rows: x, and the sums of both halves of a block. A macro, because the name of a tile must be
+// a literal.
+#define OCTAVO_GROUP_TILES(NAME, X, LEFT, RIGHT)         \
+  struct NAME {                                          \
+    static inline void zero() {                          \
+      _tile_zero(LEFT);                                  \
+      _tile_zero(RIGHT);                                 \
+    }                                                    \
+    static inline void load_sums(const float* sums) {    \
+      _tile_loadd(LEFT, sums, LINE);                     \
+      _tile_loadd(RIGHT, sums + SUMS, LINE);             \
+    }                                                    \
+    static inline void store_sums(float* sums) {         \
+      _tile_stored(LEFT, sums, LINE);                    \
+      _tile_stored(RIGHT, sums + SUMS, LINE);            \
+    }                                                    \
+    static inline void load_x(const Pairs& x) {          \
+      _tile_loadd(X, x.x, x.row_bytes);                  \
+    }                                                    \
+    static inline void load_passing_x(const Pairs& x) {  \
+      _tile_stream_loadd(X, x.x, x.row_bytes);           \
+    }                                                    \
+    static inline void multiply_left() {                 \
+      _tile_dpbf16ps(LEFT, 0, X);                        \
+    }                                                    \
+    static inline void multiply_right() {                \
+      _tile_dpbf16ps(RIGHT, 0, X);                       \
+    }                                                    \
+  }
+OCTAVO_GROUP_TILES(FirstGroup, 2, 4, 5);
+OCTAVO_GROUP_TILES(SecondGroup, 3, 6, 7);  // or a last one of fewer rows
+#undef OCTAVO_GROUP_TILES
+
+template <class Format, int GROUPS>
+__attribute__((noinline)) void multiply_thin(const Gemm& gemm, Parts& parts) {
+  constexpr int64_t AHEAD = 2, RING = 4, FETCH_BYTES = 12 << 10;
+  constexpr int64_t STEP_BYTES = SPAN_BYTES<Format> / SPAN_STEPS<Format>;
+  const int64_t num_steps = gemm.k / BLOCK, num_spans = gemm.k / Format::BLOCK_K;
+  const int64_t block_bytes = num_spans * SPAN_BYTES<Format>;
+  alignas(64) bf16 ring[RING][2 * HALF];
+  alignas(64) float sums[2 * SUMS] = {};
+  Expander<Format> expander;
+  int64_t block = parts.claim();
+  if (block < 0) return;
+  const int64_t first = rows_of_group(gemm, 0) * 4, second = GROUPS == 2 ? rows_of_group(gemm, 1) * 4 : 0;
+  configure({LINE, LINE, first, second, first, first, second, second});
+  const uint8_t* weights = span_at<Format>(gemm, block, 0);
+  for (int64_t i = 0; i < FETCH_BYTES; i += LINE) prefetch(weights + i);
+  expander.start(weights, num_spans);
+  for (int64_t step = 0; step < AHEAD; ++step) expander.step(ring[step]);
+  int64_t slot = 0;
+  while (block >= 0) {
+    const int64_t next = parts.claim();
+    const uint8_t* next_weights = next < 0 ? weights : span_at<Format>(gemm, next, 0);  // after the last one: anything
+    expander.then(next_weights);
+    const intptr_t jump = (next_weights - weights) - block_bytes;
+    const uint8_t *fetch = weights + FETCH_BYTES, *end = weights + block_bytes;
+    Pairs x0 = pairs_at(gemm, 0, 0), x1 = pairs_at(gemm, GROUPS - 1, 0);
+    FirstGroup::zero();
+    if (GROUPS == 2) SecondGroup::zero();
+    for (int64_t step = 0; step < num_steps; ++step, slot = (slot + 1) % RING) {
+      const uint8_t* line = fetch + (fetch >= end ? jump : 0);
+#pragma GCC unroll 18
+      for (int64_t i = 0; i < STEP_LINES<Format>; ++i) prefetch(line + i * LINE);
+      fetch += STEP_BYTES;
+      const bf16* expanded = ring[slot];
+      bf16* to = ring[(slot + AHEAD) % RING];
+      expander.half(0, to);
+      FirstGroup::load_x(x0);
+      _tile_loadd(0, expanded, LINE);
+      FirstGroup::multiply_left();
+      if (GROUPS == 2) {
+        SecondGroup::load_x(x1);
+        SecondGroup::multiply_left();
+      }
+      expander.half(1, to + HALF);
+      _tile_loadd(0, expanded + HALF, LINE);
+      FirstGroup::multiply_right();
+      if (GROUPS == 2) SecondGroup::multiply_right();
+      x0.x += x0.step();
+      x1.x += x1.step();
+      if (step + AHEAD == num_steps - 1) expander.run_of(num_spans);  // it has just gone over to the next block
+    }
+    FirstGroup::store_sums(sums);
+    store_sums(gemm, 0, block, sums);
+    if (GROUPS == 2) {
+      SecondGroup::store_sums(sums);
+      store_sums(gemm, 1, block, sums);
+    }
+    block = next;
+    weights = next_weights;
+  }
+}
+
+// -- More rows --------------------------------------------------------------------------------------------------------
+//
+// A part is some blocks and some groups of rows:
+//
+//     for each panel of k                      x of the panel stays in the L2 cache
+//       for each block of the part             its weights were expanded while the panel before was multiplied
+//         for each group of the part           multiplies, expands a share of the next panel, fetches one of that after it
+
+constexpr int64_t PANEL_STEPS = 12;                 // 24 KB of expanded weights: half an L1 cache of 48
+constexpr int64_t MOST_GROUPS = 48;                 // of a part
+constexpr int64_t MOST_X_BYTES = int64_t(3) << 19;  // 1.5 MB of x in an L2 cache of 2
+
+struct Plan {
+  int64_t num_steps, panel_steps;
+  int64_t part_groups, part_blocks;
+  int64_t row_parts, column_parts;
+};
+
+Plan plan_of(const Gemm& gemm) {
+  Plan plan = {};
+  plan.num_steps = gemm.k / BLOCK;
+  plan.panel_steps = even_piece(plan.num_steps, PANEL_STEPS);
+  plan.part_groups = even_piece(num_groups(gemm), MOST_GROUPS);
+  plan.part_blocks = plan.part_groups * GROUP * gemm.k * int64_t(sizeof(bf16)) <= MOST_X_BYTES ? 1 : 12;
+  plan.part_blocks = even_piece(blocks_of(gemm.n), plan.part_blocks);
+  plan.row_parts = divided_up(num_groups(gemm), plan.part_groups);
+  plan.column_parts = divided_up(blocks_of(gemm.n), plan.part_blocks);
+  return plan;
+}
+
+struct WideMemory {
+  alignas(64) bf16 panels[2][PANEL_STEPS * 2 * HALF];
+};
+
+// One panel of one block. The panels of a part are those of the first k of all its blocks, then of the next k, ...
+struct Panel {
+  int64_t block, first_step, num_steps;
+};
+
+inline Panel panel_after(const Plan& plan, const Panel& panel, int64_t first_block, int64_t end_block) {
+  const bool is_last_block = panel.block + 1 == end_block;
+  const int64_t step = is_last_block ? panel.first_step + panel.num_steps : panel.first_step;
+  return {is_last_block ? first_block : panel.block + 1, step, at_most(plan.panel_steps, plan.num_steps - step)};
+}
+
+// What is done beside the multiplications of a panel: the next panel is expanded, the one after it fetched.
+template <class Format>
+struct Beside {
+  Expander<Format>& expander;
+  bf16* to;             // null: nothing to expand
+  int64_t left, total;  // steps to expand
+  int64_t credit, num_multiplied;
+  const uint8_t* fetch;
+  int64_t fetch_lines;  // a step
+
+  inline void step() {
+    for (int64_t i = 0; i < fetch_lines; ++i, fetch += LINE) prefetch(fetch);
+    credit += total;
+    if (credit >= num_multiplied && left > 0) {
+      credit -= num_multiplied;
+      expand();
+    }
+  }
+  inline void expand() {
+    expander.step(to);
+    to += 2 * HALF;
+    --left;
+  }
+};
+
+template <class Format, class Tiles>
+__attribute__((noinline)) void multiply_group(Pairs x, const bf16* weights, const Panel& panel, float* sums,
+                                              Beside<Format>& beside) {
+  if (panel.first_step == 0) {
+    Tiles::zero();
+  } else {
+    Tiles::load_sums(sums);
+  }
+  for (int64_t step = 0; step < panel.num_steps; ++step, x.x += x.step(), weights += 2 * HALF) {
+    Tiles::load_passing_x(x);
+    _tile_loadd(0, weights, LINE);
+    Tiles::multiply_left();
+    _tile_loadd(0, weights + HALF, LINE);
+    Tiles::multiply_right();
+    beside.step();
+  }
+  Tiles::store_sums(sums);
+}
+
+template <class Format>
+void multiply_part(const Gemm& gemm, const Plan& plan, int64_t part, WideMemory& memory, float* sums) {
+  const int64_t first_group = part / plan.column_parts * plan.part_groups;
+  const int64_t end_group = at_most(first_group + plan.part_groups, num_groups(gemm));
+  const int64_t first_block = part % plan.column_parts * plan.part_blocks;
+  const int64_t end_block = at_most(first_block + plan.part_blocks, blocks_of(gemm.n));
+  const int64_t groups = end_group - first_group;
+  Expander<Format> expander;
+  const auto start = [&](const Panel& panel) {
+    expander.start(span_at<Format>(gemm, panel.block, panel.first_step), INT64_MAX / 2,
+                   panel.first_step % SPAN_STEPS<Format>);
+  };
+  Panel panel = {first_block, 0, at_most(plan.panel_steps, plan.num_steps)};
+  start(panel);
+  int turn = 0;
+  for (int64_t step = 0; step < panel.num_steps; ++step) expander.step(memory.panels[turn] + step * 2 * HALF);
+  while (panel.num_steps > 0) {
+    const Panel next = panel_after(plan, panel, first_block, end_block);
+    const Panel after = next.num_steps > 0 ? panel_after(plan, next, first_block, end_block) : next;
+    const Panel& fetched = after.num_steps > 0 ? after : panel;  // at the end: anything
+    if (next.num_steps > 0) start(next);
+    const int64_t num_multiplied = groups * panel.num_steps;
+    Beside<Format> beside = {expander, memory.panels[turn ^ 1], next.num_steps, next.num_steps, 0, num_multiplied,
+                             span_at<Format>(gemm, fetched.block, fetched.first_step),
+                             divided_up(plan.panel_steps * STEP_LINES<Format>, num_multiplied)};
+    for (int64_t group = first_group; group < end_group; ++group) {
+      float* own = sums + ((panel.block - first_block) * groups + group - first_group) * 2 * SUMS;
+      const Pairs x = pairs_at(gemm, group, panel.first_step);
+      if (rows_of_group(gemm, group) == GROUP) {
+        multiply_group<Format, FirstGroup>(x, memory.panels[turn], panel, own, beside);
+      } else {
+        multiply_group<Format, SecondGroup>(x, memory.panels[turn], panel, own, beside);
+      }
+      if (panel.first_step + panel.num_steps == plan.num_steps) {
+        store_sums(gemm, group, panel.block, own);
+      }
+    }
+    while (beside.left > 0) beside.expand();
+    turn ^= 1;
+    panel = next;
+  }
+}
+
+template <class Format>
+void multiply_wide(const Gemm& gemm, Parts& parts, void* worker_memory) {
+  const Plan plan = plan_of(gemm);
+  WideMemory& memory = *static_cast<WideMemory*>(worker_memory);
+  float* sums = reinterpret_cast<float*>(static_cast<char*>(worker_memory) + sizeof(WideMemory));
+  const int64_t last = rows_of_group(gemm, num_groups(gemm) - 1) * 4;
+  configure({LINE, LINE, LINE, last, LINE, LINE, last, last});
+  for (int64_t part = parts.claim(); part >= 0; part = parts.claim()) {
+    multiply_part<Format>(gemm, plan, part, memory, sums);
+  }
+}
+
+bool is_thin(const Gemm& gemm) { return gemm.m <= 2 * GROUP; }
+
+int64_t num_parts(const Gemm& gemm) {
+  if (is_thin(gemm)) return blocks_of(gemm.n);
+  const Plan plan = plan_of(gemm);
+  return plan.row_parts * plan.column_parts;
+}
+
+size_t worker_bytes(const Gemm& gemm) {
+  if (is_thin(gemm)) return 0;
+  const Plan plan = plan_of(gemm);
+  return sizeof(WideMemory) + size_t(plan.part_groups * plan.part_blocks * 2 * SUMS) * sizeof(float);
+}
+
+template <class Format>
+void multiply(const Gemm& gemm, Parts& parts, void* worker_memory) {
+  const IeeeMode mode;  // for the expansion; tiles flush by themselves
+  if (gemm.m <= GROUP) {
+    multiply_thin<Format, 1>(gemm, parts);
+  } else if (is_thin(gemm)) {
+    multiply_thin<Format, 2>(gemm, parts);
+  } else {
+    multiply_wide<Format>(gemm, parts, worker_memory);
+  }
+  _tile_release();
+}
+
+template <class... Formats>
+constexpr FormatKernels kernels_of(FormatList<Formats...>) {
+  return {{{paired_bytes, num_paired_pieces, to_pairs, worker_bytes, num_parts, multiply<Formats>}...}};
+}
+
+}  // namespace
+
+const FormatKernels gemm_formats_amx = kernels_of(AllFormats{});
+
+}  // namespace octavo

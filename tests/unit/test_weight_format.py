@@ -1,0 +1,42 @@
+"""One list of formats, in three places that must agree: ours, GGUF's, and the kernels'."""
+
+import re
+from pathlib import Path
+
+import pytest
+from gguf.constants import GGML_QUANT_SIZES
+from gguf.constants import GGMLQuantizationType as Kind
+
+from octavo import kernels
+from octavo.kernels.library import Format
+from octavo.weight_format import FORMATS
+
+HEADER = Path(next(iter(kernels.__path__))) / "csrc" / "octavo_kernels.h"
+
+
+def test_blocks_have_the_sizes_that_gguf_gives_them() -> None:
+    shared = {name: form for name, form in FORMATS.items() if name in Kind.__members__}
+    assert len(shared) == 13
+    for name, form in shared.items():
+        assert (form.block_k, form.block_bytes) == GGML_QUANT_SIZES[Kind[name]]
+
+
+def test_our_own_blocks_are_a_scale_and_codes() -> None:
+    for size in (32, 128):
+        assert FORMATS[f"INT4_{size}"].block_bytes == 4 + 1 + size // 2
+        assert FORMATS[f"INT8_{size}"].block_bytes == FORMATS[f"FP8_{size}"].block_bytes == 4 + size
+
+
+def test_the_kernels_number_them_as_the_header_does() -> None:
+    numbers = {
+        name.removeprefix("FORMAT_"): int(number)
+        for name, number in re.findall(r"\bOV_(\w+) = (\d+)", HEADER.read_text())
+    }
+    assert set(Format.__members__) == {"BF16", "F32", *FORMATS}
+    assert {form.name: form.value for form in Format} == {form.name: numbers[form.name] for form in Format}
+
+
+def test_a_row_is_whole_blocks() -> None:
+    assert FORMATS["Q4_K"].row_bytes(512) == 288
+    with pytest.raises(ValueError, match="576 weights cannot be cut into Q4_K blocks of 256"):
+        FORMATS["Q4_K"].row_bytes(576)
