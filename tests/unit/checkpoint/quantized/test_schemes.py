@@ -1,7 +1,9 @@
 """Every scheme against the library that defines it: values bit for bit, blocks, and the engine's logits."""
 
+import json
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -9,6 +11,7 @@ import pytest
 import torch
 from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize
+from safetensors.torch import save_file
 
 from octavo import LLM, SamplingParams
 from octavo.checkpoint import Checkpoint, open_checkpoint
@@ -104,3 +107,27 @@ def test_logits_of_the_engine(name: str, made: Callable[[str], Made]) -> None:
         assert abs(score.logprob - theirs[position, tokens[position + 1]]) < TOLERANCE
         for token_id, logprob in score.top:
             assert abs(logprob - theirs[position, token_id]) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_kept_quantised_or_widened_the_answer_is_the_same(
+    name: str, made: Callable[[str], Made], tmp_path: Path
+) -> None:
+    """In bfloat16, bit for bit, against a checkpoint of the dequantised weights."""
+    model = made(name)
+    rounded = {key: value.bfloat16().float() for key, value in model.weights.items()}
+    save_file(rounded | model.plain, tmp_path / "model.safetensors")
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / file).write_bytes((model.folder / file).read_bytes())
+    config = json.loads((model.folder / "config.json").read_text())
+    del config["quantization_config"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert scores_of(model.folder) == scores_of(tmp_path)
+
+
+def scores_of(folder: Path) -> object:
+    tokens = torch.randint(256, (40,), generator=torch.Generator().manual_seed(3)).tolist()
+    with LLM(str(folder), dtype="bfloat16", kv_memory="4MiB", threads=1, progress=False) as llm:
+        params = SamplingParams(max_tokens=8, prompt_logprobs=20, logprobs=20, temperature=0)
+        answer = llm.generate([tokens], params)[0]
+    return answer.prompt_logprobs, answer.choices[0].logprobs
