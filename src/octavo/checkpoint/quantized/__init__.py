@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from octavo.checkpoint.quantized.config import parse_scheme
+from octavo.checkpoint.quantized.quantise import QuantisingStore, SchemeName
 from octavo.checkpoint.quantized.store import QuantizedStore
 from octavo.checkpoint.safetensors_file import SafetensorsStore
 from octavo.checkpoint.tensors import TensorStore
 
-__all__ = ["present_plainly"]
+__all__ = ["QuantisingStore", "QuantizedStore", "SchemeName", "present_plainly"]
 
 
 def present_plainly(config: Mapping[str, Any], store: SafetensorsStore) -> TensorStore:
