@@ -21,6 +21,7 @@ from octavo.checkpoint import tensors as tensors_module
 from octavo.checkpoint.quantized import SchemeName
 from octavo.checkpoint.quantized.quantise import coding_for, quantise
 from octavo.checkpoint.quantized.write import write_quantised
+from octavo.cli.main import main
 from octavo.engine.fingerprint import system_fingerprint
 from octavo.errors import CheckpointError, ConfigError
 from octavo.ops import select_ops
@@ -39,8 +40,8 @@ def write_plain(tmp_path: Path) -> Callable[..., Path]:
     def write(dtype: torch.dtype = torch.bfloat16, sizes: str = "whole") -> Path:
         folder = tmp_path / "plain"
         folder.mkdir()
-        model = tiny_llama(*SIZES[sizes]).to(dtype)
-        state = {name: value.contiguous() for name, value in model.state_dict().items()}
+        model = tiny_llama(*SIZES[sizes])
+        state = {name: value.to(dtype).contiguous() for name, value in model.state_dict().items()}
         first = state["model.layers.0.mlp.up_proj.weight"]
         first[0] = 0  # a row without a scale of its own
         first[1, ::2] = -first[1, ::2].abs() * 100
@@ -159,8 +160,7 @@ def test_answers_of_the_folder_are_those_of_the_option(
     out = write_out(plain, tmp_path / "out", scheme)
 
     def answer(folder: Path, quantize: SchemeName | None) -> object:
-        settings = {"kv_memory": "4MiB", "threads": 1, "progress": False}
-        with LLM(str(folder), quantize=quantize, **settings) as llm:
+        with LLM(str(folder), quantize=quantize, kv_memory="4MiB", threads=1, progress=False) as llm:
             params = SamplingParams(max_tokens=8, prompt_logprobs=20, logprobs=20, temperature=0)
             result = llm.generate([list(range(65, 90))], params)[0]
         return result.prompt_logprobs, result.choices[0].logprobs
@@ -277,3 +277,12 @@ def test_gguf_files_that_are_not_quantised(tmp_path: Path, write_tiny_gguf: Writ
             step = np.abs(wide).max(axis=1, keepdims=True) / 127.5
             assert (np.abs(close - wide) <= step * 0.57).all()  # half a step, and the scale's own rounding
     assert quantised.tensors["model.layers.0.self_attn.q_proj.weight"].source_dtype == "INT8_32"
+
+
+def test_the_command_takes_no_gguf_file(
+    tmp_path: Path, write_tiny_gguf: WriteGguf, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_tiny_gguf(tmp_path / "a.gguf", kind=GGMLQuantizationType.F16)
+    assert main(["quantize", str(tmp_path / "a.gguf"), str(tmp_path / "out"), "--scheme", "int8"]) == 2
+    assert "is a GGUF file" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -185,7 +185,7 @@ def test_tensors_that_do_not_fit_the_config(made: Callable[[str], Made], tmp_pat
         read_everything(changed(made("w4a16-128"), tmp_path, double))
 
 
-NASTY_VALUES = (*NASTY_INTEGERS, -1, 0.5, None, True, "x", [], {}, "re:(a+)+$")
+NASTY_VALUES: tuple[object, ...] = (*NASTY_INTEGERS, -1, 0.5, None, True, "x", [], {}, "re:(a+)+$")
 
 
 def mutate_config(config: Mapping[str, Any], dice: random.Random) -> dict[str, Any]:

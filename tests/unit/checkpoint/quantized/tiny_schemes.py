@@ -387,4 +387,4 @@ OTHERS: Mapping[str, OtherCase] = {
     "fp8-per-tensor": OtherCase(_FP8, fp8_tensor, "FP8_128"),
 }
 
-CASES: Mapping[str, CompressedCase | OtherCase] = COMPRESSED | OTHERS
+CASES: Mapping[str, CompressedCase | OtherCase] = {**COMPRESSED, **OTHERS}
