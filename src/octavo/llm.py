@@ -83,7 +83,11 @@ class LLM:
         if model is None and checkpoint_path is None:
             raise ConfigError("no model: give a hub id or the path of a checkpoint folder or GGUF file")
         checkpoint = open_checkpoint(
-            model, checkpoint_path=checkpoint_path, revision=revision, tokenizer=tokenizer
+            model,
+            checkpoint_path=checkpoint_path,
+            revision=revision,
+            tokenizer=tokenizer,
+            quantize=self.options.quantize,
         )
         self._text = TextModel.of_checkpoint(checkpoint)
         self.name = checkpoint.name

@@ -30,6 +30,7 @@ SAMPLES: Mapping[str, tuple[tuple[str, object], ...]] = {
     "tokenizer": (("a", "a"), ("b", "b"), ("none", None)),
     "device": (("cpu", "cpu"), ("cuda:1", "cuda:1"), ("mps", "mps")),
     "dtype": (("float32", "float32"), ("bfloat16", "bfloat16"), ("float16", "float16")),
+    "quantize": (("int8", "int8"), ("int4", "int4"), ("none", None)),
     "threads": (("1", 1), ("2", 2), ("none", None)),
     "kernels": (("torch", "torch"), ("portable", "portable"), ("amx", "amx")),
     "weights": (("widened", "widened"), ("kept", "kept"), ("widened", "widened")),

@@ -13,9 +13,10 @@ from typing import Any, Literal
 from octavo.checkpoint.gguf_file import read_gguf
 from octavo.checkpoint.gguf_names import present_as_huggingface
 from octavo.checkpoint.locate import PICKLE_SUFFIXES, TEXT_PATTERNS, Location, locate
+from octavo.checkpoint.quantized import QuantisingStore, QuantizedStore, SchemeName, present_plainly
 from octavo.checkpoint.safetensors_file import open_safetensors
 from octavo.checkpoint.tensors import RowChunk, TensorInfo, TensorStore
-from octavo.errors import CheckpointError
+from octavo.errors import CheckpointError, ConfigError
 from octavo.json_file import read_json_object
 from octavo.text.assets import TextAssets
 from octavo.text.gguf_vocab import text_assets_from_gguf
@@ -37,6 +38,7 @@ class Checkpoint:
     generation_config: Mapping[str, Any]
     store: TensorStore = field(repr=False)
     read_text: Callable[[], TextAssets] = field(repr=False)
+    quantize: SchemeName | None = None  # the scheme by which `store` quantises what it reads
 
     @cached_property
     def text(self) -> TextAssets:
@@ -76,12 +78,15 @@ def open_checkpoint(
     checkpoint_path: str | Path | None = None,
     revision: str | None = None,
     tokenizer: str | Path | None = None,
+    quantize: SchemeName | None = None,
 ) -> Checkpoint:
     """`model` is a hub id or a path. `tokenizer` replaces the checkpoint's own: a directory, its
-    tokenizer.json, a GGUF file or a hub id."""
+    tokenizer.json, a GGUF file or a hub id. `quantize`: how to quantise the weights while they are read."""
     location = locate(model, checkpoint_path=checkpoint_path, revision=revision)
     weights = _weights_path(location.path)
     opened = _open_directory(location) if weights.is_dir() else _open_gguf(location, weights)
+    if quantize is not None:
+        opened = _quantising(opened, quantize)
     if tokenizer is None:
         return opened
 
@@ -130,16 +135,26 @@ def _open_directory(location: Location) -> Checkpoint:
     if not (directory / "config.json").is_file():
         raise CheckpointError(f"{directory} has no config.json. Download the whole repository.")
     generation = directory / "generation_config.json"
+    config = read_json_object(directory / "config.json")
     return Checkpoint(
         name=location.name,
         path=directory,
         revision=location.revision,
         format="safetensors",
-        config=read_json_object(directory / "config.json"),
+        config=config,
         generation_config=read_json_object(generation) if generation.is_file() else {},
-        store=open_safetensors(directory),
+        store=present_plainly(config, open_safetensors(directory)),
         read_text=lambda: text_assets_from_directory(directory),
     )
+
+
+def _quantising(checkpoint: Checkpoint, scheme: SchemeName) -> Checkpoint:
+    if isinstance(checkpoint.store, QuantizedStore):
+        raise ConfigError(
+            f"quantize {scheme}: {checkpoint.name} is quantised already; leave the option out, or take a"
+            " checkpoint that is not"
+        )
+    return replace(checkpoint, store=QuantisingStore(checkpoint.store, scheme), quantize=scheme)
 
 
 def _open_gguf(location: Location, path: Path) -> Checkpoint:

@@ -110,7 +110,8 @@ def _as_torch(chunk: RowChunk) -> torch.Tensor:
 
 def _check_fit(checkpoint: Checkpoint, targets: Mapping[str, "WeightTarget"]) -> None:
     missing = sorted(set(targets) - set(checkpoint.tensors))
-    unexpected = sorted(name for name in set(checkpoint.tensors) - set(targets) if not _is_spare(name))
+    extra = set(checkpoint.tensors) - set(targets)
+    unexpected = sorted(name for name in extra if not _is_spare(checkpoint, name))
     misshapen = [
         f"{name} {list(checkpoint.tensors[name].shape)} instead of {list(target.shape)}"
         for name, target in targets.items()
@@ -124,6 +125,9 @@ def _check_fit(checkpoint: Checkpoint, targets: Mapping[str, "WeightTarget"]) ->
         )
 
 
-def _is_spare(name: str) -> bool:
-    """A model without a target for lm_head ties it to the embedding; rope tables are computed anew."""
+def _is_spare(checkpoint: Checkpoint, name: str) -> bool:
+    """A model without a target for lm_head ties it to the embedding; rope tables are computed anew; some GPTQ
+    tools give every layer a bias of zeros."""
+    if name.endswith(".bias"):
+        return not any(chunk.values.any() for chunk in checkpoint.chunks(name))
     return name == "lm_head.weight" or name.endswith(".rotary_emb.inv_freq")

@@ -8,9 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from octavo.checkpoint.tensors import (
     CHUNK_NUMPY_TYPES,
@@ -35,6 +37,15 @@ DTYPE_BITS = {
     **dict.fromkeys(("U16", "I16", "F16", "BF16"), 16),
     **dict.fromkeys(("U32", "I32", "F32"), 32),
     **dict.fromkeys(("U64", "I64", "F64", "C64"), 64),
+}
+
+# What `read` gives. Types that numpy lacks come as their bit patterns.
+_NUMPY_TYPES: Mapping[str, Any] = {
+    **CHUNK_NUMPY_TYPES,
+    **dict.fromkeys(("U8", "F8_E4M3", "F8_E8M0"), np.uint8),
+    "I8": np.int8,
+    "I32": np.int32,
+    "I64": np.int64,
 }
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -74,19 +85,35 @@ class SafetensorsStore:
 
     def chunks(self, name: str) -> Iterator[RowChunk]:
         entry = self.entries[name]
-        numpy_type = CHUNK_NUMPY_TYPES.get(entry.dtype)
-        if numpy_type is None:
+        if entry.dtype not in CHUNK_NUMPY_TYPES:
             raise CheckpointError(
                 f"{name} in {entry.path.name} has element type {entry.dtype}; weights can be "
-                f"{', '.join(CHUNK_NUMPY_TYPES)}. Use an unquantised safetensors checkpoint, or a GGUF file."
+                f"{', '.join(CHUNK_NUMPY_TYPES)}, unless the quantization_config of config.json says more."
             )
-        row_bytes = entry.nbytes // (entry.shape[0] or 1) if entry.shape else entry.nbytes
         with open_for_pread(entry.path) as descriptor:
             for start, stop in row_spans(entry.shape):
-                length = (stop - start) * row_bytes
-                raw = read_exactly(descriptor, entry.offset + start * row_bytes, length, entry.path)
-                values = raw.view(numpy_type).reshape(stop - start, *entry.shape[1:])
-                yield RowChunk(start, values, entry.dtype, length)
+                values = self._read_rows(descriptor, entry, start, stop)
+                yield RowChunk(start, values, entry.dtype, values.nbytes)
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> npt.NDArray[Any]:
+        """Rows `start` to `stop` of a tensor of any type that this package decodes, or all of it."""
+        entry = self.entries[name]
+        if entry.dtype not in _NUMPY_TYPES:
+            raise CheckpointError(
+                f"{name} in {entry.path.name} has the unexpected element type {entry.dtype}."
+            )
+        with open_for_pread(entry.path) as descriptor:
+            rows = entry.shape[0] if entry.shape else 1
+            return self._read_rows(descriptor, entry, start, rows if stop is None else min(stop, rows))
+
+    def _read_rows(
+        self, descriptor: int, entry: SafetensorsTensor, start: int, stop: int
+    ) -> npt.NDArray[Any]:
+        row_bytes = entry.nbytes // (entry.shape[0] or 1) if entry.shape else entry.nbytes
+        length = (stop - start) * row_bytes
+        raw = read_exactly(descriptor, entry.offset + start * row_bytes, length, entry.path)
+        rows: npt.NDArray[Any] = raw.view(_NUMPY_TYPES[entry.dtype])
+        return rows.reshape(stop - start, *entry.shape[1:])
 
     def blocks(self, name: str) -> Iterator[RowChunk]:
         raise ValueError(f"{name} is not kept in blocks")

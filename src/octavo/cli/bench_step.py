@@ -112,6 +112,7 @@ def _bench(call: Invocation, options: EngineOptions) -> None:
         checkpoint_path=options.checkpoint_path,
         revision=options.revision,
         tokenizer=options.tokenizer,
+        quantize=options.quantize,
     )
     config = ModelConfig.from_huggingface(checkpoint.config)
     item_bytes = DTYPE_BYTES[options.dtype_for(checkpoint.config)]

@@ -51,6 +51,7 @@ def run(call: Invocation) -> int:
         checkpoint_path=options.checkpoint_path,
         revision=options.revision,
         tokenizer=options.tokenizer,
+        quantize=options.quantize,
     )
     if call.args.template:
         terminal.write(_template_source(checkpoint) + "\n")

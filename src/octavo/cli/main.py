@@ -94,6 +94,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands.add_parser(
         "inspect", help="describe a model and what fits this machine, without loading it", module="inspect"
     )
+    commands.add_parser("quantize", help="write a quantised copy of a model", module="quantize")
     bench = _commands_of(commands.add_parser("bench", help="measure servers, models and kernels"))
     bench.add_parser("serve", help="any server with OpenAI's API, under load", module="bench_serve")
     bench.add_parser("sweep", help="how much load a server can carry", module="bench_sweep")

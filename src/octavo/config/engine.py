@@ -41,7 +41,13 @@ class EngineOptions(Options, frozen=True):
         "auto",
         Group.COMPUTE,
         "type of weights, activations and KV; auto: what the checkpoint was saved in, and for GGUF files"
-        " bfloat16 unless all their matrices are F32",
+        " bfloat16 unless all their matrices are F32; bfloat16 for quantised ones that say float16",
+    )
+    quantize: Literal["int8", "int4"] | None = option(
+        None,
+        Group.COMPUTE,
+        "quantise the weights of linear layers while they are read (none: as they are in the checkpoint);"
+        " changes the answers",
     )
     threads: int | None = option(
         None,
@@ -123,6 +129,8 @@ class EngineOptions(Options, frozen=True):
             return self.dtype
         said = str(checkpoint_config.get("dtype") or checkpoint_config.get("torch_dtype"))
         saved = said.removeprefix("torch.")
+        if saved == "float16" and checkpoint_config.get("quantization_config"):
+            return "bfloat16"  # GPTQ and AWQ say float16 of their scales; codes have no such type
         return saved if saved in DTYPE_BYTES else "float32"
 
     @pydantic.model_validator(mode="after")

@@ -29,10 +29,13 @@ def system_fingerprint(checkpoint: Checkpoint, ops: Ops) -> str:
 
 def numeric_settings(checkpoint: Checkpoint, ops: Ops) -> Mapping[str, Any]:
     """What decides the bits of an answer, the checkpoint's content aside."""
-    return {
+    settings: dict[str, Any] = {
         "arithmetic": ops.arithmetic,
         "dtype": str(ops.dtype),
         "kv_dtype": str(ops.dtype),  # pages hold what the model computes in
         "grammars": llguidance.__version__,  # which token is forced, and what a grammar allows
         "dequantised": importlib.metadata.version("gguf") if checkpoint.format == "gguf" else None,
     }
+    if checkpoint.quantize is not None:
+        settings["quantize"] = checkpoint.quantize
+    return settings

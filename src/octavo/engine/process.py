@@ -26,6 +26,7 @@ def start_engine(
         checkpoint_path=options.checkpoint_path,
         revision=options.revision,
         tokenizer=options.tokenizer,
+        quantize=options.quantize,
     )
     page.stamp(Phase.LOADING)
     return build_engine(

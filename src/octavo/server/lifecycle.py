@@ -60,6 +60,7 @@ class RunningServer:
             checkpoint_path=options.checkpoint_path,
             revision=options.revision,
             tokenizer=options.tokenizer,
+            quantize=options.quantize,
         )
         keys = Keys.from_options(server_options)
         model = TextModel.of_checkpoint(checkpoint, server_options.served_model_name)

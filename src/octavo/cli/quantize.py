@@ -1,0 +1,64 @@
+"""`octavo quantize`: write a quantised copy of a checkpoint."""
+
+import argparse
+from pathlib import Path
+
+from octavo.cli.invocation import Invocation
+from octavo.cli.model import require_model
+from octavo.config import format_size
+from octavo.errors import ConfigError
+
+USAGE = "quantize MODEL OUT --scheme int8|int4"
+DESCRIPTION = """\
+Quantise the weights of a model's linear layers and write them to a new folder OUT, in the format of
+compressed-tensors, which transformers and vLLM read as well. The answers are those of --quantize on the model
+itself; embedding and head stay as they are. int8: one scale for each row; int4: one for each 128 columns."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model_argument", metavar="MODEL", help="hub id, or path of a checkpoint folder")
+    parser.add_argument("out", metavar="OUT", type=Path, help="folder to write; must not exist")
+    parser.add_argument("--scheme", choices=["int8", "int4"], required=True, help="type of the weights")
+    parser.add_argument(
+        "--revision",
+        metavar="TEXT",
+        default=argparse.SUPPRESS,
+        help="commit, tag or branch of a hub model (none: its main branch)",
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress, no figures")
+    parser.set_defaults(config=None)
+
+
+def run(call: Invocation) -> int:
+    args, options, terminal = call.args, call.options, call.terminal
+    require_model(options, "quantize")
+    from tqdm import tqdm
+
+    from octavo.checkpoint import open_checkpoint
+    from octavo.checkpoint.quantized.write import write_quantised
+
+    checkpoint = open_checkpoint(options.model, revision=options.revision)
+    if checkpoint.format != "safetensors":
+        raise ConfigError(f"{checkpoint.name} is a GGUF file; quantise the safetensors that it was made from")
+    before = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
+    shown = not args.quiet and terminal.stderr.isatty()
+    with tqdm(
+        total=before,
+        desc=f"Quantising {checkpoint.name}",
+        unit="B",
+        unit_scale=True,
+        file=terminal.stderr,
+        disable=not shown,
+    ) as bar:
+        write_quantised(
+            checkpoint.path,
+            checkpoint.config,
+            checkpoint.store,
+            args.scheme,
+            args.out,
+            on_written=bar.update,
+        )
+    if not args.quiet:
+        after = sum(file.stat().st_size for file in args.out.glob("*.safetensors"))
+        terminal.note(f"{args.out}: {format_size(before)} became {format_size(after)}")
+    return 0
