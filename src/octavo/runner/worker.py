@@ -111,12 +111,10 @@ def _log_widened(
         return
     if options.weights == "widened":
         reason = "as asked for"
-    elif not isinstance(ops, NativeOps):
-        reason = "only native kernels compute with quantised weights"
     elif ops.dtype != torch.bfloat16:
         reason = "quantised weights are kept with --dtype bfloat16 only"
     else:
-        reason = "there are no kernels for them"
+        reason = "there are no kernels for them here"
     logger.info(
         "widened to %s, %s: %s, %s in the file and %s in memory",
         str(ops.dtype).removeprefix("torch."),
