@@ -92,11 +92,6 @@ class Ops(Protocol):
         the facts of this one where there is none."""
         ...
 
-    @property
-    def why_widened(self) -> str:
-        """Why a quantised weight may not be kept as it is stored."""
-        ...
-
     def new_sampler(self) -> Sampler: ...
 
     def capture(self, forward: Forward, *, page_size: int, max_positions: int) -> Forward:

@@ -55,12 +55,6 @@ class NativeOps:
     def arithmetic(self) -> int:
         return self.engine.library.arithmetic
 
-    @property
-    def why_widened(self) -> str:
-        if self.dtype != torch.bfloat16:
-            return "quantised weights are kept with --dtype bfloat16 only"
-        return "there are no kernels for them"
-
     def new_sampler(self) -> Sampler:
         return NativeSampler(self.engine)
 

@@ -49,10 +49,6 @@ class TorchOps:
             "libc": platform.libc_ver(),  # torch asks it for what its own vectors do not cover
         }
 
-    @property
-    def why_widened(self) -> str:
-        return "only native kernels compute with quantised weights"
-
     def new_sampler(self) -> Sampler:
         return TorchSampler()
 

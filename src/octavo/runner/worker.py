@@ -103,7 +103,12 @@ def _log_widened(
     ]
     if not widened:
         return
-    reason = "as asked for" if options.weights == "widened" else ops.why_widened
+    if options.weights == "widened":
+        reason = "as asked for"
+    elif ops.dtype != torch.bfloat16:
+        reason = "quantised weights are kept with --dtype bfloat16 only"
+    else:
+        reason = "there are no kernels for them here"
     logger.info(
         "widened to %s, %s: %s, %s in the file and %s in memory",
         str(ops.dtype).removeprefix("torch."),
