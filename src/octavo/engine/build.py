@@ -18,7 +18,7 @@ def build_engine(
     options: EngineOptions,
     *,
     progress: bool | None,
-    on_loaded: Callable[[int, int], None] | None = None,
+    on_loaded: Callable[[int, int], None] = lambda done, total: None,
     around_execute: Callable[[Execute], Execute] = lambda execute: execute,
     expects_grammars: bool = False,
 ) -> tuple[EngineCore, EngineFacts]:

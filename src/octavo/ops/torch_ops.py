@@ -50,6 +50,10 @@ class TorchOps:
         }
 
     @property
+    def packing(self) -> None:
+        return None
+
+    @property
     def why_widened(self) -> str:
         return "only native kernels compute with quantised weights"
 
