@@ -1,10 +1,11 @@
-"""The hash of every byte of a checkpoint's weights, remembered so that only the first start reads them all."""
+"""The hash of every byte of a checkpoint's weights, remembered so that only the first start reads all."""
 
 import hashlib
 import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -79,7 +80,7 @@ def _digest(path: Path, folder: Path, count: Callable[[int], None]) -> str:
 def _computed(descriptor: int, size: int, path: Path, count: Callable[[int], None]) -> str:
     def piece(start: int) -> tuple[int, bytes]:
         content = read_exactly(descriptor, start, min(PIECE_BYTES, size - start), path)
-        return content.size, hashlib.sha256(content).digest()
+        return content.size, hashlib.sha256(content.data).digest()
 
     digest = hashlib.sha256(size.to_bytes(8, "little"))
     with ThreadPoolExecutor(min(os.cpu_count() or 1, MOST_THREADS)) as threads:
@@ -99,9 +100,7 @@ def _recall(note: Path) -> Remembered | None:
 def _remember(note: Path, remembered: Remembered) -> None:
     """Without it the next start takes longer, and that is all."""
     draft = note.with_suffix(f".{os.getpid()}.tmp")
-    try:
+    with suppress(OSError):
         make_private(note.parent)
         draft.write_bytes(msgspec.json.encode(remembered))
         draft.replace(note)
-    except OSError:
-        draft.unlink(missing_ok=True)

@@ -13,7 +13,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from octavo.checkpoint import packed_file
@@ -92,10 +92,8 @@ class PackedCache:
             logger.warning("%s is deleted and packed again: %s", path, error)
             path.unlink(missing_ok=True)
             return None
-        try:
+        with suppress(OSError):  # of another user, or on a disk that is read-only
             os.utime(path)  # used now
-        except OSError:
-            pass  # of another user, or on a disk that is read-only
         return memory
 
     def _pack(self, key: str, model: str, num_bytes: int, pack: Callable[[PackedMemory], None]) -> None:

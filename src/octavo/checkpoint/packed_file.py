@@ -17,6 +17,7 @@ import os
 import struct
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -56,10 +57,8 @@ class PackedMemory:
             descriptor, num_bytes, flags=mmap.MAP_SHARED, prot=protection, offset=DATA_START
         )
         if hasattr(mmap, "MADV_HUGEPAGE"):
-            try:
-                self._map.madvise(mmap.MADV_HUGEPAGE)  # a wish
-            except OSError:
-                pass
+            with suppress(OSError):  # a wish
+                self._map.madvise(mmap.MADV_HUGEPAGE)
         self.num_bytes = num_bytes
         self.address = int(np.frombuffer(self._map, np.uint8).ctypes.data)
 
@@ -79,7 +78,7 @@ def create(path: Path, num_bytes: int) -> PackedMemory:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH)
         # All of it now: with a full disk, writing to a mapping would end the process instead.
-        os.posix_fallocate(descriptor, 0, DATA_START + num_bytes)
+        os.posix_fallocate(descriptor, DATA_START, num_bytes)
         return PackedMemory(descriptor, num_bytes, writable=True)
     except BaseException:
         path.unlink()

@@ -35,7 +35,6 @@ def start_engine(
         progress=False,
         on_loaded=lambda done, total: page.stamp(Phase.LOADING, done, total),
         around_execute=around,
-        expects_grammars=True,
     )
 
 

@@ -40,6 +40,7 @@ class Worker:
     ops: Ops
     kv: Sequence[KV]  # of each layer
     weight_bytes: dict[str, int]  # by the form they are stored in
+    prepare: Callable[[], None]  # what some requests need later; for a moment when none is there
 
 
 def start_worker(
@@ -48,16 +49,12 @@ def start_worker(
     *,
     progress: bool | None,
     on_loaded: OnLoaded = lambda done, total: None,
-    expects_grammars: bool = False,
 ) -> Worker:
-    """`expects_grammars`: what the first of them needs is made now, while the weights are read."""
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     config = ModelConfig.from_huggingface(checkpoint.config)
     grammars = SlotGrammars(
-        lambda: vocabulary_of(Tokenizer(checkpoint.text), config.vocab_size),
-        config.vocab_size,
-        at_once=expects_grammars,
+        lambda: vocabulary_of(Tokenizer(checkpoint.text), config.vocab_size), config.vocab_size
     )
     device = resolve_device(options.device)
     ops = select_ops(
@@ -94,7 +91,7 @@ def start_worker(
         max_running=options.max_running,
         grammars=grammars,
     )
-    return Worker(runner, config, kv_plan, ops, kv, weight_bytes)
+    return Worker(runner, config, kv_plan, ops, kv, weight_bytes, grammars.prepare)
 
 
 def _log_widened(
