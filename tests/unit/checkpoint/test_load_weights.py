@@ -96,7 +96,7 @@ from octavo.checkpoint import open_checkpoint
 from octavo.checkpoint.load import load_weights
 
 class Target:
-    format = None
+    format = storage = None
     def __init__(self, shape):
         self.shape, self.values = shape, torch.empty(shape, dtype=torch.bfloat16)
     def write_rows(self, start, rows):
