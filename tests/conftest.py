@@ -25,7 +25,7 @@ settings.load_profile("unhurried")
 
 @pytest.fixture(scope="session", autouse=True)
 def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Packed weights are cached for the time of the tests, and not among those of the person who runs them."""
+    """Packed weights are cached as long as the tests run, apart from those of whoever runs them."""
     folder = tmp_path_factory.mktemp("cache")
     before = os.environ.get("OCTAVO_CACHE_DIR")
     os.environ["OCTAVO_CACHE_DIR"] = str(folder)

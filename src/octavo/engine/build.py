@@ -25,9 +25,7 @@ def build_engine(
 
     `around_execute` wraps what carries a plan out, for whoever wants to watch.
     """
-    worker = start_worker(
-        checkpoint, options, progress=progress, on_loaded=on_loaded
-    )
+    worker = start_worker(checkpoint, options, progress=progress, on_loaded=on_loaded)
     plan = worker.kv_plan
     kv = KVManager(plan.num_blocks, plan.page_size, prefix_caching=options.prefix_caching)
     scheduler = Scheduler(

@@ -170,8 +170,7 @@ def _kernels_for(config: ModelConfig, options: EngineOptions) -> str:
 def _plan_memory(config: ModelConfig, ops: Ops, options: EngineOptions, weights: LoadedWeights) -> KVPlan:
     return plan_kv(
         KVShape(config.num_layers, config.num_kv_heads, config.head_dim, ops.dtype.itemsize),
-        # The system would give the pages of mapped weights away, and read them again for every step.
-        free_bytes=free_device_memory(ops.device) - weights.mapped_bytes,
+        free_bytes=free_device_memory(ops.device, weights.mapped_bytes),
         fraction=options.kv_fraction_on(ops.device.type),
         kv_memory=options.kv_memory,
         page_size=options.page_size,
