@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -119,13 +120,29 @@ def _key(
         "config": checkpoint.config,
         "layout": cache.layout_version,
         "matrices": [
-            (storage.layout, [(name, checkpoint.tensors[name].shape) for name in names])
+            (storage.layout, [_origin(checkpoint.tensors[name]) for name in names])
             for storage, names in storages.items()
         ],
-        "octavo": version.__version__,
+        "code": _code(),
         "gguf": importlib.metadata.version("gguf"),
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _code() -> str:
+    """Of what reads checkpoints and says where their values go: with a change of it, they are packed again."""
+    package = Path(version.__file__).parent
+    sources = [*package.glob("*.py")]
+    for part in ("checkpoint", "models", "ops"):
+        sources += (package / part).glob("*.py")
+    digest = hashlib.sha256()
+    for source in sorted(sources):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()
+
+
+def _origin(tensor: TensorInfo) -> tuple[str, tuple[int, ...], str]:
+    return tensor.name, tensor.shape, tensor.source_dtype
 
 
 def _read(
