@@ -246,6 +246,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str
     explanation: tuple[str, ...]  # how the KV cache got its size
     kv_bytes: int  # of the KV cache
+    weight_bytes: dict[str, int] = {}  # in memory, by the form they are stored in: Q4_K, bfloat16, ...
     system_fingerprint: str  # of everything numeric: equal ones answer a request alike, bit for bit
 
 

@@ -160,12 +160,14 @@ class Memory {
 // A weight [n, k] in the packed form.
 class Packed {
  public:
-  Packed(Values rows, int64_t n, int64_t k) : n(n), k(k), dtype(rows.dtype()), memory_(ov_packed_bytes(dtype, n, k)) {
-    must(ov_pack_rows(dtype, rows.data(), k, 0, n, n, k, memory_.address()), "ov_pack_rows");
+  Packed(Values rows, int64_t n, int64_t k) : Packed(rows.dtype(), rows.data(), n, k) {}
+  Packed(ov_format format, const void* rows, int64_t n, int64_t k)
+      : n(n), k(k), format(format), memory_(ov_packed_bytes(format, n, k)) {
+    must(ov_pack_rows(format, rows, k, 0, n, n, k, memory_.address()), "ov_pack_rows");
   }
   const void* address() const { return memory_.address(); }
   const int64_t n, k;
-  const ov_dtype dtype;
+  const ov_format format;
 
  private:
   Memory memory_;
@@ -174,8 +176,8 @@ class Packed {
 inline Values multiply(ov_engine* engine, Values& x, const Packed& weight, float* bias, ov_dtype out_dtype) {
   const int64_t m = x.count() / weight.k;
   Values y(out_dtype, m * weight.n);
-  const ov_gemm_args args{weight.dtype, out_dtype, weight.dtype, 0, x.data(), weight.k,  weight.address(), bias,
-                          y.data(),     weight.n,  m,        weight.n, weight.k};
+  const ov_gemm_args args{x.dtype(), out_dtype, weight.format, 0,        x.data(),  weight.k, weight.address(),
+                          bias,      y.data(),  weight.n,      m,        weight.n, weight.k};
   must(ov_gemm(engine, &args), "ov_gemm");
   return y;
 }

@@ -14,6 +14,12 @@ namespace {
 
 constexpr ov_dtype DTYPES[] = {OV_BF16, OV_F32};
 
+std::vector<int64_t> counted(int64_t first, int64_t count) {
+  std::vector<int64_t> numbers;
+  for (int64_t i = 0; i < count; ++i) numbers.push_back(first + i);
+  return numbers;
+}
+
 // -- products --------------------------------------------------------------------------------------------------------
 
 struct Shape {
@@ -73,6 +79,88 @@ void extreme_cases(ov_engine* engine) {
   }
 }
 
+// -- quantised weights -----------------------------------------------------------------------------------------------
+
+struct FormatCase {
+  const char* name;
+  ov_format format;
+  int64_t block_k, block_bytes;
+  std::vector<int64_t> halves;  // where a block has scales of 16 bits
+  bool has_float = false;       // a scale of 32 bits, at its start
+};
+
+std::vector<FormatCase> format_case_list() {
+  return {{"q4_k", OV_Q4_K, 256, 144, {0, 2}},
+          {"q5_k", OV_Q5_K, 256, 176, {0, 2}},
+          {"q6_k", OV_Q6_K, 256, 210, {208}},
+          {"q8_0", OV_Q8_0, 32, 34, {0}},
+          {"q4_0", OV_Q4_0, 32, 18, {0}},
+          {"q4_1", OV_Q4_1, 32, 20, {0, 2}},
+          {"q5_0", OV_Q5_0, 32, 22, {0}},
+          {"q5_1", OV_Q5_1, 32, 24, {0, 2}},
+          {"q2_k", OV_Q2_K, 256, 84, {80, 82}},
+          {"q3_k", OV_Q3_K, 256, 110, {108}},
+          {"iq4_nl", OV_IQ4_NL, 32, 18, {0}},
+          {"iq4_xs", OV_IQ4_XS, 256, 136, {0}},
+          {"mxfp4", OV_MXFP4, 32, 17, {}},
+          {"int4_32", OV_INT4_32, 32, 21, {}, true},
+          {"int4_128", OV_INT4_128, 128, 69, {}, true},
+          {"int8_32", OV_INT8_32, 32, 36, {}, true},
+          {"int8_128", OV_INT8_128, 128, 132, {}, true},
+          {"fp8_32", OV_FP8_32, 32, 36, {}, true},
+          {"fp8_128", OV_FP8_128, 128, 132, {}, true}};
+}
+
+// Blocks of any codes, with scales around 2^-6.
+std::vector<uint8_t> random_blocks(const FormatCase& wanted, int64_t num_blocks, uint64_t seed) {
+  std::vector<uint8_t> blocks(size_t(num_blocks * wanted.block_bytes));
+  for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = uint8_t(random_bits(seed, i) >> 40);
+  for (int64_t b = 0; b < num_blocks; ++b) {
+    uint8_t* block = blocks.data() + b * wanted.block_bytes;
+    for (const int64_t place : wanted.halves) {
+      const uint64_t bits = random_bits(seed + 1, uint64_t(b * 256 + place));
+      const uint16_t half = uint16_t((bits & 0x83ff) | (6 + (bits >> 32) % 5) << 10);
+      std::memcpy(block + place, &half, 2);
+    }
+    if (wanted.has_float) {
+      const uint32_t scale = random_float(seed + 1, uint64_t(b), WEIGHTS);
+      std::memcpy(block, &scale, 4);
+    }
+    if (wanted.format == OV_MXFP4) block[0] = uint8_t(115 + block[0] % 10);
+    const bool is_fp8 = wanted.format == OV_FP8_32 || wanted.format == OV_FP8_128;
+    for (int64_t i = 4; is_fp8 && i < wanted.block_bytes; ++i) block[i] = (block[i] & 0x7f) == 0x7f ? 0x3a : block[i];
+  }
+  return blocks;
+}
+
+// The rows, back from the packed form, and products of several numbers of rows. They are compared with the product of
+// the same rows packed as bf16: what is stored must not show.
+void format_cases(ov_engine* engine) {
+  const int64_t n = 40, k = 512;
+  uint64_t seed = 3000;
+  for (const FormatCase& wanted : format_case_list()) {
+    seed += 10;
+    const std::vector<uint8_t> blocks = random_blocks(wanted, n * (k / wanted.block_k), seed);
+    const Packed weight(wanted.format, blocks.data(), n, k);
+    std::vector<int64_t> ids = counted(0, n);
+    Values rows(OV_BF16, n * k);
+    const ov_embedding_args embedding{wanted.format, 0, weight.address(), n, k, ids.data(), rows.data(), k, n};
+    must(ov_embedding(engine, &embedding), "ov_embedding");
+    const std::string name = std::string("format/") + wanted.name;
+    print_hash(name + "/rows", rows);
+    const Packed widened(rows, n, k);
+    for (const int64_t m : {1, 18, 33, 70}) {
+      Values x = Values::random(OV_BF16, m * k, seed + 3), bias = Values::random(OV_F32, n, seed + 4);
+      const Values y = multiply(engine, x, weight, bias.floats(), OV_F32);
+      const Values expected = multiply(engine, x, widened, bias.floats(), OV_F32);
+      for (int64_t i = 0; i < y.count(); ++i) {
+        if (y.canonical(i) != expected.canonical(i)) must(OV_BAD_VALUE, (name + ": not the product of its rows").c_str());
+      }
+      print_hash(name + "/" + std::to_string(m), y);
+    }
+  }
+}
+
 // -- attention -------------------------------------------------------------------------------------------------------
 
 struct Sequence {
@@ -87,12 +175,6 @@ struct AttentionCase {
   int64_t window = 0;
   float softcap = 0;
 };
-
-std::vector<int64_t> counted(int64_t first, int64_t count) {
-  std::vector<int64_t> numbers;
-  for (int64_t i = 0; i < count; ++i) numbers.push_back(first + i);
-  return numbers;
-}
 
 std::vector<int64_t> joined(std::vector<int64_t> one, const std::vector<int64_t>& two) {
   one.insert(one.end(), two.begin(), two.end());
@@ -399,6 +481,7 @@ int main(int num_arguments, char** arguments) {
   std::printf("arithmetic %d\n", ov_arithmetic());
   product_cases(engine);
   extreme_cases(engine);
+  format_cases(engine);
   attention_cases(engine);
   row_cases(engine);
   angle_cases(engine);

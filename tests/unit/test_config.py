@@ -33,6 +33,7 @@ SAMPLES: Mapping[str, tuple[tuple[str, object], ...]] = {
     "quantize": (("int8", "int8"), ("int4", "int4"), ("none", None)),
     "threads": (("1", 1), ("2", 2), ("none", None)),
     "kernels": (("torch", "torch"), ("portable", "portable"), ("amx", "amx")),
+    "weights": (("widened", "widened"), ("kept", "kept"), ("widened", "widened")),
     "tape": (("false", False), ("no", False), ("1", True)),
     "max_model_len": (("1", 1), ("2048", 2048), ("none", None)),
     "page_size": (("0", 0), ("16", 16), ("64", 64)),

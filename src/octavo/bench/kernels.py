@@ -8,16 +8,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
 from octavo.bench.measure import MEBIBYTE, Machine, Measurement, Run, Work, measure
+from octavo.bench.random_blocks import random_blocks
 from octavo.bench.random_model import SHAPES
 from octavo.kernels import attention, gemm, rows, sampling
 from octavo.kernels.attention import KVPages, SequenceTable
 from octavo.kernels.gemm import PackedMatrix
 from octavo.kernels.library import Engine
 from octavo.protocol import KernelTimes
+from octavo.weight_format import FORMATS
 
 BF16 = 2  # bytes
 F32 = 4
@@ -87,9 +90,16 @@ class KernelResult:
     is_throttled: bool
 
 
-def families() -> tuple[Family, ...]:
+def families(formats: Sequence[str] = ("BF16",)) -> tuple[Family, ...]:
+    """`formats`: of the weights; a product whose rows cannot be cut into a form's blocks is left out."""
     return (
-        *(gemm_family(model, layer, n, k) for model in MODELS for layer, n, k in linear_layers(model)),
+        *(
+            gemm_family(model, layer, n, k, format)
+            for format in formats
+            for model in MODELS
+            for layer, n, k in linear_layers(model)
+            if format not in FORMATS or k % FORMATS[format].block_k == 0
+        ),
         *(decode_family(model, 8, 4096) for model in MODELS),
         *(decode_family(model, 1, 256) for model in MODELS),
         *(prefill_family(model, 1024) for model in MODELS),
@@ -185,32 +195,46 @@ def linear_layers(model: str) -> Iterator[tuple[str, int, int]]:
     yield "head", shape["vocab_size"], hidden
 
 
-def gemm_family(model: str, layer: str, n: int, k: int) -> Family:
-    name = f"gemm {model} {layer}"
+def gemm_family(model: str, layer: str, n: int, k: int, format: str = "BF16") -> Family:
+    name = f"gemm {model} {layer}" + (f" {format}" if format != "BF16" else "")
     out_dtype = torch.float32 if layer == "head" else torch.bfloat16
 
     def cases(engine: Engine, scale: Scale) -> Iterator[Case]:
-        weight = torch.randn(n, k, dtype=torch.bfloat16) / k**0.5
-        count = max(1, -(-scale.rotated_bytes // (n * k * BF16)))
-        packed = [PackedMatrix(engine.library, n, k, "BF16") for _ in range(count)]
-        for matrix in packed:
-            matrix.write_rows(0, weight)
-        plain = [weight.clone() for _ in range(count)]
+        first = PackedMatrix(engine.library, n, k, format)
+        weight_bytes = first.num_bytes
+        count = max(1, -(-scale.rotated_bytes // weight_bytes))
+        packed = [first, *(PackedMatrix(engine.library, n, k, format) for _ in range(count - 1))]
+        weight = _filled(engine, packed)
+        plain = [weight.clone() for _ in range(max(1, -(-scale.rotated_bytes // (n * k * BF16))))]
         for m in scale.row_counts:
             if layer == "head" and m > LOGITS_ROWS:
                 continue
             x = torch.randn(m, k, dtype=torch.bfloat16)
-            num_bytes = n * k * BF16 + m * k * BF16 + m * n * out_dtype.itemsize
+            num_bytes = weight_bytes + m * k * BF16 + m * n * out_dtype.itemsize
             yield Case(
                 "gemm",
                 name,
                 m,
                 Work(num_bytes, 2.0 * m * n * k),
                 lambda i, x=x: gemm.multiply(engine, x, packed[i % count], None, out_dtype),  # type: ignore[misc]
-                lambda i, x=x: F.linear(x, plain[i % count]),  # type: ignore[misc]
+                lambda i, x=x: F.linear(x, plain[i % len(plain)]),  # type: ignore[misc]
             )
 
     return Family("gemm", name, cases)
+
+
+def _filled(engine: Engine, packed: Sequence[PackedMatrix]) -> torch.Tensor:
+    """Gives all of them the same random weights, and returns these in bfloat16."""
+    n, k = packed[0].n, packed[0].k
+    if packed[0].format is None:
+        weight = torch.randn(n, k, dtype=torch.bfloat16).div(k**0.5)
+        for matrix in packed:
+            matrix.write_rows(0, weight)
+        return weight
+    blocks = torch.from_numpy(random_blocks(packed[0].format, n, k, np.random.default_rng(0)))
+    for matrix in packed:
+        matrix.write_blocks(0, blocks)
+    return gemm.read_rows(engine, packed[0], torch.arange(n))
 
 
 # -- attention ----------------------------------------------------------------------------------------------

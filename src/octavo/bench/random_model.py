@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from octavo.bench.random_gguf import write_random_gguf
 from octavo.errors import ConfigError
 
 PREFIX = "random:"
@@ -55,8 +56,9 @@ def is_random_model(name: str | None) -> bool:
     return name is not None and name.startswith(PREFIX)
 
 
-def write_random_model(name: str, folder: Path) -> None:
-    """config.json, model.safetensors and tokenizer.json of `random:SHAPE`, in bfloat16."""
+def write_random_model(name: str, folder: Path, format: str | None = None) -> None:
+    """config.json, model.safetensors and tokenizer.json of `random:SHAPE`, in bfloat16; with a `format`, a
+    GGUF file whose matrices are all in it."""
     shape = SHAPES.get(name.removeprefix(PREFIX))
     if shape is None:
         raise ConfigError(
@@ -71,6 +73,9 @@ def write_random_model(name: str, folder: Path) -> None:
         **shape,
     }
     folder.mkdir(parents=True, exist_ok=True)
+    if format is not None:
+        write_random_gguf(folder / "model.gguf", config, lambda _: format)
+        return
     (folder / "config.json").write_text(json.dumps(config, indent=2))
     _write_safetensors(folder / "model.safetensors", dict(_tensors(config)))
     _write_tokenizer(folder)

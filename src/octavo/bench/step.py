@@ -1,6 +1,6 @@
 """Whole steps of the engine, from scheduling to the sampled token, under the step's own roofline.
 
-bytes = every weight once + keys and values read and written + logits written and read
+bytes = every weight once, as it is stored + keys and values read and written + logits written and read
 operations = 2 x rows x weights + 4 x query heads x head size x keys seen
 least seconds = max(bytes / bandwidth, operations / peak)
 """
@@ -68,8 +68,11 @@ class StepResult:
     is_throttled: bool
 
 
-def step_work(config: ModelConfig, item_bytes: int, case: StepCase) -> Work:
-    """Embedding rows and activations are left out: they are small, or in the cache."""
+def step_work(config: ModelConfig, weight_bytes: int, item_bytes: int, case: StepCase) -> Work:
+    """`weight_bytes`: of the layers and the head; `item_bytes`: of a key's or value's element.
+
+    Embedding rows and activations are left out: they are small, or in the cache.
+    """
     query_width, kv_width = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     layer = config.hidden_size * (2 * query_width + 2 * kv_width + 3 * config.intermediate_size)
     head = config.hidden_size * config.vocab_size
@@ -79,11 +82,10 @@ def step_work(config: ModelConfig, item_bytes: int, case: StepCase) -> Work:
         window = one.window or case.context
         keys_read += case.batch * min(case.context, window + case.num_rows - 1)
         keys_seen += case.batch * sum(min(first + row + 1, window) for row in range(case.num_rows))
-    weights = item_bytes * (config.num_layers * layer + head)
     kv = item_bytes * 2 * kv_width * (keys_read + config.num_layers * rows)
     logits = 2 * F32 * case.batch * config.vocab_size
     return Work(
-        weights + kv + logits,
+        weight_bytes + kv + logits,
         2.0 * (rows * config.num_layers * layer + case.batch * head) + 4.0 * query_width * keys_seen,
     )
 
@@ -91,9 +93,13 @@ def step_work(config: ModelConfig, item_bytes: int, case: StepCase) -> Work:
 class Stepper:
     """One engine as a contestant: a run is one step of a case."""
 
-    def __init__(self, llm: LLM, config: ModelConfig, item_bytes: int, params: SamplingParams) -> None:
+    def __init__(
+        self, llm: LLM, config: ModelConfig, weight_bytes: int, item_bytes: int, params: SamplingParams
+    ) -> None:
+        """The numbers of bytes are those of `step_work`."""
         self._llm = llm
         self._config = config
+        self._weight_bytes = weight_bytes
         self._item_bytes = item_bytes
         self._params = msgspec.structs.replace(params, ignore_eos=True, seed=0)
         self._ids: list[str] = []
@@ -143,7 +149,7 @@ class Stepper:
         before, began = self._llm.kernel_times(), time.perf_counter()
         self._llm.step()
         seconds, after = time.perf_counter() - began, self._llm.kernel_times()
-        work = step_work(self._config, self._item_bytes, case)
+        work = step_work(self._config, self._weight_bytes, self._item_bytes, case)
         if before is None or after is None:
             return Run(seconds, work)
         spent = after - before

@@ -16,6 +16,7 @@ from octavo.cli.bench_output import (
 from octavo.cli.flags import add_option_flags
 from octavo.cli.invocation import Invocation
 from octavo.errors import ConfigError
+from octavo.weight_format import FORMATS
 
 if TYPE_CHECKING:
     from octavo.bench.kernels import KernelResult
@@ -45,6 +46,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--filter", metavar="TEXT", default="", help="only the kernels with all these words in their names"
     )
+    parser.add_argument(
+        "--format",
+        metavar="NAME",
+        nargs="+",
+        default=["BF16"],
+        help="forms of the weights in products: BF16, or quantised ones such as Q4_K",
+    )
     add_output_flags(parser)
     add_option_flags(parser)
 
@@ -56,14 +64,21 @@ def run(call: Invocation) -> int:
 
     if args.plot is not None:
         check_plot(args.plot)
+    if unknown := [name for name in args.format if name != "BF16" and name not in FORMATS]:
+        raise ConfigError(
+            f"--format {', '.join(unknown)}: there is no such form; known are BF16, {', '.join(FORMATS)}"
+        )
     words = args.filter.split()
-    chosen = [family for family in families() if all(word in family.name for word in words)]
+    every = families(args.format)
+    chosen = [family for family in every if all(word in family.name for word in words)]
     if not chosen:
-        names = "\n  ".join(family.name for family in families())
+        names = "\n  ".join(family.name for family in every)
         raise ConfigError(f"--filter {args.filter!r} leaves no kernel; there are\n  {names}")
     if args.plot is not None and not any(family.kind in DRAWN for family in chosen):
         raise ConfigError("--plot: products and attention can be drawn, and --filter left none of them")
     engine, machine = open_machine(options.threads, options.kernels, quick=args.quick)
+    if lacking := [name for name in args.format if not engine.library.has_format(name)]:
+        raise ConfigError(f"--format {', '.join(lacking)}: the kernels cannot compute with it")
     terminal.note(f"{engine.isa.name.lower()}, {engine.num_threads} threads; us is the time in the kernel")
     table = GrowingTable(terminal, COLUMNS)
     results = []

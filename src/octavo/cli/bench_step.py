@@ -2,6 +2,8 @@
 
 import argparse
 import tempfile
+from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +25,7 @@ from octavo.errors import ConfigError
 
 if TYPE_CHECKING:
     from octavo.bench.step import StepCase, Stepper, StepResult
+    from octavo.checkpoint import Checkpoint
     from octavo.models.config import ModelConfig
 
 USAGE = "bench step MODEL"
@@ -63,6 +66,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--against", choices=["torch"], default=None, help="step the same engine on plain torch in between"
     )
+    parser.add_argument(
+        "--format",
+        metavar="NAME",
+        default=None,
+        help="quantised form of a random model's weights, such as Q4_K (none: bfloat16)",
+    )
     add_output_flags(parser)
     add_sampling_flags(parser, STEP_FLAGS)
     add_option_flags(parser)
@@ -80,12 +89,14 @@ def run(call: Invocation) -> int:
     require_model(call.options, "bench step")
     name = call.options.model
     if not is_random_model(name):
+        if args.format is not None:
+            raise ConfigError("--format is for random models; a checkpoint has its own")
         _bench(call, call.options)
         return 0
     assert name is not None
     with tempfile.TemporaryDirectory(prefix="octavo-bench-") as folder:
         call.terminal.note(f"writing {name}")
-        write_random_model(name, Path(folder))
+        write_random_model(name, Path(folder), args.format)
         _bench(call, call.options.model_copy(update={"model": folder}))
     return 0
 
@@ -109,7 +120,7 @@ def _bench(call: Invocation, options: EngineOptions) -> None:
     cases = [*decodes, *(StepCase(1, length, length) for length in args.prefill)]
     engine, machine = open_machine(options.threads, options.kernels, quick=args.quick)
     steppers = _open_steppers(
-        call, _fitted(options, config, item_bytes, cases), config, item_bytes, engine.num_threads
+        call, _fitted(options, config, item_bytes, cases), checkpoint, config, engine.num_threads
     )
     table = GrowingTable(terminal, COLUMNS + (RIVAL_COLUMNS if len(steppers) > 1 else ()))
     results = []
@@ -154,7 +165,11 @@ def _fitted(
 
 
 def _open_steppers(
-    call: Invocation, options: EngineOptions, config: "ModelConfig", item_bytes: int, threads: int
+    call: Invocation,
+    options: EngineOptions,
+    checkpoint: "Checkpoint",
+    config: "ModelConfig",
+    threads: int,
 ) -> "list[Stepper]":
     """Ours, and its rival if one is asked for. Each has the number of torch threads that is best for it."""
     from octavo.bench.step import Stepper, use_torch_threads
@@ -169,8 +184,22 @@ def _open_steppers(
     for each in wanted:
         llm = LLM(**each.model_dump(), progress=call.terminal.stderr.isatty())
         use_torch_threads(llm, threads if llm.kernel_times() is None else 1)
-        steppers.append(Stepper(llm, config, item_bytes, params))
+        item_bytes = DTYPE_BYTES[options.dtype_for(checkpoint.config)]
+        weight_bytes = _weights_read(llm.facts.weight_bytes, checkpoint, config, item_bytes)
+        steppers.append(Stepper(llm, config, weight_bytes, item_bytes, params))
     return steppers
+
+
+def _weights_read(
+    weight_bytes: Mapping[str, int], checkpoint: "Checkpoint", config: "ModelConfig", item_bytes: int
+) -> int:
+    """By a step: all but the table of embeddings, unless it is the head, too."""
+    total = sum(weight_bytes.values())
+    if config.tie_embeddings:
+        return total
+    table = checkpoint.tensors["model.embed_tokens.weight"]
+    is_kept = table.source_dtype in weight_bytes
+    return total - (table.nbytes if is_kept else prod(table.shape) * item_bytes)
 
 
 def _cells(result: "StepResult") -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 import argparse
 import json
 from collections import Counter
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from octavo.cli.flags import add_option_flags
@@ -68,18 +69,47 @@ def describe(checkpoint: "Checkpoint", options: EngineOptions) -> dict[str, Any]
     from octavo.models.config import ModelConfig
 
     config = ModelConfig.from_huggingface(checkpoint.config)
+    dtype = options.dtype_for(checkpoint.config)
+    memory = _free_memory_of(options.device)
+    in_memory = _bytes_in_memory(checkpoint, config, options, memory[0])
     return {
-        "model": _describe_files(checkpoint, config, options),
+        "model": _describe_files(checkpoint, config, options, in_memory),
         "shape": _describe_shape(config),
         "text": _describe_text(checkpoint),
-        "kv": _describe_kv(checkpoint, config, options),
+        "kv": _describe_kv(config, options, DTYPE_BYTES[dtype], memory, in_memory.total()),
     }
 
 
-def _describe_files(
-    checkpoint: "Checkpoint", config: "ModelConfig", options: EngineOptions
-) -> dict[str, Any]:
+def _bytes_in_memory(
+    checkpoint: "Checkpoint", config: "ModelConfig", options: EngineOptions, device: str
+) -> Counter[str]:
+    """Of the weights, by the form they will have: the file's where the kernels keep it."""
+    from octavo.kernels.library import KernelLibrary, find_library
+    from octavo.kernels.shapes import native_problem
+
     dtype = options.dtype_for(checkpoint.config)
+    library = find_library()
+    keeps = (
+        options.weights == "kept"
+        and dtype == "bfloat16"
+        and device == "cpu"
+        and options.kernels != "torch"
+        and native_problem(options.page_size, config.head_dim) is None
+    )
+    kernels = KernelLibrary(library) if keeps and library is not None else None
+    found = Counter[str]()
+    for name, tensor in checkpoint.tensors.items():
+        form = checkpoint.formats.get(name)
+        if form is not None and kernels is not None and kernels.has_format(form):
+            found[form] += tensor.nbytes
+        else:
+            found[dtype] += prod(tensor.shape) * DTYPE_BYTES[dtype]
+    return found
+
+
+def _describe_files(
+    checkpoint: "Checkpoint", config: "ModelConfig", options: EngineOptions, in_memory: Counter[str]
+) -> dict[str, Any]:
     stored = Counter[str]()
     for tensor in checkpoint.tensors.values():
         stored[tensor.source_dtype] += tensor.nbytes
@@ -92,8 +122,9 @@ def _describe_files(
         "parameters": checkpoint.num_parameters,
         "bytes_on_disk": stored.total(),
         "bytes_by_stored_dtype": dict(stored.most_common()),
-        "dtype": dtype,
-        "bytes_in_memory": checkpoint.num_parameters * DTYPE_BYTES[dtype],
+        "dtype": options.dtype_for(checkpoint.config),
+        "bytes_in_memory": in_memory.total(),
+        "bytes_by_form_in_memory": dict(in_memory.most_common()),
     }
 
 
@@ -151,13 +182,14 @@ def _token(tokenizer: Any, token_id: int) -> dict[str, Any]:
     return {"id": token_id, "text": tokenizer.token_text(token_id)}
 
 
-def _describe_kv(checkpoint: "Checkpoint", config: "ModelConfig", options: EngineOptions) -> dict[str, Any]:
+def _describe_kv(
+    config: "ModelConfig", options: EngineOptions, item_bytes: int, memory: tuple[str, int], weights: int
+) -> dict[str, Any]:
+    """`memory`: the kind of device and its free bytes."""
     from octavo.capacity import KVShape, plan_kv
 
-    dtype = options.dtype_for(checkpoint.config)
-    shape = KVShape(config.num_layers, config.num_kv_heads, config.head_dim, DTYPE_BYTES[dtype])
-    device, free_now = _free_memory_of(options.device)
-    weights = checkpoint.num_parameters * DTYPE_BYTES[dtype]
+    device, free_now = memory
+    shape = KVShape(config.num_layers, config.num_kv_heads, config.head_dim, item_bytes)
     facts: dict[str, Any] = {
         "bytes_per_token": shape.bytes_per_token,
         "device": device,
@@ -210,15 +242,16 @@ def _template_source(checkpoint: "Checkpoint") -> str:
 
 def _print(facts: dict[str, Any], terminal: Terminal) -> None:
     model, shape, text, kv = facts["model"], facts["shape"], facts["text"], facts["kv"]
-    stored = ", ".join(
-        f"{dtype} {format_size(size)}" for dtype, size in model["bytes_by_stored_dtype"].items()
-    )
     revision = f" at {model['revision']}" if model["revision"] else ""
+    on_disk, in_memory = _sizes(model["bytes_by_stored_dtype"]), _sizes(model["bytes_by_form_in_memory"])
     rows = [
         ("architecture", f"{model['architecture']} ({model['format']}{revision})"),
         ("parameters", f"{model['parameters']:,}"),
-        ("on disk", f"{format_size(model['bytes_on_disk'])} ({stored})"),
-        ("in memory", f"{format_size(model['bytes_in_memory'])} as {model['dtype']}"),
+        ("on disk", f"{format_size(model['bytes_on_disk'])} ({on_disk})"),
+        (
+            "in memory",
+            f"{format_size(model['bytes_in_memory'])} ({in_memory})",
+        ),
         ("layers", f"{shape['layers']}, {_windows(shape)}"),
         ("heads", f"{shape['heads']} query, {shape['kv_heads']} key-value, {shape['head_dim']} wide"),
         ("dimensions", f"{shape['hidden_size']:,} hidden, {shape['intermediate_size']:,} in the MLP"),
@@ -236,6 +269,10 @@ def _print(facts: dict[str, Any], terminal: Terminal) -> None:
         terminal.write(_indented(text["rendered_sample"].rstrip("\n").splitlines()))
     _heading(f"memory ({kv['device']})", terminal)
     terminal.write(_indented(_memory_lines(model, kv)))
+
+
+def _sizes(by_form: dict[str, int]) -> str:
+    return ", ".join(f"{form} {format_size(size)}" for form, size in by_form.items())
 
 
 def _heading(text: str, terminal: Terminal) -> None:

@@ -61,6 +61,13 @@ class EngineOptions(Options, frozen=True):
         Group.COMPUTE,
         "native kernels on a CPU by instruction set, or plain torch; auto: the best this processor has",
     )
+    weights: Literal["kept", "widened"] = option(
+        "kept",
+        Group.COMPUTE,
+        "quantised weights: kept as they are stored, if dtype is bfloat16 and native kernels know their form;"
+        " or widened to dtype, which takes more memory and may be faster for many sequences at once;"
+        " answers are the same",
+    )
     tape: bool = option(
         True,
         Group.COMPUTE,

@@ -49,7 +49,8 @@ def build_engine(
         dtype=str(worker.ops.dtype).removeprefix("torch."),
         explanation=plan.explanation,
         kv_bytes=plan.num_bytes,
+        weight_bytes=worker.weight_bytes,
         system_fingerprint=system_fingerprint(checkpoint, worker.ops),
     )
     execute = around_execute(worker.runner.execute)
-    return EngineCore(scheduler, execute, time.monotonic, worker.kernel_times), facts
+    return EngineCore(scheduler, execute, time.monotonic, worker.ops.kernel_times), facts

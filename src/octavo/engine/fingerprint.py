@@ -8,17 +8,14 @@ native kernels, the processor and its instructions.
 import hashlib
 import importlib.metadata
 import json
-import platform
 from collections.abc import Mapping
 from typing import Any
 
 import llguidance
-import torch
 
-from octavo import version
 from octavo.checkpoint import Checkpoint
 from octavo.checkpoint.identity import identity
-from octavo.ops import NativeOps, Ops
+from octavo.ops import Ops
 
 DIGITS = 12
 
@@ -32,8 +29,8 @@ def system_fingerprint(checkpoint: Checkpoint, ops: Ops) -> str:
 
 def numeric_settings(checkpoint: Checkpoint, ops: Ops) -> Mapping[str, Any]:
     """What decides the bits of an answer, the checkpoint's content aside."""
-    settings = {
-        "arithmetic": ops.engine.library.arithmetic if isinstance(ops, NativeOps) else _arithmetic_of(ops),
+    settings: dict[str, Any] = {
+        "arithmetic": ops.arithmetic,
         "dtype": str(ops.dtype),
         "kv_dtype": str(ops.dtype),  # pages hold what the model computes in
         "grammars": llguidance.__version__,  # which token is forced, and what a grammar allows
@@ -42,14 +39,3 @@ def numeric_settings(checkpoint: Checkpoint, ops: Ops) -> Mapping[str, Any]:
     if checkpoint.quantize is not None:
         settings["quantize"] = checkpoint.quantize
     return settings
-
-
-def _arithmetic_of(ops: Ops) -> Mapping[str, Any]:
-    """On the torch path nobody has defined the arithmetic: it is what this build computes on this machine."""
-    return {
-        "octavo": version.__version__,  # no golden vectors hold the order of its calls
-        "torch": torch.__version__,
-        "torch_instructions": torch.backends.cpu.get_cpu_capability(),
-        "device": ops.device.type,
-        "libc": platform.libc_ver(),  # torch asks it for what its own vectors do not cover
-    }

@@ -7,8 +7,21 @@ from typing import Any
 
 import torch
 
+from octavo.kernels.arguments import (
+    CONSTANT,
+    INPUT,
+    NUMBER,
+    Field,
+    Kernel,
+    KernelArguments,
+    Pointer,
+    Result,
+    Size,
+    StepValue,
+    c_fields,
+)
 from octavo.kernels.gemm import DTYPES
-from octavo.kernels.library import Engine, Kernel, KernelArguments, KernelLibrary, Memory, Pointer, Size
+from octavo.kernels.library import Engine, KernelLibrary, Memory
 from octavo.kernels.spread import new_rows
 
 
@@ -28,41 +41,43 @@ class KVPagesStruct(ctypes.Structure):
 
 class KVWriteArguments(KernelArguments):
     kernel = Kernel.KV_WRITE
-    _fields_ = (
-        ("pages", KVPagesStruct),
-        ("k", Pointer),
-        ("k_stride", Size),
-        ("k_head_stride", Size),
-        ("v", Pointer),
-        ("v_stride", Size),
-        ("v_head_stride", Size),
-        ("slots", Pointer),
-        ("num_rows", Size),
+    declared = (
+        Field("pages", KVPagesStruct, CONSTANT),
+        Field("k", Pointer, INPUT),
+        Field("k_stride", Size, NUMBER),
+        Field("k_head_stride", Size, NUMBER),
+        Field("v", Pointer, INPUT),
+        Field("v_stride", Size, NUMBER),
+        Field("v_head_stride", Size, NUMBER),
+        Field("slots", Pointer, StepValue.KV_SLOTS),
+        Field("num_rows", Size, StepValue.NUM_ROWS),
     )
+    _fields_ = c_fields(declared)
 
 
 class AttentionArguments(KernelArguments):
     kernel = Kernel.ATTENTION
-    _fields_ = (
-        ("pages", KVPagesStruct),
-        ("q", Pointer),
-        ("q_stride", Size),
-        ("q_head_stride", Size),
-        ("out", Pointer),
-        ("out_stride", Size),
-        ("out_head_stride", Size),
-        ("num_rows", Size),
-        ("heads", Size),
-        ("num_sequences", Size),
-        ("first_rows", Pointer),
-        ("row_counts", Pointer),
-        ("contexts", Pointer),
-        ("block_offsets", Pointer),
-        ("blocks", Pointer),
-        ("window", Size),
-        ("scale", ctypes.c_float),
-        ("softcap", ctypes.c_float),
+    declared = (
+        Field("pages", KVPagesStruct, CONSTANT),
+        Field("q", Pointer, INPUT),
+        Field("q_stride", Size, NUMBER),
+        Field("q_head_stride", Size, NUMBER),
+        Field("out", Pointer, Result("out_stride", "pages.dtype")),
+        Field("out_stride", Size, NUMBER),
+        Field("out_head_stride", Size, NUMBER),
+        Field("num_rows", Size, StepValue.NUM_ROWS),
+        Field("heads", Size, NUMBER),
+        Field("num_sequences", Size, StepValue.NUM_SEQUENCES),
+        Field("first_rows", Pointer, StepValue.FIRST_ROWS),
+        Field("row_counts", Pointer, StepValue.ROW_COUNTS),
+        Field("contexts", Pointer, StepValue.CONTEXTS),
+        Field("block_offsets", Pointer, StepValue.BLOCK_OFFSETS),
+        Field("blocks", Pointer, StepValue.BLOCKS),
+        Field("window", Size, NUMBER),
+        Field("scale", ctypes.c_float, NUMBER),
+        Field("softcap", ctypes.c_float, NUMBER),
     )
+    _fields_ = c_fields(declared)
 
 
 PROTOTYPES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {

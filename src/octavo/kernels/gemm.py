@@ -6,16 +6,20 @@ from typing import Any
 
 import torch
 
-from octavo.kernels.library import (
-    Engine,
-    Format,
+from octavo.kernels.arguments import (
+    CONSTANT,
+    INPUT,
+    NUMBER,
+    Field,
     Kernel,
     KernelArguments,
-    KernelLibrary,
-    Memory,
     Pointer,
+    Result,
     Size,
+    StepValue,
+    c_fields,
 )
+from octavo.kernels.library import Engine, Format, KernelLibrary, Memory
 from octavo.kernels.spread import new_rows
 from octavo.weight_format import FORMATS, BadBlocks
 
@@ -26,41 +30,38 @@ BAD_VALUE = 7  # OV_BAD_VALUE
 
 class GemmArguments(KernelArguments):
     kernel = Kernel.GEMM
-    _fields_ = (
-        ("dtype", ctypes.c_int),
-        ("out_dtype", ctypes.c_int),
-        ("format", ctypes.c_int32),
-        ("reserved", ctypes.c_int32),
-        ("x", Pointer),
-        ("x_stride", Size),
-        ("packed", Pointer),
-        ("bias", Pointer),
-        ("y", Pointer),
-        ("y_stride", Size),
-        ("m", Size),
-        ("n", Size),
-        ("k", Size),
+    declared = (
+        Field("dtype", ctypes.c_int, NUMBER),
+        Field("out_dtype", ctypes.c_int, NUMBER),
+        Field("format", ctypes.c_int32, NUMBER),
+        Field("reserved", ctypes.c_int32, NUMBER),
+        Field("x", Pointer, INPUT),
+        Field("x_stride", Size, NUMBER),
+        Field("packed", Pointer, CONSTANT),
+        Field("bias", Pointer, CONSTANT),
+        Field("y", Pointer, Result("y_stride", "out_dtype")),
+        Field("y_stride", Size, NUMBER),
+        Field("m", Size, StepValue.NUM_ROWS),
+        Field("n", Size, NUMBER),
+        Field("k", Size, NUMBER),
     )
+    _fields_ = c_fields(declared)
 
 
 class EmbeddingArguments(KernelArguments):
     kernel = Kernel.EMBEDDING
-    _fields_ = (
-        ("format", ctypes.c_int32),
-        ("reserved", ctypes.c_int32),
-        ("packed", Pointer),
-        ("n", Size),
-        ("k", Size),
-        ("ids", Pointer),
-        ("y", Pointer),
-        ("y_stride", Size),
-        ("num_rows", Size),
+    declared = (
+        Field("format", ctypes.c_int32, NUMBER),
+        Field("reserved", ctypes.c_int32, NUMBER),
+        Field("packed", Pointer, CONSTANT),
+        Field("n", Size, NUMBER),
+        Field("k", Size, NUMBER),
+        Field("ids", Pointer, StepValue.TOKEN_IDS),
+        Field("y", Pointer, Result("y_stride", "format")),
+        Field("y_stride", Size, NUMBER),
+        Field("num_rows", Size, StepValue.NUM_ROWS),
     )
-
-    @property
-    def out_dtype(self) -> int:
-        """Of y, as in `DTYPES`."""
-        return DTYPES[torch.float32 if self.format == Format.F32 else torch.bfloat16]
+    _fields_ = c_fields(declared)
 
 
 PROTOTYPES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {

@@ -11,18 +11,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from octavo import kernels
+from octavo.kernels.arguments import KernelArguments, Pointer
 from octavo.protocol import KernelTime, KernelTimes
 
 FILE_NAME = "liboctavo_kernels.dylib" if sys.platform == "darwin" else "liboctavo_kernels.so"
 
 LIBRARY_VARIABLE = "OCTAVO_KERNEL_LIBRARY"
 CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
-
-Pointer = ctypes.c_void_p
-Size = ctypes.c_int64
 
 
 class Isa(enum.IntEnum):
@@ -62,27 +60,6 @@ class Format(enum.IntEnum):
     INT8_128 = 18
     FP8_32 = 19
     FP8_128 = 20
-
-
-class Kernel(enum.IntEnum):
-    """`ov_kernel` of octavo_kernels.h: the kernels of a forward pass. The function of GEMM is `ov_gemm`."""
-
-    EMBEDDING = 0
-    GEMM = 1
-    RMS_NORM = 2
-    ADD_RMS_NORM = 3
-    ROPE = 4
-    GATED = 5
-    ADD = 6
-    SCALE = 7
-    KV_WRITE = 8
-    ATTENTION = 9
-
-
-class KernelArguments(ctypes.Structure):
-    """The arguments of one kernel: its structure in octavo_kernels.h, field by field."""
-
-    kernel: ClassVar[Kernel]
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,21 @@ from typing import Any
 
 import torch
 
+from octavo.kernels.arguments import (
+    CONSTANT,
+    INPUT,
+    NUMBER,
+    Field,
+    Kernel,
+    KernelArguments,
+    Pointer,
+    Result,
+    Size,
+    StepValue,
+    c_fields,
+)
 from octavo.kernels.gemm import DTYPES
-from octavo.kernels.library import Engine, Kernel, KernelArguments, Pointer, Size
+from octavo.kernels.library import Engine
 from octavo.kernels.spread import new_rows
 
 
@@ -22,102 +35,108 @@ class Activation(enum.IntEnum):
 
 class RmsNormArguments(KernelArguments):
     kernel = Kernel.RMS_NORM
-    _fields_ = (
-        ("dtype", ctypes.c_int32),
-        ("eps", ctypes.c_float),
-        ("x", Pointer),
-        ("x_stride", Size),
-        ("x_head_stride", Size),
-        ("gain", Pointer),
-        ("y", Pointer),
-        ("y_stride", Size),
-        ("y_head_stride", Size),
-        ("num_rows", Size),
-        ("num_heads", Size),
-        ("width", Size),
+    declared = (
+        Field("dtype", ctypes.c_int32, NUMBER),
+        Field("eps", ctypes.c_float, NUMBER),
+        Field("x", Pointer, INPUT),
+        Field("x_stride", Size, NUMBER),
+        Field("x_head_stride", Size, NUMBER),
+        Field("gain", Pointer, CONSTANT),
+        Field("y", Pointer, Result("y_stride", "dtype")),
+        Field("y_stride", Size, NUMBER),
+        Field("y_head_stride", Size, NUMBER),
+        Field("num_rows", Size, StepValue.NUM_ROWS),
+        Field("num_heads", Size, NUMBER),
+        Field("width", Size, NUMBER),
     )
+    _fields_ = c_fields(declared)
 
 
 class AddRmsNormArguments(KernelArguments):
     kernel = Kernel.ADD_RMS_NORM
-    _fields_ = (
-        ("dtype", ctypes.c_int32),
-        ("eps", ctypes.c_float),
-        ("stream", Pointer),
-        ("stream_stride", Size),
-        ("update", Pointer),
-        ("update_stride", Size),
-        ("gain", Pointer),
-        ("sum", Pointer),
-        ("sum_stride", Size),
-        ("y", Pointer),
-        ("y_stride", Size),
-        ("num_rows", Size),
-        ("width", Size),
+    declared = (
+        Field("dtype", ctypes.c_int32, NUMBER),
+        Field("eps", ctypes.c_float, NUMBER),
+        Field("stream", Pointer, INPUT),
+        Field("stream_stride", Size, NUMBER),
+        Field("update", Pointer, INPUT),
+        Field("update_stride", Size, NUMBER),
+        Field("gain", Pointer, CONSTANT),
+        Field("sum", Pointer, Result("sum_stride", "dtype")),
+        Field("sum_stride", Size, NUMBER),
+        Field("y", Pointer, Result("y_stride", "dtype")),
+        Field("y_stride", Size, NUMBER),
+        Field("num_rows", Size, StepValue.NUM_ROWS),
+        Field("width", Size, NUMBER),
     )
+    _fields_ = c_fields(declared)
 
 
 class RopeArguments(KernelArguments):
     kernel = Kernel.ROPE
-    _fields_ = (
-        ("dtype", ctypes.c_int32),
-        ("x", Pointer),
-        ("x_stride", Size),
-        ("x_head_stride", Size),
-        ("cosines", Pointer),
-        ("sines", Pointer),
-        ("positions", Pointer),
-        ("num_positions", Size),
-        ("y", Pointer),
-        ("y_stride", Size),
-        ("y_head_stride", Size),
-        ("num_rows", Size),
-        ("num_heads", Size),
-        ("head_dim", Size),
+    declared = (
+        Field("dtype", ctypes.c_int32, NUMBER),
+        Field("x", Pointer, INPUT),
+        Field("x_stride", Size, NUMBER),
+        Field("x_head_stride", Size, NUMBER),
+        Field("cosines", Pointer, CONSTANT),
+        Field("sines", Pointer, CONSTANT),
+        Field("positions", Pointer, StepValue.POSITIONS),
+        Field("num_positions", Size, NUMBER),
+        Field("y", Pointer, Result("y_stride", "dtype")),
+        Field("y_stride", Size, NUMBER),
+        Field("y_head_stride", Size, NUMBER),
+        Field("num_rows", Size, StepValue.NUM_ROWS),
+        Field("num_heads", Size, NUMBER),
+        Field("head_dim", Size, NUMBER),
     )
+    _fields_ = c_fields(declared)
 
 
 class GatedArguments(KernelArguments):
     kernel = Kernel.GATED
-    _fields_ = (
-        ("dtype", ctypes.c_int32),
-        ("activation", ctypes.c_int32),
-        ("gate_up", Pointer),
-        ("gate_up_stride", Size),
-        ("y", Pointer),
-        ("y_stride", Size),
-        ("num_rows", Size),
-        ("width", Size),
+    declared = (
+        Field("dtype", ctypes.c_int32, NUMBER),
+        Field("activation", ctypes.c_int32, NUMBER),
+        Field("gate_up", Pointer, INPUT),
+        Field("gate_up_stride", Size, NUMBER),
+        Field("y", Pointer, Result("y_stride", "dtype")),
+        Field("y_stride", Size, NUMBER),
+        Field("num_rows", Size, StepValue.NUM_ROWS),
+        Field("width", Size, NUMBER),
     )
+    _fields_ = c_fields(declared)
 
 
 class AddArguments(KernelArguments):
     kernel = Kernel.ADD
-    _fields_ = (
-        ("dtype", ctypes.c_int32),
-        ("a", Pointer),
-        ("a_stride", Size),
-        ("b", Pointer),
-        ("b_stride", Size),
-        ("y", Pointer),
-        ("y_stride", Size),
-        ("num_rows", Size),
-        ("width", Size),
+    declared = (
+        Field("dtype", ctypes.c_int32, NUMBER),
+        Field("a", Pointer, INPUT),
+        Field("a_stride", Size, NUMBER),
+        Field("b", Pointer, INPUT),
+        Field("b_stride", Size, NUMBER),
+        Field("y", Pointer, Result("y_stride", "dtype")),
+        Field("y_stride", Size, NUMBER),
+        Field("num_rows", Size, StepValue.NUM_ROWS),
+        Field("width", Size, NUMBER),
     )
+    _fields_ = c_fields(declared)
 
 
 class ScaleArguments(KernelArguments):
     kernel = Kernel.SCALE
-    _fields_ = (
-        ("dtype", ctypes.c_int32),
-        ("factor", ctypes.c_float),
-        ("x", Pointer),
-        ("x_stride", Size),
-        ("y", Pointer),
-        ("y_stride", Size),
-        ("num_rows", Size),
-        ("width", Size),
+    declared = (
+        Field("dtype", ctypes.c_int32, NUMBER),
+        Field("factor", ctypes.c_float, NUMBER),
+        Field("x", Pointer, INPUT),
+        Field("x_stride", Size, NUMBER),
+        Field("y", Pointer, Result("y_stride", "dtype")),
+        Field("y_stride", Size, NUMBER),
+        Field("num_rows", Size, StepValue.NUM_ROWS),
+        Field("width", Size, NUMBER),
     )
+    _fields_ = c_fields(declared)
 
 
 class SoftcapArguments(ctypes.Structure):

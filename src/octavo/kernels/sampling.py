@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import torch
 
-from octavo.kernels.library import Engine, Pointer, Size
+from octavo.kernels.arguments import Pointer, Size
+from octavo.kernels.library import Engine
 from octavo.protocol import LOGPROB_FLOOR
 
 

@@ -18,5 +18,5 @@ def new_rows(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(tuple(shape), dtype=dtype)  # logits, whose reader wants no gaps; or the slow way
     num_rows, width = shape[0], math.prod(shape[1:])
     num_lines = -(-width // LINE) | 1
-    rows = torch.empty(num_rows, num_lines * LINE, dtype=dtype)[:, :width]
-    return rows.view(num_rows, *shape[1:])
+    rows = torch.empty(num_rows, num_lines * LINE, dtype=dtype).narrow(1, 0, width)
+    return rows if len(shape) == 2 else rows.view(num_rows, *shape[1:])

@@ -1,8 +1,9 @@
 """A forward pass as one native call.
 
     record   the model's Python runs once, on a small made-up batch; its kernels are written down and not run
-    resolve  every argument is found to be a constant (weights, KV pages), a value of the step (the number of
-             rows, positions, ...) or a place in a register: what an earlier kernel of the pass has written
+    resolve  every argument has the role that its structure declares (arguments.py): the same in every step
+             (weights, KV pages), a value of the step (the number of rows, positions, ...) or a place in a
+             register: what a kernel of the pass writes and others read
     run      a step brings its values; the registers get places in one piece of memory, and the tape plays
 
 A register is a matrix with a row for each token of the step. Registers that do not live at the same time
@@ -18,43 +19,25 @@ share their place:
 
 import bisect
 import ctypes
-import enum
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from octavo.kernels.library import Engine, KernelArguments, Pointer, RecordedCall, Size
+from octavo.kernels.arguments import (
+    CONSTANT,
+    NUMBER,
+    STEP_NUMBERS,
+    Field,
+    KernelArguments,
+    Pointer,
+    Result,
+    Size,
+    StepValue,
+)
+from octavo.kernels.library import Engine, RecordedCall
 from octavo.kernels.spread import new_rows
-
-
-class StepValue(enum.IntEnum):
-    """What a step brings: numbers, addresses of int64 vectors, and where the result goes."""
-
-    NUM_ROWS = 0
-    NUM_SEQUENCES = 1
-    TOKEN_IDS = 2
-    POSITIONS = 3
-    KV_SLOTS = 4
-    FIRST_ROWS = 5
-    ROW_COUNTS = 6
-    CONTEXTS = 7
-    BLOCK_OFFSETS = 8
-    BLOCKS = 9
-    OUTPUT = 10
-
-
-STEP_VECTORS = tuple(StepValue)[StepValue.TOKEN_IDS : StepValue.OUTPUT]
-
-# Arguments by their names, which mean the same in every kernel.
-COUNTS = {
-    "m": StepValue.NUM_ROWS,
-    "num_rows": StepValue.NUM_ROWS,
-    "num_sequences": StepValue.NUM_SEQUENCES,
-}
-CONSTANTS = {"packed", "bias", "gain", "keys", "values", "cosines", "sines"}
-RESULTS = {"y", "sum", "out"}
 
 
 class PatchStruct(ctypes.Structure):
@@ -118,29 +101,36 @@ class Resolver:
     """Finds out where the arguments of a recording come from, call by call in order."""
 
     num_rows: int
-    inputs: Mapping[int, StepValue]  # by address
+    vectors: Mapping[StepValue, int]  # their addresses in the recording
     registers: list[Register] = field(default_factory=list)  # by address
 
     def resolve(self, number: int, arguments: KernelArguments) -> list[Patch]:
-        patches = []
-        for name, offset, kind in _fields(type(arguments)):
-            value = _value_at(arguments, offset)
-            if name in COUNTS:
-                patches.append(Patch(offset, COUNTS[name]))
-            elif kind is Pointer and name not in CONSTANTS:
-                if name in RESULTS and self._register_at(value) is None:
-                    self._add(value, _row_bytes(arguments, name), number)
-                patches.append(self._patch_of(offset, value, number, f"{arguments.kernel.name}'s {name}"))
-        return patches
+        return [
+            Patch(arguments.offset(one.name), *self._source(number, arguments, one))
+            for one in arguments.declared
+            if one.role not in (NUMBER, CONSTANT)
+        ]
 
-    def _patch_of(self, offset: int, address: int, number: int, what: str) -> Patch:
-        if address in self.inputs:
-            return Patch(offset, self.inputs[address])
-        register = self._register_at(address)
-        if register is None:
-            raise ValueError(f"{what} was not computed by a kernel: a tape cannot follow what torch does")
-        register.last_call = number
-        return Patch(offset, register, address - register.address)
+    def _source(
+        self, number: int, arguments: KernelArguments, one: Field
+    ) -> tuple[StepValue, int] | tuple[Register, int]:
+        """Of a field, and what is added to it."""
+        value, role = getattr(arguments, one.name) or 0, one.role
+        if isinstance(role, StepValue):
+            if role in STEP_NUMBERS or self.vectors.get(role) == value:
+                return role, 0
+        else:
+            register = self._register_at(value)
+            if register is None and isinstance(role, Result):
+                # It was just made: its rows are as far apart as they will be in its place.
+                register = self._add(value, role.row_bytes(arguments), number)
+            if register is not None:
+                register.last_call = number
+                return register, value - register.address
+        raise ValueError(
+            f"{arguments.kernel.name}'s {one.name} was not computed by a kernel: "
+            "a tape cannot follow what torch does"
+        )
 
     def _register_at(self, address: int) -> Register | None:
         index = bisect.bisect_right(self.registers, address, key=lambda register: register.address) - 1
@@ -149,12 +139,10 @@ class Resolver:
         register = self.registers[index]
         return register if address < register.address + self.num_rows * register.row_bytes else None
 
-    def _add(self, address: int, row_bytes: int, number: int) -> None:
-        bisect.insort(
-            self.registers,
-            Register(address, row_bytes, number, number),
-            key=lambda register: register.address,
-        )
+    def _add(self, address: int, row_bytes: int, number: int) -> Register:
+        register = Register(address, row_bytes, number, number)
+        bisect.insort(self.registers, register, key=lambda register: register.address)
+        return register
 
 
 class Tape:
@@ -164,13 +152,13 @@ class Tape:
         self,
         engine: Engine,
         calls: Sequence[RecordedCall],
-        inputs: Mapping[int, StepValue],
+        vectors: Mapping[StepValue, int],
         output: torch.Tensor,
     ) -> None:
-        """`output`: what the recorded pass gave, [rows, width]; `inputs`: the addresses that it was given."""
+        """`vectors`: the addresses that the recorded pass was given; `output`: its result, [rows, width]."""
         self._engine = engine
         self._calls = calls  # they own the constants
-        resolver = Resolver(len(output), inputs)
+        resolver = Resolver(len(output), vectors)
         patches = [resolver.resolve(number, call.arguments) for number, call in enumerate(calls)]
         registers = [r for r in resolver.registers if r.address != output.data_ptr()]
         is_new = output.stride() == new_rows(output.shape, output.dtype).stride()
@@ -237,25 +225,3 @@ def _call_structs(
         struct.args, struct.args_bytes = ctypes.addressof(call.arguments), ctypes.sizeof(call.arguments)
         alive.append(array)
     return structs, alive
-
-
-def _fields(structure: type[ctypes.Structure], start: int = 0) -> Iterator[tuple[str, int, Any]]:
-    """Name, offset and type of every field, those of inner structures included."""
-    for name, kind, *_ in structure._fields_:
-        offset = start + getattr(structure, name).offset
-        if isinstance(kind, type) and issubclass(kind, ctypes.Structure):
-            yield from _fields(kind, offset)
-        else:
-            yield name, offset, kind
-
-
-def _value_at(arguments: KernelArguments, offset: int) -> int:
-    return ctypes.c_int64.from_buffer(arguments, offset).value if offset % 8 == 0 else 0
-
-
-def _row_bytes(arguments: Any, name: str) -> int:
-    """Of a result. It was just made: rows are as far apart as they will be in its place."""
-    dtype = getattr(arguments, "out_dtype", None)
-    if dtype is None:
-        dtype = arguments.pages.dtype if hasattr(arguments, "pages") else arguments.dtype
-    return int(getattr(arguments, f"{name}_stride")) * (2 if dtype == 0 else 4)

@@ -1,11 +1,16 @@
 """Where the tensors of a checkpoint go."""
 
+from collections import Counter
 from collections.abc import Mapping
+from math import prod
+
+import torch
 
 from octavo.ops import Linear, LinearPart, Norm, Ops, WeightTarget
 from octavo.ops.row_range import cut_rows
+from octavo.weight_format import FORMATS
 
-__all__ = ["WeightSet", "WeightTarget"]
+__all__ = ["WeightSet", "WeightTarget", "bytes_by_form"]
 
 
 class WeightSet:
@@ -44,3 +49,15 @@ class WeightSet:
     def _add(self, name: str, target: WeightTarget) -> None:
         assert name not in self.targets, name
         self.targets[name] = target
+
+
+def bytes_by_form(targets: Mapping[str, WeightTarget], dtype: torch.dtype) -> dict[str, int]:
+    """What the weights take in memory, by quantised form or dtype, the most first. Vectors are float32."""
+    found = Counter[str]()
+    for target in targets.values():
+        if target.format is not None:
+            found[target.format] += target.shape[0] * FORMATS[target.format].row_bytes(target.shape[1])
+        else:
+            kind = dtype if len(target.shape) > 1 else torch.float32
+            found[str(kind).removeprefix("torch.")] += prod(target.shape) * kind.itemsize
+    return dict(found.most_common())

@@ -9,12 +9,11 @@ from octavo.kernels import gemm
 from octavo.kernels.library import find_library
 from octavo.kernels.loading import open_engine
 from octavo.ops.batch import Batch, BatchSequence
-from octavo.ops.interface import AttentionSpec, Linear, LinearPart, Ops, WeightTarget
+from octavo.ops.interface import AttentionSpec, Forward, Linear, LinearPart, Ops, WeightTarget
 from octavo.ops.kv import KV, LayerKV
 from octavo.ops.native_ops import NativeOps
 from octavo.ops.parameters import Norm
 from octavo.ops.rope import RopeTable
-from octavo.ops.taped_forward import TapedForward
 from octavo.ops.torch_ops import TorchOps
 
 __all__ = [
@@ -22,6 +21,7 @@ __all__ = [
     "AttentionSpec",
     "Batch",
     "BatchSequence",
+    "Forward",
     "LayerKV",
     "Linear",
     "LinearPart",
@@ -29,7 +29,6 @@ __all__ = [
     "Norm",
     "Ops",
     "RopeTable",
-    "TapedForward",
     "WeightTarget",
     "select_ops",
 ]

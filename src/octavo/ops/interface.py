@@ -4,7 +4,7 @@ A model calls nothing but these on a tensor, views included: so a backend may re
 them, and may keep weights in any layout it likes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,6 +14,10 @@ from octavo.ops.batch import Batch
 from octavo.ops.kv import KV
 from octavo.ops.parameters import Norm
 from octavo.ops.rope import RopeTable
+from octavo.protocol import KernelTimes
+from octavo.sampling import Sampler
+
+Forward = Callable[[Batch], torch.Tensor]  # a model's pass over its KV pages
 
 
 class WeightTarget(Protocol):
@@ -81,6 +85,23 @@ class Ops(Protocol):
 
     @property
     def dtype(self) -> torch.dtype: ...
+
+    @property
+    def arithmetic(self) -> int | Mapping[str, object]:
+        """What decides the bits of every result: the number of a definition that holds on every machine, or
+        the facts of this one where there is none."""
+        ...
+
+    def new_sampler(self) -> Sampler: ...
+
+    def capture(self, forward: Forward, *, page_size: int, max_positions: int) -> Forward:
+        """A function with the results of `forward`, bit for bit, for contexts up to `max_positions`. Ops that
+        can record it do so now, and replay it as a whole in each step. One caller at a time."""
+        ...
+
+    def kernel_times(self) -> KernelTimes | None:
+        """What the kernels took since the ops were made; None if nobody keeps an account."""
+        ...
 
     def new_linear(self, parts: Sequence[LinearPart], in_features: int, *, bias: bool = False) -> Linear:
         """One matrix of all parts. Its weights are garbage until they are written.

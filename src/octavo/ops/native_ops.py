@@ -15,11 +15,14 @@ from octavo.kernels.library import Engine
 from octavo.kernels.rows import Activation
 from octavo.kernels.spread import new_rows
 from octavo.ops.batch import Batch
-from octavo.ops.interface import AttentionSpec, Linear, LinearPart, WeightTarget
+from octavo.ops.interface import AttentionSpec, Forward, Linear, LinearPart, WeightTarget
 from octavo.ops.kv import KV
 from octavo.ops.parameters import Norm, TensorTarget
 from octavo.ops.rope import RopeTable
 from octavo.ops.row_range import cut_rows
+from octavo.ops.taped_forward import TapedForward
+from octavo.protocol import KernelTimes
+from octavo.sampling import NativeSampler, Sampler
 from octavo.weight_format import FORMATS
 
 
@@ -47,6 +50,19 @@ class NativeOps:
     @property
     def device(self) -> torch.device:
         return torch.device("cpu")
+
+    @property
+    def arithmetic(self) -> int:
+        return self.engine.library.arithmetic
+
+    def new_sampler(self) -> Sampler:
+        return NativeSampler(self.engine)
+
+    def capture(self, forward: Forward, *, page_size: int, max_positions: int) -> Forward:
+        return TapedForward(self.engine, forward, page_size=page_size, max_positions=max_positions)
+
+    def kernel_times(self) -> KernelTimes:
+        return self.engine.times()
 
     def new_linear(self, parts: Sequence[LinearPart], in_features: int, *, bias: bool = False) -> Linear:
         stacks: list[tuple[str, list[int]]] = []

@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import torch
 
+from octavo.kernels.arguments import STEP_VECTORS
 from octavo.kernels.library import Engine
-from octavo.kernels.tape import STEP_VECTORS, Tape
+from octavo.kernels.tape import Tape
 from octavo.ops.batch import Batch, BatchSequence
 
 RECORDED_ROWS = 2  # with one, torch may give a row any stride
@@ -19,10 +20,10 @@ class TapedForward:
     ) -> None:
         # As long as a context can become: what grows with it, such as the angles of rope, is then complete.
         batch = _made_up_batch(page_size, max(max_positions, RECORDED_ROWS))
-        inputs = dict(zip(_addresses(batch), STEP_VECTORS, strict=True))
+        vectors = dict(zip(STEP_VECTORS, _addresses(batch), strict=True))
         with engine.recording() as calls:
             output = forward(batch)
-        self._tape = Tape(engine, calls, inputs, output)
+        self._tape = Tape(engine, calls, vectors, output)
 
     def __call__(self, batch: Batch) -> torch.Tensor:
         return self._tape.run(batch.num_rows, batch.num_sequences, _addresses(batch))

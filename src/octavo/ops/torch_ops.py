@@ -1,6 +1,7 @@
 """The operations in plain torch, on any device: the oracle for every other backend."""
 
-from collections.abc import Sequence
+import platform
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -8,13 +9,15 @@ from typing import cast
 import torch
 import torch.nn.functional as F
 
+from octavo import version
 from octavo.ops.batch import Batch
-from octavo.ops.interface import AttentionSpec, Linear, LinearPart, WeightTarget
+from octavo.ops.interface import AttentionSpec, Forward, Linear, LinearPart, WeightTarget
 from octavo.ops.kv import KV, LayerKV
 from octavo.ops.parameters import Norm, TensorTarget
 from octavo.ops.rope import RopeTable
 from octavo.ops.row_range import cut_rows
 from octavo.ops.torch_attention import attend_pages
+from octavo.sampling import Sampler, TorchSampler
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,26 @@ class TorchOps:
 
     device: torch.device
     dtype: torch.dtype
+
+    @property
+    def arithmetic(self) -> Mapping[str, object]:
+        """Nobody has defined it: it is what this build computes on this machine."""
+        return {
+            "octavo": version.__version__,  # no golden vectors hold the order of its calls
+            "torch": torch.__version__,
+            "torch_instructions": torch.backends.cpu.get_cpu_capability(),
+            "device": self.device.type,
+            "libc": platform.libc_ver(),  # torch asks it for what its own vectors do not cover
+        }
+
+    def new_sampler(self) -> Sampler:
+        return TorchSampler()
+
+    def capture(self, forward: Forward, *, page_size: int, max_positions: int) -> Forward:
+        return forward
+
+    def kernel_times(self) -> None:
+        return None
 
     def new_linear(self, parts: Sequence[LinearPart], in_features: int, *, bias: bool = False) -> Linear:
         sizes = [part.num_rows for part in parts]

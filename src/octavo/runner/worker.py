@@ -2,31 +2,31 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import torch
 
 from octavo.capacity import KVPlan, KVShape, plan_kv
 from octavo.checkpoint import Checkpoint
 from octavo.checkpoint.load import load_weights
-from octavo.config import EngineOptions
+from octavo.checkpoint.tensors import CHUNK_NUMPY_TYPES
+from octavo.config import EngineOptions, format_size
 from octavo.devices import free_device_memory, resolve_device
 from octavo.errors import ConfigError
 from octavo.grammar.vocabulary import vocabulary_of
+from octavo.kernels.shapes import NATIVE_PAGE, native_problem
 from octavo.models.config import ModelConfig
 from octavo.models.registry import Model, build_model
-from octavo.ops import KV, Batch, NativeOps, Ops, TapedForward, select_ops
-from octavo.protocol import KernelTimes
+from octavo.models.weights import WeightTarget, bytes_by_form
+from octavo.ops import KV, Batch, Forward, Ops, select_ops
 from octavo.runner.kv_store import allocate_kv
 from octavo.runner.model_runner import ModelRunner
 from octavo.runner.slot_grammars import SlotGrammars
-from octavo.sampling import NativeSampler, TorchSampler
 from octavo.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
-
-NATIVE_PAGE = 32  # tokens: two tiles of keys
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -38,10 +38,7 @@ class Worker:
     kv_plan: KVPlan
     ops: Ops
     kv: Sequence[KV]  # of each layer
-
-    def kernel_times(self) -> KernelTimes | None:
-        """None on the torch path, which keeps no account."""
-        return self.ops.engine.times() if isinstance(self.ops, NativeOps) else None
+    weight_bytes: dict[str, int]  # by the form they are stored in
 
 
 def start_worker(
@@ -68,9 +65,13 @@ def start_worker(
         DTYPES[options.dtype_for(checkpoint.config)],
         kernels=_kernels_for(config, options),
         threads=options.threads,
+        keeps_formats=options.weights == "kept",
     )
     model, targets = build_model(config, ops, checkpoint.formats)
+    _log_widened(checkpoint, targets, ops, options)
     load_weights(checkpoint, targets, progress=progress, on_loaded=on_loaded, threads=options.threads)
+    weight_bytes = bytes_by_form(targets, ops.dtype)
+    logger.info("weights: %s", ", ".join(f"{format_size(n)} as {form}" for form, n in weight_bytes.items()))
     logger.info("weights of %s loaded in %.1f s", checkpoint.name, time.perf_counter() - started)
     kv_plan = _plan_memory(config, ops, options)
     for line in kv_plan.explanation:
@@ -79,34 +80,58 @@ def start_worker(
     runner = ModelRunner(
         _forward_pass(model, ops, kv, kv_plan, taped=options.tape),
         model.logits,
-        NativeSampler(ops.engine) if isinstance(ops, NativeOps) else TorchSampler(),
+        ops.new_sampler(),
         ops=ops,
         page_size=kv_plan.page_size,
         max_running=options.max_running,
         grammars=grammars,
     )
-    return Worker(runner, config, kv_plan, ops, kv)
+    return Worker(runner, config, kv_plan, ops, kv, weight_bytes)
 
 
-def _forward_pass(
-    model: Model, ops: Ops, kv: Sequence[KV], kv_plan: KVPlan, *, taped: bool
-) -> Callable[[Batch], torch.Tensor]:
+def _log_widened(
+    checkpoint: Checkpoint, targets: Mapping[str, WeightTarget], ops: Ops, options: EngineOptions
+) -> None:
+    """Quantised matrices that take more memory than in the file, and why."""
+    widened = [
+        tensor
+        for name, target in targets.items()
+        if target.format is None
+        and len(target.shape) > 1
+        and (tensor := checkpoint.tensors.get(name)) is not None
+        and tensor.source_dtype not in CHUNK_NUMPY_TYPES
+    ]
+    if not widened:
+        return
+    if options.weights == "widened":
+        reason = "as asked for"
+    elif ops.dtype != torch.bfloat16:
+        reason = "quantised weights are kept with --dtype bfloat16 only"
+    else:
+        reason = "there are no kernels for them here"
+    logger.info(
+        "widened to %s, %s: %s, %s in the file and %s in memory",
+        str(ops.dtype).removeprefix("torch."),
+        reason,
+        ", ".join(sorted({tensor.source_dtype for tensor in widened})),
+        format_size(sum(tensor.nbytes for tensor in widened)),
+        format_size(sum(prod(tensor.shape) for tensor in widened) * ops.dtype.itemsize),
+    )
+
+
+def _forward_pass(model: Model, ops: Ops, kv: Sequence[KV], kv_plan: KVPlan, *, taped: bool) -> Forward:
     @torch.inference_mode()
     def forward(batch: Batch) -> torch.Tensor:
         return model.forward(batch, kv)
 
-    if not taped or not isinstance(ops, NativeOps):
+    if not taped:
         return forward
-    return TapedForward(ops.engine, forward, page_size=kv_plan.page_size, max_positions=kv_plan.max_model_len)
+    return ops.capture(forward, page_size=kv_plan.page_size, max_positions=kv_plan.max_model_len)
 
 
 def _kernels_for(config: ModelConfig, options: EngineOptions) -> str:
     """What the native attention cannot do is left to torch, unless somebody insists."""
-    problem = None
-    if options.page_size % NATIVE_PAGE:
-        problem = f"page_size {options.page_size} is not a multiple of {NATIVE_PAGE}"
-    elif config.head_dim % 16 or config.head_dim > 256:
-        problem = f"heads of {config.head_dim} are not a multiple of 16 up to 256"
+    problem = native_problem(options.page_size, config.head_dim)
     if problem is None or options.kernels == "torch":
         return options.kernels
     if options.kernels != "auto":

@@ -25,6 +25,7 @@ TINY = Scale(row_counts=(1, 16, 128), rotated_bytes=1 << 20, num_turns=3, patien
 SMALL_FAMILIES = (
     gemm_family("smollm2-135m", "o", 576, 576),
     gemm_family("smollm2-135m", "head", 1024, 576),
+    gemm_family("smollm2-135m", "down", 576, 1536, "Q4_K"),
     decode_family("smollm2-135m", 2, 64),
     prefill_family("smollm2-135m", 48),
     row_family("smollm2-135m"),
@@ -72,7 +73,7 @@ def test_figures_fit_together(family: Family, engine: Engine) -> None:
 
 def test_both_do_the_same_work(engine: Engine) -> None:
     """Shapes and values of our kernel and torch's are the same, where values can be compared."""
-    for family in (SMALL_FAMILIES[0], SMALL_FAMILIES[4]):
+    for family in (SMALL_FAMILIES[0], SMALL_FAMILIES[2], SMALL_FAMILIES[5]):
         for case in family.cases(engine, TINY):
             ours, theirs = case.ours(3), case.torchs(3)
             if not isinstance(ours, tuple):
@@ -85,6 +86,20 @@ def test_both_do_the_same_work(engine: Engine) -> None:
 def test_logits_are_never_computed_for_more_rows_than_in_the_engine(engine: Engine) -> None:
     cases = list(SMALL_FAMILIES[1].cases(engine, TINY))
     assert [case.num_rows for case in cases] == [m for m in TINY.row_counts if m <= LOGITS_ROWS]
+
+
+def test_quantised_products_count_the_bytes_that_they_read(engine: Engine) -> None:
+    for case in SMALL_FAMILIES[2].cases(engine, TINY):
+        weights = case.work.num_bytes - case.num_rows * (1536 + 576) * 2
+        assert 1 <= weights / (576 * 1536 // 256 * 144) < 1.05  # the packed form has some room at its end
+        assert case.work.flops == 2 * 576 * 1536 * case.num_rows
+
+
+def test_only_products_that_can_be_cut_into_blocks_are_measured() -> None:
+    products = [family.name for family in families(["Q4_K", "Q8_0"]) if family.kind == "gemm"]
+    assert len(products) == 6 + 10  # SmolLM2's rows of 576 are no multiple of 256
+    assert "gemm smollm2-135m down Q4_K" in products
+    assert "gemm smollm2-135m o Q4_K" not in products
 
 
 def test_the_table_has_what_the_issue_asks_for() -> None:

@@ -10,6 +10,7 @@ from safetensors import safe_open
 from octavo import LLM, SamplingParams
 from octavo.bench.random_model import SHAPES, is_random_model, write_random_model
 from octavo.errors import ConfigError
+from octavo.kernels.library import find_library
 
 
 def test_it_generates_and_is_the_same_every_time(tmp_path: Path) -> None:
@@ -33,6 +34,22 @@ def test_weights_are_spread_as_they_should_be_and_no_row_repeats(tmp_path: Path)
     assert len(np.unique(embedding, axis=0)) == len(embedding)
     assert (gain == 1).all()
     assert json.loads((tmp_path / "config.json").read_text())["dtype"] == "bfloat16"
+
+
+@pytest.mark.parametrize("format", ["Q8_0", "MXFP4"])
+def test_a_quantised_one_generates(tmp_path: Path, format: str) -> None:
+    write_random_model("random:tiny", tmp_path, format)
+    with LLM(str(tmp_path), kv_memory="4MiB") as llm:
+        output = llm.generate("hello", SamplingParams(temperature=0, max_tokens=4, ignore_eos=True))[0]
+    assert len(output.choices[0].token_ids) == 4
+    assert set(llm.facts.weight_bytes) == {format if find_library() else "bfloat16", "float32"}
+
+
+def test_a_format_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="rows of 64 weights cannot be cut into Q4_K blocks of 256"):
+        write_random_model("random:tiny", tmp_path, "Q4_K")
+    with pytest.raises(ConfigError, match="no GGUF files in INT8_32: give one of Q4_K, Q5_K"):
+        write_random_model("random:tiny", tmp_path, "INT8_32")
 
 
 def test_names(tmp_path: Path) -> None:

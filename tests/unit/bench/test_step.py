@@ -15,6 +15,8 @@ from octavo.models.config import LayerConfig, ModelConfig
 CONFIG = ModelConfig.from_huggingface({"architectures": ["LlamaForCausalLM"], **SHAPES["llama-3.2-1b"]})
 TINY = ModelConfig.from_huggingface({"architectures": ["LlamaForCausalLM"], **SHAPES["tiny"]})
 
+PARAMETERS = 1_235_746_816  # of Llama 3.2 1B but for its norms
+
 
 class SteadyMachine:
     best_peak = 1e12
@@ -24,26 +26,28 @@ class SteadyMachine:
 
 
 def test_a_decode_step_reads_the_weights_once() -> None:
-    one, many = (step_work(CONFIG, 2, StepCase(batch, 1, 256)) for batch in (1, 16))
-    parameters = 1_235_746_816  # of Llama 3.2 1B but for its norms
+    one, many = (step_work(CONFIG, 2 * PARAMETERS, 2, StepCase(batch, 1, 256)) for batch in (1, 16))
     kv = 2 * 16 * 8 * 64 * 2 * 257  # keys and values of 16 layers, read and one written
-    assert one.num_bytes == 2 * parameters + kv + 8 * 128256
+    assert one.num_bytes == 2 * PARAMETERS + kv + 8 * 128256
     assert many.num_bytes - one.num_bytes == 15 * (kv + 8 * 128256)
-    assert one.flops == 2 * parameters + 4 * 16 * 2048 * 256
+    assert one.flops == 2 * PARAMETERS + 4 * 16 * 2048 * 256
     assert many.flops == 16 * one.flops
 
 
 def test_a_prefill_sees_a_triangle_and_draws_once() -> None:
-    work = step_work(CONFIG, 2, StepCase(1, 1024, 1024))
-    layers = 1_235_746_816 - 2048 * 128256
+    work = step_work(CONFIG, 2 * PARAMETERS, 2, StepCase(1, 1024, 1024))
+    layers = PARAMETERS - 2048 * 128256
     assert work.flops == 2 * (1024 * layers + 2048 * 128256) + 4 * 16 * 2048 * (1024 * 1025 // 2)
 
 
 def test_a_window_limits_what_is_seen_and_read() -> None:
     windowed = dataclasses.replace(TINY, layers=tuple(LayerConfig(32, layer.rope) for layer in TINY.layers))
-    long, short = (step_work(windowed, 2, StepCase(1, 1, context)) for context in (4096, 32))
-    assert long == short == step_work(TINY, 2, StepCase(1, 1, 32))
-    assert step_work(windowed, 2, StepCase(1, 64, 64)).flops < step_work(TINY, 2, StepCase(1, 64, 64)).flops
+    long, short = (step_work(windowed, 0, 2, StepCase(1, 1, context)) for context in (4096, 32))
+    assert long == short == step_work(TINY, 0, 2, StepCase(1, 1, 32))
+    assert (
+        step_work(windowed, 0, 2, StepCase(1, 64, 64)).flops
+        < step_work(TINY, 0, 2, StepCase(1, 64, 64)).flops
+    )
 
 
 @pytest.fixture(scope="module")
@@ -60,13 +64,13 @@ def llm(folder: Path) -> Iterator[LLM]:
 
 
 def test_runs_decode_around_the_context_though_prompts_come_in_chunks(llm: LLM) -> None:
-    stepper = Stepper(llm, TINY, 2, SamplingParams(temperature=0.0))
+    stepper = Stepper(llm, TINY, 1000, 2, SamplingParams(temperature=0.0))
     run = stepper.decoding(StepCase(8, 1, 64), most_runs=10)
     before = llm.stats()
     works = [run().work for _ in range(10)]
     after = llm.stats()
     assert after.tokens_computed - before.tokens_computed == 80  # nothing but decoding
-    assert works == [step_work(TINY, 2, StepCase(8, 1, context)) for context in _contexts(works)]
+    assert works == [step_work(TINY, 1000, 2, StepCase(8, 1, context)) for context in _contexts(works)]
     assert min(works, key=lambda work: work.num_bytes) == works[0]
     stepper.close()
 
@@ -74,7 +78,7 @@ def test_runs_decode_around_the_context_though_prompts_come_in_chunks(llm: LLM) 
 def _contexts(works: list[Work]) -> list[int]:
     """Ten in a row, the nominal one among them."""
     for first in range(50, 70):
-        if works[0] == step_work(TINY, 2, StepCase(8, 1, first)):
+        if works[0] == step_work(TINY, 1000, 2, StepCase(8, 1, first)):
             assert first <= 64 < first + 10
             return list(range(first, first + 10))
     raise AssertionError("the first run is not near its context")
@@ -84,7 +88,7 @@ def test_results_add_up(folder: Path) -> None:
     steppers = []
     for kernels in ("auto", "torch"):
         llm = LLM(str(folder), kv_memory="16MiB", kernels=kernels, max_step_tokens=256)
-        steppers.append(Stepper(llm, TINY, 2, SamplingParams(temperature=0.8, top_p=0.9)))
+        steppers.append(Stepper(llm, TINY, 1000, 2, SamplingParams(temperature=0.8, top_p=0.9)))
     cases = [StepCase(1, 1, 40), StepCase(4, 1, 40), StepCase(1, 256, 256)]
     results = list(measure_steps(cases, steppers, SteadyMachine(), StepScale(num_turns=2, patience=0.0)))
     for stepper in steppers:

@@ -48,6 +48,24 @@ def test_step_gives_a_table_and_the_same_as_json(
     assert "dropped because AMX was throttled" in ran.err
 
 
+def test_a_random_model_in_a_format_reads_fewer_bytes(
+    library: str, run_octavo: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OCTAVO_KERNEL_LIBRARY", library)
+    gigabytes = []
+    for options in ((), ("--format", "Q8_0"), ("--format", "Q8_0", "--weights", "widened")):
+        path = tmp_path / "step.json"
+        arguments = "bench step random:tiny --quick --batch 1 --context 8 --prefill 64 --threads 2 --json"
+        ran = run_octavo(*arguments.split(), str(path), *options)
+        assert ran.code == 0, ran.err
+        _, result = json.loads(path.read_text())["results"]
+        gigabytes.append(result["gigabytes"])
+    plain, kept, widened = gigabytes
+    weights = 2 * (512 * 64 + 2 * 64 * (2 * 64 + 2 * 32 + 3 * 128)) / 1e9
+    assert plain == pytest.approx(widened)
+    assert plain - kept == pytest.approx(weights * (1 - 34 / 64))
+
+
 def test_kernels_can_be_chosen_and_drawn(
     library: str, run_octavo: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,6 +88,15 @@ def test_kernels_can_be_chosen_and_drawn(
         (["kernels", "--plot", "a.jpeg"], "error: --plot a.jpeg: the name must end with .svg or .png"),
         (["kernels", "--filter", "rows", "--plot", "a.svg"], "error: --plot"),
         (["step"], "error: no model: name one, as in 'octavo bench step MODEL'"),
+        (
+            ["kernels", "--format", "BF16", "Q9"],
+            "error: --format Q9: there is no such form; known are BF16, Q4_K",
+        ),
+        (["step", "some/model", "--format", "Q4_K"], "error: --format is for random models"),
+        (
+            ["step", "random:tiny", "--format", "Q4_K"],
+            "writing random:tiny\nerror: rows of 64 weights cannot",
+        ),
         (["step", "random:gpt"], "writing random:gpt\nerror: there is no random:gpt: the shapes are"),
         (["step", "random:tiny", "--batch", "0"], "error: --batch, --context and --prefill count things"),
     ],

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,9 @@ from tokenizers.decoders import Fuse
 from tokenizers.models import WordLevel
 
 import octavo
+from octavo import LLM
+from octavo.bench.random_model import write_random_model
+from octavo.kernels.library import find_library
 from unit.cli.scripted import RunCommand
 
 LAYERS, HEADS, KV_HEADS, HEAD_DIM, CONTEXT = 2, 4, 2, 8, 4096
@@ -72,6 +76,33 @@ def test_facts_and_kv_arithmetic(checkpoint: Path, run_octavo: RunCommand) -> No
     for sequence in kv["sequences"]:
         pages_each = -(-sequence["length"] // kv["page_size"])
         assert sequence["fit"] * pages_each <= kv["pages"] < (sequence["fit"] + 1) * pages_each
+
+
+@pytest.mark.parametrize(
+    "options", [(), ("--weights", "widened"), ("--dtype", "float32"), ("--page-size", "8")]
+)
+def test_quantised_weights_are_counted_as_they_will_be_in_memory(
+    tmp_path: Path, run_octavo: RunCommand, options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same as the engine says, once it has loaded them."""
+    if find_library() is None:
+        pytest.skip("no native library was built when the package was installed")
+    monkeypatch.setenv("OCTAVO_KERNEL_LIBRARY", str(find_library()))
+    write_random_model("random:tiny", tmp_path, "Q8_0")
+    ran = run_octavo("inspect", str(tmp_path), "--json", "--device", "cpu", *options)
+    facts = json.loads(ran.out)
+    given: dict[str, Any] = {options[0][2:].replace("-", "_"): options[1]} if options else {}
+    with LLM(str(tmp_path), kv_memory="4MiB", device="cpu", **given) as llm:
+        loaded = llm.facts.weight_bytes
+    gains = 5 * 64
+    dtype = facts["model"]["dtype"]
+    assert facts["model"]["bytes_by_form_in_memory"].get("Q8_0") == loaded.get("Q8_0")
+    item_bytes = 4 if dtype == "float32" else 2
+    assert facts["model"]["bytes_in_memory"] == sum(loaded.values()) - gains * (4 - item_bytes)
+    assert (
+        facts["kv"]["free_bytes"] - facts["kv"]["free_bytes_after_weights"]
+        == facts["model"]["bytes_in_memory"]
+    )
 
 
 def test_the_page_for_people_says_the_same(checkpoint: Path, run_octavo: RunCommand) -> None:

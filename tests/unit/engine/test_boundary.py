@@ -8,8 +8,8 @@ from typing import Unpack
 
 import pytest
 
+import octavo.ops.native_ops
 import octavo.runner.model_runner
-import octavo.runner.worker
 from data.sampling_fields import SamplingFields
 from octavo.checkpoint import open_checkpoint
 from octavo.config import EngineOptions
@@ -177,7 +177,7 @@ def plain_answers(tiny_checkpoint: Path) -> dict[str, Answers]:
     plain = {}
     for name, sampler in SAMPLERS.items():
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(octavo.runner.worker, "NativeSampler", sampler)
+            patched.setattr(octavo.ops.native_ops, "NativeSampler", sampler)
             plain[name] = answers(run(open_core(tiny_checkpoint), neighbours()))
     return plain
 
@@ -200,7 +200,7 @@ def test_a_fault_ends_one_request(
     spared: int,
     sampler: str,
 ) -> None:
-    monkeypatch.setattr(octavo.runner.worker, "NativeSampler", SAMPLERS[sampler])
+    monkeypatch.setattr(octavo.ops.native_ops, "NativeSampler", SAMPLERS[sampler])
     plain = plain_answers[sampler]
     owner, name, concerns = SITES[site]
     fault = Fault(spared)

@@ -8,19 +8,12 @@ import pytest
 import torch
 
 from octavo.kernels import gemm, rows
+from octavo.kernels.arguments import STEP_VECTORS, Kernel, Pointer, StepValue
 from octavo.kernels.gemm import PackedMatrix
-from octavo.kernels.library import Engine, Kernel, KernelLibrary, Pointer
-from octavo.kernels.rows import AddArguments
-from octavo.kernels.tape import (
-    STEP_VECTORS,
-    PatchStruct,
-    Register,
-    Resolver,
-    StepValue,
-    Tape,
-    TapeCallStruct,
-    share_places,
-)
+from octavo.kernels.library import Engine, KernelLibrary
+from octavo.kernels.rows import AddArguments, ScaleArguments
+from octavo.kernels.spread import new_rows
+from octavo.kernels.tape import PatchStruct, Register, Resolver, Tape, TapeCallStruct, share_places
 
 OpenEngine = Callable[..., Engine]
 WIDTH = 48
@@ -60,10 +53,10 @@ class Network:
 
 def record(engine: Engine, forward: Callable[..., torch.Tensor]) -> Tape:
     token_ids, positions = torch.zeros(2, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)
-    inputs = {token_ids.data_ptr(): StepValue.TOKEN_IDS, positions.data_ptr(): StepValue.POSITIONS}
+    vectors = {StepValue.TOKEN_IDS: token_ids.data_ptr(), StepValue.POSITIONS: positions.data_ptr()}
     with engine.recording() as calls:
         output = forward(token_ids, positions)
-    return Tape(engine, calls, inputs, output)
+    return Tape(engine, calls, vectors, output)
 
 
 def addresses(token_ids: torch.Tensor, positions: torch.Tensor) -> list[int]:
@@ -82,6 +75,26 @@ def test_it_plays_what_was_recorded_for_any_number_of_rows(
         positions = token_ids % 64
         played = tape.run(num_rows, 1, addresses(token_ids, positions))
         assert torch.equal(played, network.forward(token_ids, positions))
+
+
+def test_several_kernels_may_write_columns_of_one_result(
+    library: KernelLibrary, open_engine: OpenEngine
+) -> None:
+    engine = open_engine(library.best_isa)
+    table = weight(library, 90, WIDTH)
+
+    def forward(token_ids: torch.Tensor, _positions: torch.Tensor) -> torch.Tensor:
+        x = gemm.read_rows(engine, table, token_ids)
+        y = new_rows((len(x), 3 * WIDTH), x.dtype)
+        for number, part in enumerate(y.split(WIDTH, dim=1)):
+            places = x.data_ptr(), x.stride(0), part.data_ptr(), part.stride(0)
+            engine.run(ScaleArguments(0, number + 1.0, *places, len(x), WIDTH), x, y)
+        return rows.add(engine, y, y)
+
+    tape = record(engine, forward)
+    token_ids = torch.arange(7)
+    expected = torch.cat([gemm.read_rows(engine, table, token_ids) * factor for factor in (2, 4, 6)], dim=1)
+    assert torch.equal(tape.run(7, 1, addresses(token_ids, token_ids)), expected)
 
 
 def test_nothing_runs_while_recording(library: KernelLibrary, open_engine: OpenEngine) -> None:
@@ -115,7 +128,10 @@ def test_what_torch_computes_in_between_is_refused(library: KernelLibrary, open_
     def other_positions(token_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         return network.forward(token_ids, positions + 1)
 
-    for forward in (doubled, not_a_result, other_positions):
+    def the_wrong_vector(token_ids: torch.Tensor, _positions: torch.Tensor) -> torch.Tensor:
+        return network.forward(token_ids, token_ids)
+
+    for forward in (doubled, not_a_result, other_positions, the_wrong_vector):
         with pytest.raises(ValueError, match=r"torch does|what a kernel wrote"):
             record(network.engine, forward)
 
@@ -141,7 +157,7 @@ def test_few_places_are_enough_for_many_layers(library: KernelLibrary, open_engi
     ids = torch.zeros(2, dtype=torch.int64)
     with network.engine.recording() as calls:
         network.forward(ids, ids)
-    resolver = Resolver(2, {ids.data_ptr(): StepValue.TOKEN_IDS})
+    resolver = Resolver(2, dict.fromkeys((StepValue.TOKEN_IDS, StepValue.POSITIONS), ids.data_ptr()))
     for number, call in enumerate(calls):
         resolver.resolve(number, call.arguments)
     assert len(resolver.registers) > 15

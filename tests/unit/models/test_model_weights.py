@@ -1,8 +1,12 @@
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import pytest
 import torch
 
-from octavo.models.weights import WeightSet
-from octavo.ops import select_ops
+from octavo.models.weights import WeightSet, bytes_by_form
+from octavo.ops import Linear, LinearPart, select_ops
+from octavo.ops.torch_ops import TorchOps
 
 
 def test_fused_matrices_are_filled_part_by_part_in_any_order() -> None:
@@ -31,3 +35,42 @@ def test_rows_never_spill_into_the_next_part(start: int, shape: tuple[int, ...])
     weights.linear({"before": 2, "a": 3, "after": 2}, 4)
     with pytest.raises(ValueError, match="fit"):
         weights.targets["a.weight"].write_rows(start, torch.ones(shape))
+
+
+class _KeepingOps(TorchOps):
+    """Notes the forms that parts have."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.device("cpu"), torch.float32)
+        self.forms: list[str | None] = []
+
+    def new_linear(self, parts: Sequence[LinearPart], in_features: int, *, bias: bool = False) -> Linear:
+        self.forms += [part.format for part in parts]
+        return super().new_linear(parts, in_features, bias=bias)
+
+
+def test_every_part_is_asked_for_in_the_form_of_its_tensor() -> None:
+    ops = _KeepingOps()
+    formats = {"a.weight": "Q4_K", "c.weight": "Q6_K", "table.weight": "Q8_0", "d.bias": "Q8_0"}
+    weights = WeightSet(ops, formats)
+    weights.linear({"a": 3, "b": 2, "c": 1}, 256, bias=True)
+    weights.linear({"d": 3}, 256, bias=True)
+    weights.embedding("table", 5, 256)
+    assert ops.forms == ["Q4_K", None, "Q6_K", None, "Q8_0"]
+
+
+@dataclass(frozen=True)
+class _Target:
+    shape: tuple[int, ...]
+    format: str | None = None
+
+    def write_rows(self, start: int, rows: torch.Tensor) -> None: ...
+
+    def write_blocks(self, start: int, blocks: torch.Tensor) -> None: ...
+
+
+def test_bytes_are_counted_in_the_form_in_which_weights_are_kept() -> None:
+    kept = {"a": _Target((4, 512), "Q4_K"), "c": _Target((1, 256), "Q4_K")}
+    targets = kept | {"b": _Target((4, 512)), "d": _Target((9,))}
+    assert bytes_by_form(targets, torch.bfloat16) == {"bfloat16": 4096, "Q4_K": 9 * 144, "float32": 36}
+    assert bytes_by_form(targets, torch.float32) == {"float32": 8192 + 36, "Q4_K": 9 * 144}

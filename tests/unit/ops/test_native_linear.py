@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from octavo.kernels.library import find_library
-from octavo.ops import Batch, BatchSequence, Linear, LinearPart, NativeOps, TapedForward, select_ops
+from octavo.ops import Batch, BatchSequence, Linear, LinearPart, NativeOps, select_ops
+from octavo.ops.taped_forward import TapedForward
 
 pytestmark = pytest.mark.skipif(find_library() is None, reason="no native library was built")
 

@@ -8,14 +8,48 @@ import torch
 from octavo import ops
 from octavo.errors import ConfigError
 from octavo.kernels.library import Isa, KernelLibrary, find_library
-from octavo.ops import NativeOps, select_ops
+from octavo.ops import Batch, BatchSequence, NativeOps, select_ops
 from octavo.ops.torch_ops import TorchOps
+from octavo.sampling import NativeSampler, TorchSampler
 
 needs_library = pytest.mark.skipif(find_library() is None, reason="no native library was built")
 
 
 def test_torch_is_torch() -> None:
     assert isinstance(select_ops("cpu", torch.float32, kernels="torch"), TorchOps)
+
+
+def test_what_torch_brings_besides_its_operations() -> None:
+    chosen = select_ops("cpu", torch.float32, kernels="torch")
+
+    def forward(batch: Batch) -> torch.Tensor:
+        return batch.token_ids
+
+    assert chosen.capture(forward, page_size=32, max_positions=64) is forward
+    assert isinstance(chosen.new_sampler(), TorchSampler)
+    assert chosen.kernel_times() is None
+
+
+@needs_library
+def test_what_the_kernels_bring_besides_their_operations() -> None:
+    chosen = select_ops("cpu", torch.float32, kernels="auto", threads=1)
+    table = chosen.new_embedding(4, 16)
+    table.weights[0].write_rows(0, torch.arange(4.0).repeat_interleave(16).view(4, 16))
+    calls = []
+
+    def forward(batch: Batch) -> torch.Tensor:
+        calls.append(batch)
+        return chosen.embedding(table, batch.token_ids)
+
+    captured = chosen.capture(forward, page_size=32, max_positions=64)
+    ids = torch.tensor([3, 1, 2])
+    batch = Batch.of(ids, ids, ids, (BatchSequence(0, 3, 3, torch.zeros(1, dtype=torch.int64)),), 32)
+    assert captured(batch)[:, 0].tolist() == [3, 1, 2]
+    assert len(calls) == 1  # when it was recorded
+    assert isinstance(chosen.new_sampler(), NativeSampler)
+    times = chosen.kernel_times()
+    assert times is not None
+    assert times.rows.calls == 1
 
 
 @needs_library

@@ -2,7 +2,6 @@
 #include <cmath>
 #include <new>
 
-#include "attention_plan.h"
 #include "attention_write.h"
 #include "engine.h"
 
@@ -64,6 +63,7 @@ ov_status check_sequences(const ov_attention_args& args) {
   return OV_OK;
 }
 
+// Of all but the sequences.
 ov_status check_attention(const ov_attention_args& args) {
   if (args.q == nullptr || args.out == nullptr || args.first_rows == nullptr || args.row_counts == nullptr)
     return OV_NULL_POINTER;
@@ -76,7 +76,7 @@ ov_status check_attention(const ov_attention_args& args) {
   if (!(args.softcap >= 0) || !std::isfinite(args.softcap)) return OV_BAD_SIZE;
   if (!are_strides(args.q_stride, args.q_head_stride, args.heads, head_dim)) return OV_BAD_STRIDE;
   if (!are_strides(args.out_stride, args.out_head_stride, args.heads, head_dim)) return OV_BAD_STRIDE;
-  return check_sequences(args);
+  return OV_OK;
 }
 
 }  // namespace
@@ -116,19 +116,24 @@ ov_status ov_attention(ov_engine* engine, const ov_attention_args* args) try {
   if (engine == nullptr || args == nullptr) return OV_NULL_POINTER;
   const Timer timer(engine->times.attention);
   if (const ov_status status = check_attention(*args)) return status;
-  const AttentionKernel kernel = attention_kernel(engine->isa, args->pages.dtype);
-  AttentionPlan plan(*args, engine->pool.num_threads());
+  AttentionPlans& plans = engine->attention_plans;
+  if (!plans.are_of(*args)) {
+    if (const ov_status status = check_sequences(*args)) return status;
+    plans.begin(*args);
+  }
+  AttentionPlan& plan = plans.plan(*args, engine->pool.num_threads());
   float* partials = nullptr;
   if (plan.partial_bytes() > 0) {
     partials = static_cast<float*>(engine->scratch.get(plan.partial_bytes()));
     if (partials == nullptr) return OV_NO_MEMORY;
   }
   plan.use(partials);
+  const AttentionKernel kernel = attention_kernel(engine->isa, args->pages.dtype);
   const auto run = [&](const std::vector<AttentionTask>& tasks, auto work) {
     engine->pool.run(int64_t(tasks.size()), [&](int64_t i) { work(*args, tasks[size_t(i)]); });
   };
-  run(plan.tasks(), kernel.attend);
-  run(plan.merges(), kernel.merge);
+  run(plan.tasks, kernel.attend);
+  run(plan.merges, kernel.merge);
   return OV_OK;
 } catch (const std::bad_alloc&) {
   return OV_NO_MEMORY;

@@ -1,5 +1,7 @@
 #include "attention_plan.h"
 
+#include <cstring>
+
 namespace octavo {
 
 namespace {
@@ -7,19 +9,49 @@ namespace {
 constexpr int64_t MOST_PARTIALS = int64_t(16) << 20;  // floats: 64 MB
 constexpr int64_t NO_PARTIALS = -1;
 constexpr int64_t ALONE = -1;
+constexpr size_t MOST_PLANS = 8;  // of a batch; no model has so many shapes
 
 int64_t num_splits(const AttentionTask& task) { return task.end_split - task.first_split; }
 int64_t cost(const AttentionTask& task) { return num_splits(task) * (TILE_ROWS + task.num_rows); }
 
-}  // namespace
+class Planner {
+ public:
+  Planner(const ov_attention_args& args, int num_threads);
 
-AttentionPlan::AttentionPlan(const ov_attention_args& args, int num_threads)
+  AttentionPlan plan;
+
+ private:
+  void find_shared_splits();
+  bool have_split_in_common(int64_t one, int64_t other, int64_t split) const;
+  bool decodes(int64_t sequence) const;
+  // Whole splits only: then all that are in a task see the same units of it.
+  bool can_share(int64_t sequence, int64_t split) const;
+  int64_t& leader(int64_t sequence, int64_t split) { return leaders_[size_t(sequence * most_splits_ + split)]; }
+  bool is_shared(int64_t sequence, int64_t split) const;
+  bool shares(int64_t sequence) const;
+
+  void each_block_of_rows(const auto& visit) const;
+  void plan_all(int64_t largest_cost);
+  void plan_cut(AttentionTask task, int64_t sequence);
+  void plan_shared_splits();
+  void add(AttentionTask task, std::vector<AttentionTask>& to, int64_t sequence, int64_t partials_at);
+
+  const ov_attention_args& args_;
+  const int64_t group_;  // query heads of a key-value head
+  int64_t most_splits_ = 0;
+  // Of each sequence and split: the first sequence that has the split's pages, or -1 if no other has them. Empty if
+  // nothing is shared.
+  std::vector<int64_t> leaders_;
+  std::vector<int64_t> regions_;  // of each sharing sequence and key-value head: where its partials begin
+};
+
+Planner::Planner(const ov_attention_args& args, int num_threads)
     : args_(args), group_(args.heads / args.pages.kv_heads) {
   find_shared_splits();
   int64_t total = 0;
   each_block_of_rows([&](const AttentionTask& task, int64_t) { total += cost(task); });
   plan_all(total / (num_threads * 4));
-  if (num_partials_ > MOST_PARTIALS) {
+  if (plan.num_partials > MOST_PARTIALS) {
     leaders_.clear();
     plan_all(total);
   }
@@ -27,13 +59,13 @@ AttentionPlan::AttentionPlan(const ov_attention_args& args, int num_threads)
 
 // -- Splits that sequences have in common -----------------------------------------------------------------------------
 
-bool AttentionPlan::decodes(int64_t sequence) const { return args_.row_counts[sequence] == 1; }
+bool Planner::decodes(int64_t sequence) const { return args_.row_counts[sequence] == 1; }
 
-bool AttentionPlan::can_share(int64_t sequence, int64_t split) const {
+bool Planner::can_share(int64_t sequence, int64_t split) const {
   return decodes(sequence) && args_.contexts[sequence] >= (split + 1) * SPLIT;
 }
 
-bool AttentionPlan::have_split_in_common(int64_t one, int64_t other, int64_t split) const {
+bool Planner::have_split_in_common(int64_t one, int64_t other, int64_t split) const {
   const int64_t page = args_.pages.page_size, first = split * SPLIT / page, end = parts_of((split + 1) * SPLIT, page);
   const int64_t* blocks = args_.blocks + args_.block_offsets[one];
   const int64_t* other_blocks = args_.blocks + args_.block_offsets[other];
@@ -43,7 +75,7 @@ bool AttentionPlan::have_split_in_common(int64_t one, int64_t other, int64_t spl
   return true;
 }
 
-void AttentionPlan::find_shared_splits() {
+void Planner::find_shared_splits() {
   // A window would cut splits differently for each sequence; and a group that fills a task gains nothing.
   if (args_.num_sequences < 2 || args_.window > 0 || group_ > TASK_ROWS / 2) return;
   for (int64_t s = 0; s < args_.num_sequences; ++s) {
@@ -69,11 +101,11 @@ void AttentionPlan::find_shared_splits() {
   if (!found_any) leaders_.clear();
 }
 
-bool AttentionPlan::is_shared(int64_t sequence, int64_t split) const {
+bool Planner::is_shared(int64_t sequence, int64_t split) const {
   return !leaders_.empty() && split < most_splits_ && leaders_[size_t(sequence * most_splits_ + split)] != ALONE;
 }
 
-bool AttentionPlan::shares(int64_t sequence) const {
+bool Planner::shares(int64_t sequence) const {
   for (int64_t split = 0; split < most_splits_; ++split) {
     if (is_shared(sequence, split)) return true;
   }
@@ -83,7 +115,7 @@ bool AttentionPlan::shares(int64_t sequence) const {
 // -- Tasks ------------------------------------------------------------------------------------------------------------
 
 // Longest first: the last rows of a sequence see most.
-void AttentionPlan::each_block_of_rows(const auto& visit) const {
+void Planner::each_block_of_rows(const auto& visit) const {
   for (int64_t s = 0; s < args_.num_sequences; ++s) {
     const int64_t num_rows = args_.row_counts[s] * group_, start = args_.contexts[s] - args_.row_counts[s];
     for (int64_t head = 0; head < args_.pages.kv_heads; ++head) {
@@ -103,45 +135,45 @@ void AttentionPlan::each_block_of_rows(const auto& visit) const {
   }
 }
 
-void AttentionPlan::add(AttentionTask task, std::vector<AttentionTask>& to, int64_t sequence, int64_t partials_at) {
-  task.first_member = int64_t(members_.size());
+void Planner::add(AttentionTask task, std::vector<AttentionTask>& to, int64_t sequence, int64_t partials_at) {
+  task.first_member = int64_t(plan.members.size());
   task.num_members = 1;
-  members_.push_back({sequence, partials_at, nullptr});
+  plan.members.push_back({sequence, partials_at, nullptr});
   to.push_back(task);
 }
 
-void AttentionPlan::plan_all(int64_t largest_cost) {
-  tasks_.clear();
-  merges_.clear();
-  members_.clear();
-  num_partials_ = 0;
+void Planner::plan_all(int64_t largest_cost) {
+  plan.tasks.clear();
+  plan.merges.clear();
+  plan.members.clear();
+  plan.num_partials = 0;
   regions_.assign(leaders_.empty() ? 0 : size_t(args_.num_sequences * args_.pages.kv_heads), NO_PARTIALS);
   each_block_of_rows([&](const AttentionTask& task, int64_t sequence) {
     const bool is_large = num_splits(task) > 1 && cost(task) > largest_cost;
     if (is_large || shares(sequence)) {
       plan_cut(task, sequence);
     } else {
-      add(task, tasks_, sequence, NO_PARTIALS);
+      add(task, plan.tasks, sequence, NO_PARTIALS);
     }
   });
   plan_shared_splits();
 }
 
 // A task for each split that the sequence has alone, and the merge of all.
-void AttentionPlan::plan_cut(AttentionTask task, int64_t sequence) {
+void Planner::plan_cut(AttentionTask task, int64_t sequence) {
   const int64_t size = task.num_rows * result_size(args_.pages.head_dim);
-  if (!regions_.empty()) regions_[size_t(sequence * args_.pages.kv_heads + task.kv_head)] = num_partials_;
-  add(task, merges_, sequence, num_partials_);
-  for (int64_t split = task.first_split; split < task.end_split; ++split, num_partials_ += size) {
+  if (!regions_.empty()) regions_[size_t(sequence * args_.pages.kv_heads + task.kv_head)] = plan.num_partials;
+  add(task, plan.merges, sequence, plan.num_partials);
+  for (int64_t split = task.first_split; split < task.end_split; ++split, plan.num_partials += size) {
     if (is_shared(sequence, split)) continue;
     AttentionTask part = task;
     part.first_split = split;
     part.end_split = split + 1;
-    add(part, tasks_, sequence, num_partials_);
+    add(part, plan.tasks, sequence, plan.num_partials);
   }
 }
 
-void AttentionPlan::plan_shared_splits() {
+void Planner::plan_shared_splits() {
   if (leaders_.empty()) return;
   const int64_t most_members = TASK_ROWS / group_, size = group_ * result_size(args_.pages.head_dim);
   for (int64_t split = 0; split < most_splits_; ++split) {
@@ -150,14 +182,14 @@ void AttentionPlan::plan_shared_splits() {
       for (int64_t head = 0; head < args_.pages.kv_heads; ++head) {
         AttentionTask task = {};
         const auto close = [&] {
-          if (task.num_members > 0) tasks_.push_back(task);
+          if (task.num_members > 0) plan.tasks.push_back(task);
           task.num_members = 0;
         };
         for (int64_t s = first; s < args_.num_sequences; ++s) {
           if (leader(s, split) != first) continue;
-          if (task.num_members == 0) task = {nullptr, int64_t(members_.size()), 0, head, 0, 0, split, split + 1};
+          if (task.num_members == 0) task = {nullptr, int64_t(plan.members.size()), 0, head, 0, 0, split, split + 1};
           const int64_t region = regions_[size_t(s * args_.pages.kv_heads + head)];
-          members_.push_back({s, region + split * size, nullptr});
+          plan.members.push_back({s, region + split * size, nullptr});
           ++task.num_members;
           task.num_rows += group_;
           if (task.num_members == most_members) close();
@@ -168,13 +200,58 @@ void AttentionPlan::plan_shared_splits() {
   }
 }
 
+// -- Plans of a batch -------------------------------------------------------------------------------------------------
+
+// Calls `visit(values, count)` for all that the checks of a batch and its plans depend on, until one is false.
+bool each_part(const ov_attention_args& args, const auto& visit) {
+  const int64_t num = args.num_sequences, page = args.pages.page_size;
+  const int64_t sizes[] = {num, args.num_rows, page, args.pages.num_blocks};
+  if (!visit(sizes, 4) || !visit(args.first_rows, num) || !visit(args.row_counts, num)) return false;
+  if (!visit(args.contexts, num) || !visit(args.block_offsets, num + 1)) return false;
+  for (int64_t s = 0; s < num; ++s) {
+    if (!visit(args.blocks + args.block_offsets[s], parts_of(args.contexts[s], page))) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 void AttentionPlan::use(float* partials) {
-  for (AttentionMember& member : members_) {
+  for (AttentionMember& member : members) {
     member.partials = member.partials_at == NO_PARTIALS ? nullptr : partials + member.partials_at;
   }
-  for (std::vector<AttentionTask>* some : {&tasks_, &merges_}) {
-    for (AttentionTask& task : *some) task.members = members_.data() + task.first_member;
+  for (std::vector<AttentionTask>* some : {&tasks, &merges}) {
+    for (AttentionTask& task : *some) task.members = members.data() + task.first_member;
   }
+}
+
+bool AttentionPlans::are_of(const ov_attention_args& args) const {
+  size_t at = 0;
+  return each_part(args, [&](const int64_t* values, int64_t count) {
+    const size_t end = at + size_t(count);
+    if (end > batch_.size() || std::memcmp(&batch_[at], values, size_t(count) * sizeof(int64_t)) != 0) return false;
+    at = end;
+    return true;
+  });
+}
+
+void AttentionPlans::begin(const ov_attention_args& args) {
+  std::vector<int64_t> batch;
+  each_part(args, [&](const int64_t* values, int64_t count) {
+    batch.insert(batch.end(), values, values + count);
+    return true;
+  });
+  plans_.clear();
+  batch_ = std::move(batch);
+}
+
+AttentionPlan& AttentionPlans::plan(const ov_attention_args& args, int num_threads) {
+  const Shape shape = {args.heads, args.pages.kv_heads, args.pages.head_dim, args.window};
+  for (auto& [other, plan] : plans_) {
+    if (other == shape) return plan;
+  }
+  if (plans_.size() == MOST_PLANS) plans_.clear();
+  return plans_.emplace_back(shape, Planner(args, num_threads).plan).second;
 }
 
 }  // namespace octavo

@@ -10,53 +10,51 @@
 //     sequence 0   [ shared ][ shared ][ alone ]
 //     sequence 1   [ shared ][ shared ][ alone ]      two tasks for each key-value head, and one more for each
 //     sequence 2   [ shared ][ shared ][ alone ]      sequence; then a merge for each sequence
+//
+// The layers of a model attend over the same batch one after the other, so its plans are kept until another batch comes.
 #pragma once
 
+#include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "attention.h"
 
 namespace octavo {
 
-class AttentionPlan {
- public:
-  AttentionPlan(const ov_attention_args& args, int num_threads);
-
+struct AttentionPlan {
   // The results of splits that are merged later.
-  size_t partial_bytes() const { return size_t(num_partials_) * sizeof(float); }
-  // Call once, with so much memory, before the tasks are used.
+  size_t partial_bytes() const { return size_t(num_partials) * sizeof(float); }
+  // Call it with so much memory before the tasks are used.
   void use(float* partials);
 
-  const std::vector<AttentionTask>& tasks() const { return tasks_; }
-  const std::vector<AttentionTask>& merges() const { return merges_; }
+  std::vector<AttentionTask> tasks, merges;
+  std::vector<AttentionMember> members;
+  int64_t num_partials = 0;  // floats
+};
+
+// The plans of one batch: one for each shape and window among the layers, which are one or two in most models.
+//
+// A batch is known by what its vectors hold and not by where they are, since callers use the same memory for the next
+// one. To compare them takes far less time than to plan.
+class AttentionPlans {
+ public:
+  // Whether the arguments have the batch that was begun last. Reads of its vectors only what ov_attention may read,
+  // although these arguments may be wrong: a batch that was begun is not.
+  bool are_of(const ov_attention_args& args) const;
+  void begin(const ov_attention_args& args);
+  // Of the batch that was begun. Valid until the next call.
+  AttentionPlan& plan(const ov_attention_args& args, int num_threads);
 
  private:
-  void find_shared_splits();
-  bool have_split_in_common(int64_t one, int64_t other, int64_t split) const;
-  bool decodes(int64_t sequence) const;
-  // Whole splits only: then all that are in a task see the same units of it.
-  bool can_share(int64_t sequence, int64_t split) const;
-  int64_t& leader(int64_t sequence, int64_t split) { return leaders_[size_t(sequence * most_splits_ + split)]; }
-  bool is_shared(int64_t sequence, int64_t split) const;
-  bool shares(int64_t sequence) const;
+  // What a plan depends on besides the batch.
+  struct Shape {
+    bool operator==(const Shape&) const = default;
+    int64_t heads, kv_heads, head_dim, window;
+  };
 
-  void each_block_of_rows(const auto& visit) const;
-  void plan_all(int64_t largest_cost);
-  void plan_cut(AttentionTask task, int64_t sequence);
-  void plan_shared_splits();
-  void add(AttentionTask task, std::vector<AttentionTask>& to, int64_t sequence, int64_t partials_at);
-
-  const ov_attention_args& args_;
-  const int64_t group_;  // query heads of a key-value head
-  int64_t most_splits_ = 0;
-  // Of each sequence and split: the first sequence that has the split's pages, or -1 if no other has them. Empty if
-  // nothing is shared.
-  std::vector<int64_t> leaders_;
-  std::vector<int64_t> regions_;  // of each sharing sequence and key-value head: where its partials begin
-
-  std::vector<AttentionTask> tasks_, merges_;
-  std::vector<AttentionMember> members_;
-  int64_t num_partials_ = 0;  // floats
+  std::vector<int64_t> batch_;  // see each_part
+  std::vector<std::pair<Shape, AttentionPlan>> plans_;
 };
 
 }  // namespace octavo

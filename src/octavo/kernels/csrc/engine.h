@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 
+#include "attention_plan.h"
 #include "memory.h"
 #include "octavo_kernels.h"
 #include "pool.h"
@@ -14,6 +15,7 @@ struct ov_engine {
   octavo::ThreadPool pool;
   const ov_isa isa;
   octavo::Scratch scratch;  // for the length of one call
+  octavo::AttentionPlans attention_plans;
   ov_times times = {};
 };
 

@@ -10,8 +10,8 @@
 //     tile 2, 3    x of a group
 //     tile 4 ...   sums, [16 columns][rows of the group]
 //
-// Up to 64 rows (`multiply_thin`), every weight is expanded once and goes into the tiles at once. With more rows
-// (`multiply_wide`), a panel of a block is expanded into memory that stays in the L1 cache, while the groups of rows pass
+// Up to 64 rows (`multiply_thin`, `multiply_halves`), a weight is expanded once and goes into a tile at once. With more
+// rows (`multiply_wide`), a panel of a block is expanded into memory that stays in the L1 cache, while the groups of rows pass
 // by the panel before it.
 #include "amx.h"
 #include "formats/all.h"
@@ -128,34 +128,34 @@ class Expander {
     span_ = next_run_ = span;
     num_spans_ = num_spans;
     step_ = step;
-    for (int64_t i = 0; i < EARLY + (step > MIDDLE); ++i) Format::read_scales(ahead(i), scales_[(turn_ + i) % 4]);
+    for (int64_t i = 0; i < EARLY + (step >= MIDDLE); ++i) Format::read_scales(ahead(i), scales_[(turn_ + i) % 4]);
     for (int half = 0; half < 2; ++half) Codes::template prepare<Format>(scales_[turn_], step_, half, tables_[parity_]);
   }
   // Where it goes on after the run it is in. To be said before its last span begins.
   void then(const uint8_t* span) { next_run_ = span; }
   void run_of(int64_t num_spans) { num_spans_ = num_spans; }
 
-  // A half of the step, and with the second one on to the next step.
-  inline void half(int half, bf16* lines) {
-    const bool is_last = step_ + 1 == SPAN_STEPS<Format>;
-    if (half == 0 && step_ == MIDDLE) Format::read_scales(ahead(EARLY), scales_[(turn_ + EARLY) % 4]);
-    const Scales<Format>& next_scales = scales_[is_last ? (turn_ + 1) % 4 : turn_];
-    Codes::template prepare<Format>(next_scales, is_last ? 0 : step_ + 1, half, tables_[parity_ ^ 1]);
-    Codes::template expand<Format>(span_, step_, half, scales_[turn_], tables_[parity_], lines);
-    if (half == 0) return;
-    parity_ ^= 1;
-    if (!is_last) {
-      ++step_;
-      return;
-    }
-    step_ = 0;
-    turn_ = (turn_ + 1) % 4;
-    span_ = ahead(1);
-    if (--num_spans_ == 0) num_spans_ = ENDLESS;
-  }
+  // Both halves of the step, and on to the next one. Whoever wants only one of them calls `half` and `advance`.
   inline void step(bf16* lines) {
     half(0, lines);
     half(1, lines + HALF);
+    advance();
+  }
+  inline void half(int half, bf16* lines) {
+    Codes::template prepare<Format>(next_scales(), is_last() ? 0 : step_ + 1, half, tables_[parity_ ^ 1]);
+    Codes::template expand<Format>(span_, step_, half, scales_[turn_], tables_[parity_], lines);
+  }
+  inline void advance() {
+    parity_ ^= 1;
+    if (is_last()) {
+      step_ = 0;
+      turn_ = (turn_ + 1) % 4;
+      span_ = ahead(1);
+      if (--num_spans_ == 0) num_spans_ = ENDLESS;
+    } else {
+      ++step_;
+    }
+    if (step_ == MIDDLE) Format::read_scales(ahead(EARLY), scales_[(turn_ + EARLY) % 4]);
   }
 
  private:
@@ -164,6 +164,8 @@ class Expander {
   static constexpr int64_t EARLY = SPAN_STEPS<Format> == 1 ? 2 : 1;  // spans
   static constexpr int64_t MIDDLE = SPAN_STEPS<Format> / 2;
 
+  inline bool is_last() const { return step_ + 1 == SPAN_STEPS<Format>; }
+  inline const Scales<Format>& next_scales() const { return scales_[is_last() ? (turn_ + 1) % 4 : turn_]; }
   inline const uint8_t* ahead(int64_t i) const {
     return i < num_spans_ ? span_ + i * SPAN_BYTES<Format> : next_run_ + (i - num_spans_) * SPAN_BYTES<Format>;
   }
@@ -176,7 +178,7 @@ class Expander {
   typename Codes::Tables tables_[2];
 };
 
-// -- Up to 64 rows ----------------------------------------------------------------------------------------------------
+// -- Up to 32 rows ----------------------------------------------------------------------------------------------------
 //
 // A part is a block. Weights are expanded AHEAD steps before they are multiplied: a tile load that finds its line still
 // in the store buffer waits. Half a step is expanded, then half a step multiplied, so that both units always have work.
@@ -266,6 +268,7 @@ __attribute__((noinline)) void multiply_thin(const Gemm& gemm, Parts& parts) {
         SecondGroup::multiply_left();
       }
       expander.half(1, to + HALF);
+      expander.advance();
       _tile_loadd(0, expanded + HALF, LINE);
       FirstGroup::multiply_right();
       if (GROUPS == 2) SecondGroup::multiply_right();
@@ -281,6 +284,86 @@ __attribute__((noinline)) void multiply_thin(const Gemm& gemm, Parts& parts) {
     }
     block = next;
     weights = next_weights;
+  }
+}
+
+// -- Up to 64 rows ----------------------------------------------------------------------------------------------------
+//
+// Four groups of rows have no tiles for the sums of both halves of a block: one half is done after the other, and finds
+// the weights of the block in the L2 cache.
+
+// Sums 4, 5, 6 and, of four groups, 7; the last of them has the rows of the last group, and x in tile 3.
+template <int GROUPS>
+inline void multiply_groups(const Pairs (&x)[GROUPS]) {
+  _tile_loadd(2, x[0].x, x[0].row_bytes);
+  _tile_dpbf16ps(4, 0, 2);
+  _tile_loadd(2, x[1].x, x[1].row_bytes);
+  _tile_dpbf16ps(5, 0, 2);
+  if constexpr (GROUPS == 3) {
+    _tile_loadd(3, x[2].x, x[2].row_bytes);
+    _tile_dpbf16ps(6, 0, 3);
+  } else {
+    _tile_loadd(2, x[2].x, x[2].row_bytes);
+    _tile_dpbf16ps(6, 0, 2);
+    _tile_loadd(3, x[3].x, x[3].row_bytes);
+    _tile_dpbf16ps(7, 0, 3);
+  }
+}
+
+template <int GROUPS>
+inline void zero_groups() {
+  _tile_zero(4);
+  _tile_zero(5);
+  _tile_zero(6);
+  if constexpr (GROUPS == 4) _tile_zero(7);
+}
+
+template <int GROUPS>
+void store_groups(const Gemm& gemm, int64_t block, int half) {
+  alignas(64) float sums[GROUPS][SUMS] = {};
+  _tile_stored(4, sums[0], LINE);
+  _tile_stored(5, sums[1], LINE);
+  _tile_stored(6, sums[2], LINE);
+  if constexpr (GROUPS == 4) _tile_stored(7, sums[3], LINE);
+  for (int group = 0; group < GROUPS; ++group) store_half(gemm, group, block, half, sums[group]);
+}
+
+template <class Format, int GROUPS>
+__attribute__((noinline)) void multiply_half(const Gemm& gemm, int64_t block, int half, const uint8_t* fetch) {
+  constexpr int64_t AHEAD = 2, RING = 4;
+  const int64_t num_steps = gemm.k / BLOCK;
+  alignas(64) bf16 ring[RING][HALF];
+  Expander<Format> expander;
+  expander.start(span_at<Format>(gemm, block, 0), gemm.k / Format::BLOCK_K);
+  const auto expand = [&](int64_t step) {
+    expander.half(half, ring[step % RING]);
+    expander.advance();
+  };
+  for (int64_t step = 0; step < AHEAD; ++step) expand(step);
+  Pairs x[GROUPS];
+  for (int group = 0; group < GROUPS; ++group) x[group] = pairs_at(gemm, group, 0);
+  zero_groups<GROUPS>();
+  for (int64_t step = 0; step < num_steps; ++step) {
+    // Each half fetches half of the next block.
+    for (int64_t i = 0; i < (STEP_LINES<Format> + 1) / 2; ++i, fetch += LINE) prefetch(fetch);
+    expand(step + AHEAD);
+    _tile_loadd(0, ring[step % RING], LINE);
+    multiply_groups<GROUPS>(x);
+    for (Pairs& pairs : x) pairs.x += pairs.step();
+  }
+  store_groups<GROUPS>(gemm, block, half);
+}
+
+template <class Format, int GROUPS>
+void multiply_halves(const Gemm& gemm, Parts& parts) {
+  const int64_t last = rows_of_group(gemm, GROUPS - 1) * 4;
+  configure({LINE, 0, LINE, last, LINE, LINE, GROUPS == 3 ? last : LINE, GROUPS == 3 ? 0 : last});
+  for (int64_t block = parts.claim(); block >= 0;) {
+    const int64_t next = parts.claim();
+    const uint8_t* fetch = span_at<Format>(gemm, next < 0 ? block : next, 0);
+    const int64_t half_bytes = gemm.k / BLOCK * ((STEP_LINES<Format> + 1) / 2) * LINE;
+    for (int half = 0; half < 2; ++half) multiply_half<Format, GROUPS>(gemm, block, half, fetch + half * half_bytes);
+    block = next;
   }
 }
 
@@ -428,7 +511,7 @@ void multiply_wide(const Gemm& gemm, Parts& parts, void* worker_memory) {
   }
 }
 
-bool is_thin(const Gemm& gemm) { return gemm.m <= 2 * GROUP; }
+bool is_thin(const Gemm& gemm) { return gemm.m <= 4 * GROUP; }
 
 int64_t num_parts(const Gemm& gemm) {
   if (is_thin(gemm)) return blocks_of(gemm.n);
@@ -447,8 +530,12 @@ void multiply(const Gemm& gemm, Parts& parts, void* worker_memory) {
   const IeeeMode mode;  // for the expansion; tiles flush by themselves
   if (gemm.m <= GROUP) {
     multiply_thin<Format, 1>(gemm, parts);
-  } else if (is_thin(gemm)) {
+  } else if (gemm.m <= 2 * GROUP) {
     multiply_thin<Format, 2>(gemm, parts);
+  } else if (gemm.m <= 3 * GROUP) {
+    multiply_halves<Format, 3>(gemm, parts);
+  } else if (gemm.m <= 4 * GROUP) {
+    multiply_halves<Format, 4>(gemm, parts);
   } else {
     multiply_wide<Format>(gemm, parts, worker_memory);
   }

@@ -86,7 +86,7 @@ bool pack_quantised(const uint8_t* rows, int64_t first_row, int64_t num_rows, in
   for (int64_t number = 0; number < num_spans; ++number) {
     for (int64_t row = first_row; row < first_row + num_rows; ++row) {
       const uint8_t* block = rows + ((row - first_row) * num_spans + number) * Format::BLOCK_BYTES;
-      is_finite &= Format::pack(block, int(row % BLOCK), span_of<Format>(packed, row, number, k));
+      is_finite &= octavo::pack<Format>(block, int(row % BLOCK), span_of<Format>(packed, row, number, k));
     }
   }
   return is_finite;
@@ -97,7 +97,7 @@ void unpack_quantised(const uint8_t* packed, int64_t k, int64_t row, bf16* to) {
   const IeeeMode mode;
   for (int64_t number = 0; number < k / Format::BLOCK_K; ++number, to += Format::BLOCK_K) {
     float values[Format::BLOCK_K];
-    unpack<Format>(span_of<Format>(const_cast<uint8_t*>(packed), row, number, k), int(row % BLOCK), values);
+    octavo::unpack<Format>(span_of<Format>(const_cast<uint8_t*>(packed), row, number, k), int(row % BLOCK), values);
     for (int64_t i = 0; i < Format::BLOCK_K; ++i) to[i] = to_bf16(values[i]);
   }
 }

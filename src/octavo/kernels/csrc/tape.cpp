@@ -12,8 +12,6 @@
 
 namespace {
 
-constexpr int64_t MOST_ARGS_BYTES = 256;
-
 struct Kernel {
   int64_t args_bytes;
   ov_status (*run)(ov_engine* engine, const void* args);
@@ -21,7 +19,7 @@ struct Kernel {
 
 template <class Args, ov_status (*FUNCTION)(ov_engine*, const Args*)>
 constexpr Kernel kernel_of() {
-  static_assert(sizeof(Args) <= MOST_ARGS_BYTES);
+  static_assert(sizeof(Args) % 8 == 0);  // those of the next call are aligned, too
   return {sizeof(Args),
           [](ov_engine* engine, const void* args) { return FUNCTION(engine, static_cast<const Args*>(args)); }};
 }
@@ -37,9 +35,14 @@ constexpr Kernel KERNELS[] = {
 constexpr ov_kernel NUM_KERNELS = sizeof(KERNELS) / sizeof(KERNELS[0]);
 
 struct Call {
-  alignas(8) std::byte args[MOST_ARGS_BYTES];
   ov_kernel kernel;
-  std::vector<ov_patch> patches;
+  size_t args_at;  // in ov_tape::args
+};
+
+struct Patch {
+  size_t at;  // in ov_tape::args
+  int32_t source;
+  int64_t addend;
 };
 
 ov_status check_call(const ov_tape_call& call, int64_t num_sources) {
@@ -71,7 +74,18 @@ struct ov_tape {
     return OV_OK;
   }
 
+  void patch() {
+    for (const Patch& patch : patches) {
+      const int64_t value = sources[size_t(patch.source)] + patch.addend;
+      std::memcpy(args.data() + patch.at, &value, sizeof(value));
+    }
+  }
+
+  // A step streams the weights through the caches, so that each find of a call's own memory would be slow: all are
+  // patched at once, and lie in the order in which they are read.
   std::vector<Call> calls;
+  std::vector<Patch> patches;
+  std::vector<std::byte> args;
   int64_t num_values;
   std::vector<int64_t> place_row_bytes;
   std::vector<int64_t> sources;  // the values of the step, then the addresses of the places
@@ -96,12 +110,16 @@ ov_status ov_tape_open(const ov_tape_call* calls, int64_t num_calls, int64_t num
     opened->num_values = num_values;
     opened->place_row_bytes.assign(place_row_bytes, place_row_bytes + num_places);
     opened->sources.resize(size_t(num_values + num_places));
-    opened->calls.resize(size_t(num_calls));
     for (int64_t i = 0; i < num_calls; ++i) {
-      Call& call = opened->calls[size_t(i)];
-      call.kernel = calls[i].kernel;
-      std::memcpy(call.args, calls[i].args, size_t(calls[i].args_bytes));
-      call.patches.assign(calls[i].patches, calls[i].patches + calls[i].num_patches);
+      const ov_tape_call& call = calls[i];
+      const size_t at = opened->args.size();
+      opened->calls.push_back({call.kernel, at});
+      const auto* args = static_cast<const std::byte*>(call.args);
+      opened->args.insert(opened->args.end(), args, args + call.args_bytes);
+      for (int32_t p = 0; p < call.num_patches; ++p) {
+        const ov_patch& patch = call.patches[p];
+        opened->patches.push_back({at + size_t(patch.offset), patch.source, patch.addend});
+      }
     }
     *tape = opened.release();
   } catch (const std::bad_alloc&) {
@@ -117,15 +135,9 @@ ov_status ov_tape_run(ov_engine* engine, ov_tape* tape, const int64_t* values, i
   if (num_values != tape->num_values || !octavo::is_size(values[0])) return OV_BAD_SIZE;
   std::memcpy(tape->sources.data(), values, size_t(num_values) * sizeof(int64_t));
   if (const ov_status status = tape->place(values[0])) return status;
+  tape->patch();
   for (const Call& call : tape->calls) {
-    alignas(8) std::byte args[MOST_ARGS_BYTES];
-    const Kernel& kernel = KERNELS[call.kernel];
-    std::memcpy(args, call.args, size_t(kernel.args_bytes));
-    for (const ov_patch& patch : call.patches) {
-      const int64_t value = tape->sources[size_t(patch.source)] + patch.addend;
-      std::memcpy(args + patch.offset, &value, sizeof(value));
-    }
-    if (const ov_status status = kernel.run(engine, args)) return status;
+    if (const ov_status status = KERNELS[call.kernel].run(engine, tape->args.data() + call.args_at)) return status;
   }
   return OV_OK;
 }

@@ -17,11 +17,11 @@ struct ByteGroups {
   static constexpr bool HAS_OFFSET = false, HAS_ZERO = false;
   using Codes = Codes8;
 
-  static bool pack(const uint8_t* block, int column, uint8_t* span) {
+  static void codes(const uint8_t* block, int step, uint8_t* codes) {
+    memcpy(codes, block + 4 + step * CODES_K, CODES_K);
+  }
+  static bool pack_scales(const uint8_t* block, int column, uint8_t* span) {
     memcpy(span + 4 * column, block, 4);
-    for (int64_t step = 0; step < GROUP / CODES_K; ++step) {
-      memcpy(span + HEADER_BYTES + step * Codes::STEP_BYTES + column * CODES_K, block + 4 + step * CODES_K, CODES_K);
-    }
     return is_finite_float(block);
   }
   static Scale scale(const uint8_t* span, int64_t, int column) { return {read<float>(span + 4 * column)}; }
@@ -36,6 +36,10 @@ struct Int8 : ByteGroups<GROUP> {
   static float level(int code) { return float(int8_t(code)); }
 #if defined(__AVX512BF16__)
   static __m512 sixteen_levels(__m128i codes) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes)); }
+  static __m512 sixteen_values(const uint8_t* codes, int quarter, const Scales<Int8>& scales, int64_t group, int column) {
+    const __m128i sixteen = _mm_load_si128(reinterpret_cast<const __m128i*>(codes + 16 * quarter));
+    return _mm512_mul_ps(sixteen_levels(sixteen), _mm512_set1_ps(scales.factor[group][column]));
+  }
 #endif
 };
 
@@ -55,11 +59,15 @@ struct Fp8 : ByteGroups<GROUP> {
     const __m512i sign = _mm512_slli_epi32(_mm512_and_si512(words, _mm512_set1_epi32(0x80)), 24);
     return _mm512_mul_ps(__m512(_mm512_or_si512(magnitude, sign)), _mm512_set1_ps(0x1p120f));
   }
+  static __m512 sixteen_values(const uint8_t* codes, int quarter, const Scales<Fp8>& scales, int64_t group, int column) {
+    const __m128i sixteen = _mm_load_si128(reinterpret_cast<const __m128i*>(codes + 16 * quarter));
+    return _mm512_mul_ps(sixteen_levels(sixteen), _mm512_set1_ps(scales.factor[group][column]));
+  }
 #endif
-  static bool pack(const uint8_t* block, int column, uint8_t* span) {
+  static bool pack_scales(const uint8_t* block, int column, uint8_t* span) {
     bool is_number = true;
     for (int64_t k = 0; k < GROUP; ++k) is_number &= (block[4 + k] & 0x7f) != 0x7f;
-    return ByteGroups<GROUP>::pack(block, column, span) && is_number;
+    return ByteGroups<GROUP>::pack_scales(block, column, span) && is_number;
   }
 };
 

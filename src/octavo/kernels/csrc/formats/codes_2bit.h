@@ -22,14 +22,18 @@ struct LowCodes {
     if constexpr (BITS == 3) code |= (read<uint16_t>(third_bits(step, column) + 2 * k) >> (column % 16) & 1) << 2;
     return code;
   }
-  static void put(uint8_t* step, int column, int k, int code) {
-    uint8_t* word = step + (column / 8 * CODES_K + k) * 2;
+  static void put(uint8_t* step, int column, const uint8_t* codes) {
+    uint8_t* words = step + column / 8 * LINE_BYTES;
     const int shift = column % 8 * 2;
-    write(word, uint16_t((read<uint16_t>(word) & ~(3 << shift)) | (code & 3) << shift));
+    for (int k = 0; k < CODES_K; ++k) {
+      write(words + 2 * k, uint16_t((read<uint16_t>(words + 2 * k) & ~(3 << shift)) | (codes[k] & 3) << shift));
+    }
     if constexpr (BITS == 3) {
-      uint8_t* third = step + (third_bits(step, column) - step) + 2 * k;
+      uint8_t* third = step + (third_bits(step, column) - step);
       const int bit = column % 16;
-      write(third, uint16_t((read<uint16_t>(third) & ~(1 << bit)) | (code >> 2) << bit));
+      for (int k = 0; k < CODES_K; ++k) {
+        write(third + 2 * k, uint16_t((read<uint16_t>(third + 2 * k) & ~(1 << bit)) | (codes[k] >> 2) << bit));
+      }
     }
   }
   static void column(const uint8_t* step, int column, uint8_t* codes) {

@@ -19,10 +19,12 @@ struct Codes4 {
   static int get(const uint8_t* step, int column, int k) {
     return read<uint16_t>(step + (column / 4 * CODES_K + k) * 2) >> (column % 4 * 4) & 15;
   }
-  static void put(uint8_t* step, int column, int k, int code) {
-    uint8_t* word = step + (column / 4 * CODES_K + k) * 2;
+  static void put(uint8_t* step, int column, const uint8_t* codes) {
+    uint8_t* words = step + column / 4 * LINE_BYTES;
     const int shift = column % 4 * 4;
-    write(word, uint16_t((read<uint16_t>(word) & ~(15 << shift)) | code << shift));
+    for (int k = 0; k < CODES_K; ++k) {
+      write(words + 2 * k, uint16_t((read<uint16_t>(words + 2 * k) & ~(15 << shift)) | (codes[k] & 15) << shift));
+    }
   }
   static void column(const uint8_t* step, int column, uint8_t* codes) {
     const uint8_t* words = step + column / 4 * LINE_BYTES;

@@ -17,11 +17,13 @@ struct Codes5 {
     const int high = read<uint16_t>(high_bits(step, column) + 2 * k) >> (column % 16) & 1;
     return Codes4::get(step, column, k) | high << 4;
   }
-  static void put(uint8_t* step, int column, int k, int code) {
-    Codes4::put(step, column, k, code & 15);
-    uint8_t* word = step + (high_bits(step, column) - step) + 2 * k;
+  static void put(uint8_t* step, int column, const uint8_t* codes) {
+    Codes4::put(step, column, codes);
+    uint8_t* words = step + (high_bits(step, column) - step);
     const int bit = column % 16;
-    write(word, uint16_t((read<uint16_t>(word) & ~(1 << bit)) | (code >> 4) << bit));
+    for (int k = 0; k < CODES_K; ++k) {
+      write(words + 2 * k, uint16_t((read<uint16_t>(words + 2 * k) & ~(1 << bit)) | (codes[k] >> 4) << bit));
+    }
   }
   static void column(const uint8_t* step, int column, uint8_t* codes) {
     Codes4::column(step, column, codes);

@@ -2,12 +2,9 @@
 //
 //     bits 0-5 of lines 0, 1, 2:   columns 0 and 1, columns 2 and 3, columns 4 and 5
 //     bits 6-7 of lines 0, 1, 2:   bits 0-1, 2-3 and 4-5 of columns 6 and 7
-//
-// With AVX512, a byte permutation puts sixteen codes into the mantissas of 128.0, which makes them 128 + code; one fused
-// multiply-add takes the 128 and the format's own offset off again, exactly.
 #pragma once
 
-#include "format.h"
+#include "mantissa_codes.h"
 
 namespace octavo {
 namespace {
@@ -20,15 +17,14 @@ struct Codes6 {
     if (column % 8 < 6) return *bytes & 63;
     return bytes[0] >> 6 | bytes[LINE_BYTES] >> 6 << 2 | bytes[2 * LINE_BYTES] >> 6 << 4;
   }
-  static void put(uint8_t* step, int column, int k, int code) {
-    uint8_t* bytes = step + (bytes_at(step, column) - step) + k;
+  static void put(uint8_t* step, int column, const uint8_t* codes) {
+    uint8_t* bytes = step + (bytes_at(step, column) - step);
     if (column % 8 < 6) {
-      *bytes = uint8_t((*bytes & 0xc0) | code);
+      for (int k = 0; k < CODES_K; ++k) bytes[k] = uint8_t((bytes[k] & 0xc0) | codes[k]);
       return;
     }
-    for (int line = 0; line < 3; ++line) {
-      uint8_t& byte = bytes[line * LINE_BYTES];
-      byte = uint8_t((byte & 63) | (code >> (2 * line) & 3) << 6);
+    for (int line = 0; line < 3; ++line, bytes += LINE_BYTES) {
+      for (int k = 0; k < CODES_K; ++k) bytes[k] = uint8_t((bytes[k] & 63) | (codes[k] >> (2 * line) & 3) << 6);
     }
   }
   static void column(const uint8_t* step, int column, uint8_t* codes) {
@@ -74,22 +70,14 @@ struct Codes6 {
 #if defined(__AVX512BF16__)
   template <class Format>
   static inline void two_columns(__m512i codes, const Scales<Format>& scales, int64_t group, int column, bf16* lines) {
-    const __m512i one_twenty_eight = _mm512_set1_epi32(0x43000000);
-    const __m512i lanes = _mm512_setr_epi32(0, 1 << 16, 2 << 16, 3 << 16, 4 << 16, 5 << 16, 6 << 16, 7 << 16, 8 << 16,
-                                            9 << 16, 10 << 16, 11 << 16, 12 << 16, 13 << 16, 14 << 16, 15 << 16);
-    constexpr __mmask64 THIRD_BYTES = 0x4444444444444444;
-    // Sixteen codes, from byte 16 * quarter on.
-    const auto values = [&](int quarter, int64_t of_group, int of_column) {
-      const __m512i place = _mm512_add_epi32(lanes, _mm512_set1_epi32(quarter << 20));
-      const __m512 shifted = __m512(_mm512_mask_permutexvar_epi8(one_twenty_eight, THIRD_BYTES, place, codes));
-      const __m512 factor = _mm512_set1_ps(scales.factor[of_group][of_column]);
-      const __m512 back = _mm512_mul_ps(factor, _mm512_set1_ps(Format::LEVEL_OF_ZERO - 128.0f));
-      return _mm512_fmadd_ps(shifted, factor, back);
-    };
-    const __m512bh first = _mm512_cvtne2ps_pbh(values(1, group + 1, column), values(0, group, column));
-    const __m512bh second = _mm512_cvtne2ps_pbh(values(3, group + 1, column + 1), values(2, group, column + 1));
-    _mm512_store_si512(lines, __m512i(first));
-    _mm512_store_si512(lines + CODES_K, __m512i(second));
+#pragma GCC unroll 2
+    for (int c = 0; c < 2; ++c) {
+      const auto values = [&](int half) {
+        return mantissa_values<SIX_BITS>(codes, 2 * c + half, scales.factor[group + half][column + c],
+                                         scales.back[group + half][column + c]);
+      };
+      _mm512_store_si512(lines + c * CODES_K, __m512i(_mm512_cvtne2ps_pbh(values(1), values(0))));
+    }
   }
 #endif
 };

@@ -10,7 +10,9 @@ struct Codes8 {
   static constexpr int64_t STEP_BYTES = SPAN_COLUMNS * CODES_K;
 
   static int get(const uint8_t* step, int column, int k) { return step[column * CODES_K + k]; }
-  static void put(uint8_t* step, int column, int k, int code) { step[column * CODES_K + k] = uint8_t(code); }
+  static void put(uint8_t* step, int column, const uint8_t* codes) {
+    memcpy(step + column * CODES_K, codes, CODES_K);
+  }
   static void column(const uint8_t* step, int column, uint8_t* codes) {
     memcpy(codes, step + column * CODES_K, CODES_K);
   }
@@ -26,14 +28,15 @@ struct Codes8 {
     static_assert(!Format::HAS_OFFSET && !Format::HAS_ZERO);
     const int64_t group = group_of<Format>(step * CODES_K);
     const uint8_t* codes = codes_at<Format>(span, step) + half * HALF_COLUMNS * CODES_K;
-#pragma GCC unroll 16
-    for (int c = 0; c < HALF_COLUMNS; ++c, codes += CODES_K) {
-      const __m512 factor = _mm512_set1_ps(scales.factor[group][half * HALF_COLUMNS + c]);
-      const auto values = [&](int k) {
-        const __m128i bytes = _mm_load_si128(reinterpret_cast<const __m128i*>(codes + k));
-        return _mm512_mul_ps(Format::sixteen_levels(bytes), factor);
+#pragma GCC unroll 8
+    for (int c = 0; c < HALF_COLUMNS; c += 2, codes += 2 * CODES_K) {
+      const int column = half * HALF_COLUMNS + c;
+      // Of two columns, sixteen at a time.
+      const auto values = [&](int quarter) {
+        return Format::sixteen_values(codes, quarter, scales, group, column + quarter / 2);
       };
-      _mm512_store_si512(lines + c * CODES_K, __m512i(_mm512_cvtne2ps_pbh(values(16), values(0))));
+      _mm512_store_si512(lines + c * CODES_K, __m512i(_mm512_cvtne2ps_pbh(values(1), values(0))));
+      _mm512_store_si512(lines + (c + 1) * CODES_K, __m512i(_mm512_cvtne2ps_pbh(values(3), values(2))));
     }
   }
 #endif

@@ -24,9 +24,10 @@
 //     Codes                  how the codes of a step lie: codes_*.h
 //     LEVELS or level()      from codes to numbers
 //     HAS_ZERO, HAS_OFFSET   whether a scale has them
-//     pack(block, column, span)      one row's block to its column; false if a scale is not finite
-//     scale(span, group, column)     back again: the reference for `read_scales`
-//     read_scales(span, scales)      those of all columns, where an instruction set has something quicker
+//     codes(block, step, codes)           the 32 codes of a step, out of one row's block
+//     pack_scales(block, column, span)    its scales to the header; false if one is not finite
+//     scale(span, group, column)          back again: the reference for `read_scales`
+//     read_scales(span, scales)           those of all columns
 #pragma once
 
 #include <cstdint>
@@ -53,6 +54,9 @@ struct Scales {
   alignas(64) float factor[Format::GROUPS][SPAN_COLUMNS];
   alignas(64) float offset[Format::HAS_OFFSET ? Format::GROUPS : 1][SPAN_COLUMNS];
   alignas(64) float zero[Format::HAS_ZERO ? Format::GROUPS : 1][SPAN_COLUMNS];
+#if defined(__AVX512BF16__)
+  alignas(64) float back[Format::GROUPS][SPAN_COLUMNS];  // mantissa_codes.h: of formats that use it
+#endif
 };
 
 template <class Format>
@@ -102,6 +106,17 @@ inline void read_each_scale(const uint8_t* span, Scales<Format>& to) {
       if constexpr (Format::HAS_ZERO) to.zero[group][column] = scale.zero;
     }
   }
+}
+
+// One row's block to its column of a span. False if a scale or a weight is not finite.
+template <class Format>
+inline bool pack(const uint8_t* block, int column, uint8_t* span) {
+  for (int64_t step = 0; step < SPAN_STEPS<Format>; ++step) {
+    uint8_t codes[CODES_K];
+    Format::codes(block, int(step), codes);
+    Format::Codes::put(span + Format::HEADER_BYTES + step * Format::Codes::STEP_BYTES, column, codes);
+  }
+  return Format::pack_scales(block, column, span);
 }
 
 // The reference, one weight at a time: BLOCK_K values of one column. `gguf` computes them in this order, so that even
@@ -168,7 +183,15 @@ inline bool is_finite_half(const uint8_t* half) { return (read<uint16_t>(half) &
 inline bool is_finite_float(const uint8_t* number) { return (read<uint32_t>(number) & 0x7f800000) != 0x7f800000; }
 
 // Nibbles of a block of 32, as in most formats: byte j holds k = j in its low and k = 16 + j in its high half.
-inline int nibble_of_32(const uint8_t* bytes, int k) { return bytes[k % 16] >> (k / 16 * 4) & 15; }
+inline void read_nibbles(const uint8_t* bytes, uint8_t* codes) {
+  for (int j = 0; j < 16; ++j) codes[j] = bytes[j] & 15;
+  for (int j = 0; j < 16; ++j) codes[16 + j] = bytes[j] >> 4;
+}
+
+// One bit of each of 32 numbers becomes bit `place` of their codes.
+inline void add_bits(uint32_t bits, int place, uint8_t* codes) {
+  for (int k = 0; k < CODES_K; ++k) codes[k] |= uint8_t((bits >> k & 1) << place);
+}
 
 }  // namespace
 }  // namespace octavo

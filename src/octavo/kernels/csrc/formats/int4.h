@@ -20,13 +20,12 @@ struct Int4 {
 
   static float level(int code) { return float(code); }
 
-  static bool pack(const uint8_t* block, int column, uint8_t* span) {
+  static void codes(const uint8_t* block, int step, uint8_t* codes) {
+    for (int k = 0; k < CODES_K; ++k) codes[k] = block[5 + (step * CODES_K + k) / 2] >> (k % 2 * 4) & 15;
+  }
+  static bool pack_scales(const uint8_t* block, int column, uint8_t* span) {
     memcpy(span + 4 * column, block, 4);
     span[2 * LINE_BYTES + column] = block[4];
-    for (int k = 0; k < BLOCK_K; ++k) {
-      const int code = block[5 + k / 2] >> (k % 2 * 4) & 15;
-      Codes::put(span + HEADER_BYTES + k / CODES_K * Codes::STEP_BYTES, column, k % CODES_K, code);
-    }
     return is_finite_float(block);
   }
   static Scale scale(const uint8_t* span, int64_t, int column) {

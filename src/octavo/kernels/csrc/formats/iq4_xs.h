@@ -20,15 +20,14 @@ struct IQ4XS {
 
   static float level(int code) { return LEVELS[code]; }
 
-  static bool pack(const uint8_t* block, int column, uint8_t* span) {
+  static void codes(const uint8_t* block, int step, uint8_t* codes) { read_nibbles(block + 8 + step * 16, codes); }
+  static bool pack_scales(const uint8_t* block, int column, uint8_t* span) {
     const uint16_t high = read<uint16_t>(block + 2);
-    const uint8_t *low = block + 4, *nibbles = block + 8;
+    const uint8_t* low = block + 4;
     memcpy(span + 2 * column, block, 2);
-    for (int group = 0; group < GROUPS; ++group, nibbles += 16) {
+    for (int group = 0; group < GROUPS; ++group) {
       const int scale = (low[group / 2] >> (group % 2 * 4) & 15) | (high >> (2 * group) & 3) << 4;
       span[LINE_BYTES + group * SPAN_COLUMNS + column] = uint8_t(int8_t(scale - 32));
-      uint8_t* step = span + HEADER_BYTES + group * Codes::STEP_BYTES;
-      for (int k = 0; k < CODES_K; ++k) Codes::put(step, column, k, nibble_of_32(nibbles, k));
     }
     return is_finite_half(block);
   }

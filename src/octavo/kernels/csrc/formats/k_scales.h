@@ -101,8 +101,11 @@ struct KScales {
 #endif
 };
 
-// In both formats a group is 32 k, and two groups share 32 bytes of nibbles: the first has the low halves.
-inline int k_nibble(const uint8_t* nibbles, int64_t k) { return nibbles[k / 64 * 32 + k % 32] >> (k / 32 % 2 * 4) & 15; }
+// In both formats two steps share 32 bytes of nibbles: the first has the low halves.
+inline void read_k_nibbles(const uint8_t* nibbles, int step, uint8_t* codes) {
+  const int shift = step % 2 * 4;
+  for (int k = 0; k < CODES_K; ++k) codes[k] = nibbles[step / 2 * 32 + k] >> shift & 15;
+}
 
 }  // namespace
 }  // namespace octavo

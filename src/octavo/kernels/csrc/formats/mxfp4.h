@@ -18,9 +18,9 @@ struct MXFP4 {
 
   static float level(int code) { return LEVELS[code]; }
 
-  static bool pack(const uint8_t* block, int column, uint8_t* span) {
+  static void codes(const uint8_t* block, int, uint8_t* codes) { read_nibbles(block + 1, codes); }
+  static bool pack_scales(const uint8_t* block, int column, uint8_t* span) {
     span[column] = block[0];
-    for (int k = 0; k < BLOCK_K; ++k) Codes::put(span + HEADER_BYTES, column, k, nibble_of_32(block + 1, k));
     return true;  // every exponent is a number here, as it is to `gguf`
   }
   static Scale scale(const uint8_t* span, int64_t, int column) {

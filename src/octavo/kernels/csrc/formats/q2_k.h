@@ -10,8 +10,10 @@
 namespace octavo {
 namespace {
 
-// In Q2_K and Q3_K, 32 bytes have two bits each of four times 32 k.
-inline int two_bits(const uint8_t* bytes, int k) { return bytes[k / 128 * 32 + k % 32] >> (k % 128 / 32 * 2) & 3; }
+// In Q2_K and Q3_K, 32 bytes have two bits each of four steps.
+inline void read_two_bits(const uint8_t* bytes, int step, uint8_t* codes) {
+  for (int k = 0; k < CODES_K; ++k) codes[k] = bytes[step / 4 * 32 + k] >> (step % 4 * 2) & 3;
+}
 
 struct Q2K {
   static constexpr int64_t BLOCK_K = 256, BLOCK_BYTES = 84;
@@ -22,14 +24,12 @@ struct Q2K {
 
   static float level(int code) { return float(code); }
 
-  static bool pack(const uint8_t* block, int column, uint8_t* span) {
-    const uint8_t *codes = block + 16, *d = block + 80, *dmin = block + 82;
+  static void codes(const uint8_t* block, int step, uint8_t* codes) { read_two_bits(block + 16, step, codes); }
+  static bool pack_scales(const uint8_t* block, int column, uint8_t* span) {
+    const uint8_t *d = block + 80, *dmin = block + 82;
     memcpy(span + 2 * column, d, 2);
     memcpy(span + LINE_BYTES + 2 * column, dmin, 2);
     for (int group = 0; group < GROUPS; ++group) span[2 * LINE_BYTES + group * SPAN_COLUMNS + column] = block[group];
-    for (int k = 0; k < BLOCK_K; ++k) {
-      Codes::put(span + HEADER_BYTES + k / CODES_K * Codes::STEP_BYTES, column, k % CODES_K, two_bits(codes, k));
-    }
     return is_finite_half(d) && is_finite_half(dmin);
   }
   static Scale scale(const uint8_t* span, int64_t group, int column) {

@@ -18,17 +18,17 @@ struct Q3K {
 
   static float level(int code) { return float(code - 4); }
 
-  static bool pack(const uint8_t* block, int column, uint8_t* span) {
-    const uint8_t *third = block, *low = block + 32, *scales = block + 96, *d = block + 108;
+  static void codes(const uint8_t* block, int step, uint8_t* codes) {
+    read_two_bits(block + 32, step, codes);
+    for (int k = 0; k < CODES_K; ++k) codes[k] |= uint8_t((block[k] >> step & 1) << 2);
+  }
+  static bool pack_scales(const uint8_t* block, int column, uint8_t* span) {
+    const uint8_t *scales = block + 96, *d = block + 108;
     memcpy(span + 2 * column, d, 2);
     for (int group = 0; group < GROUPS; ++group) {
       const int low_bits = scales[group % 8] >> (group / 8 * 4) & 15;
       const int high_bits = scales[8 + group % 4] >> (group / 4 * 2) & 3;
       span[LINE_BYTES + group * SPAN_COLUMNS + column] = uint8_t(int8_t((low_bits | high_bits << 4) - 32));
-    }
-    for (int k = 0; k < BLOCK_K; ++k) {
-      const int code = two_bits(low, k) | (third[k % 32] >> (k / 32) & 1) << 2;
-      Codes::put(span + HEADER_BYTES + k / CODES_K * Codes::STEP_BYTES, column, k % CODES_K, code);
     }
     return is_finite_half(d);
   }

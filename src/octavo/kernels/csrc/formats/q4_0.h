@@ -16,11 +16,9 @@ struct Q4_0 {
 
   static float level(int code) { return float(code - 8); }
 
-  static bool pack(const uint8_t* block, int column, uint8_t* span) {
+  static void codes(const uint8_t* block, int, uint8_t* codes) { read_nibbles(block + 2, codes); }
+  static bool pack_scales(const uint8_t* block, int column, uint8_t* span) {
     memcpy(span + 2 * column, block, 2);
-    for (int k = 0; k < BLOCK_K; ++k) {
-      Codes::put(span + HEADER_BYTES, column, k, nibble_of_32(block + 2, k));
-    }
     return is_finite_half(block);
   }
   static Scale scale(const uint8_t* span, int64_t, int column) { return {half_at(span, column)}; }

@@ -16,12 +16,10 @@ struct Q4_1 {
 
   static float level(int code) { return float(code); }
 
-  static bool pack(const uint8_t* block, int column, uint8_t* span) {
+  static void codes(const uint8_t* block, int, uint8_t* codes) { read_nibbles(block + 4, codes); }
+  static bool pack_scales(const uint8_t* block, int column, uint8_t* span) {
     memcpy(span + 2 * column, block, 2);
     memcpy(span + LINE_BYTES + 2 * column, block + 2, 2);
-    for (int k = 0; k < BLOCK_K; ++k) {
-      Codes::put(span + HEADER_BYTES, column, k, nibble_of_32(block + 4, k));
-    }
     return is_finite_half(block) && is_finite_half(block + 2);
   }
   static Scale scale(const uint8_t* span, int64_t, int column) {

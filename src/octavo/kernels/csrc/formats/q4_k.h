@@ -16,14 +16,10 @@ struct Q4K {
 
   static float level(int code) { return float(code); }
 
-  static bool pack(const uint8_t* block, int column, uint8_t* span) {
-    const uint8_t* nibbles = block + 4 + KScales::BYTES;
-    uint8_t* codes = span + HEADER_BYTES;
-    for (int k = 0; k < BLOCK_K; ++k) {
-      Codes::put(codes + k / CODES_K * Codes::STEP_BYTES, column, k % CODES_K, k_nibble(nibbles, k));
-    }
-    return KScales::pack(block, column, span);
+  static void codes(const uint8_t* block, int step, uint8_t* codes) {
+    read_k_nibbles(block + 4 + KScales::BYTES, step, codes);
   }
+  static bool pack_scales(const uint8_t* block, int column, uint8_t* span) { return KScales::pack(block, column, span); }
   static Scale scale(const uint8_t* span, int64_t group, int column) { return KScales::scale(span, group, column); }
   static void read_scales(const uint8_t* span, Scales<Q4K>& to) { KScales::read_scales(span, to); }
 };

@@ -16,12 +16,12 @@ struct Q5_0 {
 
   static float level(int code) { return float(code - 16); }
 
-  static bool pack(const uint8_t* block, int column, uint8_t* span) {
+  static void codes(const uint8_t* block, int, uint8_t* codes) {
+    read_nibbles(block + 6, codes);
+    add_bits(read<uint32_t>(block + 2), 4, codes);
+  }
+  static bool pack_scales(const uint8_t* block, int column, uint8_t* span) {
     memcpy(span + 2 * column, block, 2);
-    const uint32_t fifth = read<uint32_t>(block + 2);
-    for (int k = 0; k < BLOCK_K; ++k) {
-      Codes::put(span + HEADER_BYTES, column, k, nibble_of_32(block + 6, k) | int(fifth >> k & 1) << 4);
-    }
     return is_finite_half(block);
   }
   static Scale scale(const uint8_t* span, int64_t, int column) { return {half_at(span, column)}; }

@@ -17,15 +17,12 @@ struct Q5K {
 
   static float level(int code) { return float(code); }
 
-  static bool pack(const uint8_t* block, int column, uint8_t* span) {
+  static void codes(const uint8_t* block, int step, uint8_t* codes) {
     const uint8_t *fifth = block + 4 + KScales::BYTES, *nibbles = fifth + 32;
-    uint8_t* codes = span + HEADER_BYTES;
-    for (int k = 0; k < BLOCK_K; ++k) {
-      const int code = k_nibble(nibbles, k) | (fifth[k % 32] >> (k / 32) & 1) << 4;
-      Codes::put(codes + k / CODES_K * Codes::STEP_BYTES, column, k % CODES_K, code);
-    }
-    return KScales::pack(block, column, span);
+    read_k_nibbles(nibbles, step, codes);
+    for (int k = 0; k < CODES_K; ++k) codes[k] |= uint8_t((fifth[k] >> step & 1) << 4);
   }
+  static bool pack_scales(const uint8_t* block, int column, uint8_t* span) { return KScales::pack(block, column, span); }
   static Scale scale(const uint8_t* span, int64_t group, int column) { return KScales::scale(span, group, column); }
   static void read_scales(const uint8_t* span, Scales<Q5K>& to) { KScales::read_scales(span, to); }
 };

@@ -14,26 +14,30 @@ struct Q6K {
   static constexpr int64_t BLOCK_K = 256, BLOCK_BYTES = 210;
   static constexpr int64_t GROUPS = 16, HEADER_BYTES = LINE_BYTES + GROUPS * SPAN_COLUMNS;
   static constexpr bool HAS_OFFSET = false, HAS_ZERO = false;
-  static constexpr float LEVEL_OF_ZERO = -32.0f;
   using Codes = Codes6;
 
   static float level(int code) { return float(code - 32); }
 
-  static bool pack(const uint8_t* block, int column, uint8_t* span) {
-    const uint8_t *low = block, *high = block + 128, *scales = block + 192, *d = block + 208;
-    uint8_t* codes = span + HEADER_BYTES;
-    for (int k = 0; k < BLOCK_K; ++k) {
-      const int part = k / 128, quarter = k % 128 / 32, i = k % 32;  // two parts of four times 32 k
-      const int low_bits = low[part * 64 + quarter % 2 * 32 + i] >> (quarter / 2 * 4) & 15;
-      const int high_bits = high[part * 32 + i] >> (quarter * 2) & 3;
-      Codes::put(codes + k / CODES_K * Codes::STEP_BYTES, column, k % CODES_K, low_bits | high_bits << 4);
+  static void codes(const uint8_t* block, int step, uint8_t* codes) {
+    const int part = step / 4, quarter = step % 4;  // two parts of four steps
+    const uint8_t *low = block + part * 64 + quarter % 2 * 32, *high = block + 128 + part * 32;
+    for (int k = 0; k < CODES_K; ++k) {
+      codes[k] = uint8_t((low[k] >> (quarter / 2 * 4) & 15) | (high[k] >> (quarter * 2) & 3) << 4);
     }
+  }
+  static bool pack_scales(const uint8_t* block, int column, uint8_t* span) {
+    const uint8_t *scales = block + 192, *d = block + 208;
     memcpy(span + 2 * column, d, 2);
     for (int group = 0; group < GROUPS; ++group) span[LINE_BYTES + group * SPAN_COLUMNS + column] = scales[group];
     return is_finite_half(d);
   }
   static Scale scale(const uint8_t* span, int64_t group, int column) { return {scaled_byte(span, group, column)}; }
-  static void read_scales(const uint8_t* span, Scales<Q6K>& to) { read_scaled_bytes(span, to.factor); }
+  static void read_scales(const uint8_t* span, Scales<Q6K>& to) {
+    read_scaled_bytes(span, to.factor);
+#if defined(__AVX512BF16__)
+    fill_back(-32.0f, SIX_BITS, to);
+#endif
+  }
 };
 
 }  // namespace

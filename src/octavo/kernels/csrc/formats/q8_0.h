@@ -2,6 +2,7 @@
 #pragma once
 
 #include "codes_8bit.h"
+#include "mantissa_codes.h"
 #include "scales.h"
 
 namespace octavo {
@@ -15,16 +16,25 @@ struct Q8_0 {
 
   static float level(int code) { return float(int8_t(code)); }
 #if defined(__AVX512BF16__)
-  static __m512 sixteen_levels(__m128i codes) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes)); }
+  static __m512 sixteen_values(const uint8_t* codes, int quarter, const Scales<Q8_0>& scales, int64_t, int column) {
+    // With 128 added, codes are 0 to 255.
+    const __m512i from_zero = _mm512_xor_si512(_mm512_load_si512(codes), _mm512_set1_epi8(char(0x80)));
+    return mantissa_values<EIGHT_BITS>(from_zero, quarter, scales.factor[0][column], scales.back[0][column]);
+  }
 #endif
 
-  static bool pack(const uint8_t* block, int column, uint8_t* span) {
+  static void codes(const uint8_t* block, int, uint8_t* codes) { memcpy(codes, block + 2, CODES_K); }
+  static bool pack_scales(const uint8_t* block, int column, uint8_t* span) {
     memcpy(span + 2 * column, block, 2);
-    memcpy(span + HEADER_BYTES + column * CODES_K, block + 2, CODES_K);
     return is_finite_half(block);
   }
   static Scale scale(const uint8_t* span, int64_t, int column) { return {half_at(span, column)}; }
-  static void read_scales(const uint8_t* span, Scales<Q8_0>& to) { read_halves(span, to.factor[0]); }
+  static void read_scales(const uint8_t* span, Scales<Q8_0>& to) {
+    read_halves(span, to.factor[0]);
+#if defined(__AVX512BF16__)
+    fill_back(-128.0f, EIGHT_BITS, to);
+#endif
+  }
 };
 
 }  // namespace
