@@ -130,11 +130,11 @@ def _key(
 
 
 def _code() -> str:
-    """Of what reads checkpoints and says where their values go: with a change of it, they are packed again."""
+    """Of what reads checkpoints and says where values go: when it changes, weights are packed again."""
     package = Path(version.__file__).parent
     sources = [*package.glob("*.py")]
     for part in ("checkpoint", "models", "ops"):
-        sources += (package / part).glob("*.py")
+        sources += (package / part).rglob("*.py")
     digest = hashlib.sha256()
     for source in sorted(sources):
         digest.update(source.read_bytes())

@@ -11,7 +11,7 @@ from octavo.errors import ConfigError
 USAGE = "quantize MODEL OUT --scheme int8|int4"
 DESCRIPTION = """\
 Quantise the weights of a model's linear layers and write them to a new folder OUT, in the format of
-compressed-tensors, which transformers and vLLM read as well. The answers are those of --quantize on the model
+compressed-tensors, which transformers reads as well. The answers are those of --quantize on the model
 itself; embedding and head stay as they are. int8: one scale for each row; int4: one for each 128 columns."""
 
 

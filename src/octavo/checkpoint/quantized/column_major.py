@@ -19,6 +19,7 @@ from octavo.errors import CheckpointError
 
 # Nibble j of a word of AWQ has output 8w + AWQ_ORDER[j].
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+INT4_LARGEST = 15
 INT8_MIDDLE = 128
 
 
@@ -94,7 +95,7 @@ class Gptq:
         parts.entry("scales", SCALE_TYPES, (num_groups, n))
         parts.entry("qzeros", ("I32",), (num_groups, -(-n * self.bits // 32)))
         group_of = parts.read_group_of("g_idx", k, size)
-        kind: CodeKind = "INT4" if self.bits == 4 else ("INT8" if self._is_symmetric(parts) else "UINT8")
+        kind = self._kind(parts, n)
         return CodedWeight(
             name=parts.weight_name,
             shape=(n, k),
@@ -104,13 +105,16 @@ class Gptq:
             open_rows=lambda: self._open(parts, n, kind),
         )
 
-    def _zeros(self, parts: Parts, n: int) -> npt.NDArray[np.uint8]:
-        """[groups, n]"""
-        zeros = unpack_words(parts.read("qzeros"), self.bits)[:, :n]
-        return (zeros + np.uint8(self.zero_offset)) & np.uint8((1 << self.bits) - 1)
+    def _kind(self, parts: Parts, n: int) -> CodeKind:
+        zeros = self._zeros(parts, n)
+        if self.bits == 4:
+            return "INT4" if int(zeros.max()) <= INT4_LARGEST else "UINT8"
+        return "INT8" if bool((zeros == INT8_MIDDLE).all()) else "UINT8"
 
-    def _is_symmetric(self, parts: Parts) -> bool:
-        return bool((self._zeros(parts, parts.entry("qweight", ("I32",)).shape[1]) == INT8_MIDDLE).all())
+    def _zeros(self, parts: Parts, n: int) -> npt.NDArray[np.uint16]:
+        """[groups, n]. A stored 15 means 16, as AutoGPTQ's kernels have it: it does not wrap."""
+        stored = unpack_words(parts.read("qzeros"), self.bits)[:, :n]
+        return stored.astype(np.uint16) + np.uint16(self.zero_offset)
 
     def _open(self, parts: Parts, n: int, kind: CodeKind) -> ReadRows:
         words = parts.read("qweight")
@@ -122,6 +126,8 @@ class Gptq:
             rows_scales = np.ascontiguousarray(scales[:, start:stop].T)
             if kind == "INT8":
                 return CodedRows((codes ^ INT8_MIDDLE).view(np.int8), rows_scales)
+            if kind == "UINT8" and self.bits == 4:
+                codes = unpack_words(codes, 4)
             return CodedRows(codes, rows_scales, np.ascontiguousarray(zeros[:, start:stop].T))
 
         return read

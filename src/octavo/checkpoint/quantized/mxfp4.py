@@ -43,7 +43,7 @@ class Mxfp4Weight:
         for start, stop in row_spans(self.shape):
             codes, exponents = self._read(start, stop)
             scales = np.ldexp(np.float32(1), exponents.astype(np.int32) - 128)
-            values = DOUBLED[codes].reshape(*exponents.shape, GROUP) * scales[:, :, None]
+            values = DOUBLED.take(codes).reshape(*exponents.shape, GROUP) * scales[:, :, None]
             yield start, np.ascontiguousarray(values.reshape(codes.shape)[:, : self.shape[1]])
 
     def blocks(self) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:

@@ -54,21 +54,24 @@ def quantise(name: str, weights: npt.NDArray[np.float32], coding: Coding, scale_
     """`weights` [rows, k]"""
     low, high = (-8, 7) if coding.kind == "INT4" else (-128, 127)
     groups = weights.reshape(len(weights), coding.num_groups, coding.group_size)
-    largest = np.abs(groups).max(axis=2)
+    codes = np.abs(groups)
+    largest = codes.max(axis=2)
     if not np.isfinite(largest).all():
         raise CheckpointError(f"{name} has weights that are not finite numbers; they cannot be quantised.")
     scales = round_to(largest / np.float32((high - low) / 2), scale_dtype)
-    if float(scales.max(initial=0)) > LARGEST_SCALE:
+    if float(scales.max()) > LARGEST_SCALE:
         raise CheckpointError(f"{name} has weights above 2^100; they cannot be quantised.")
     vanishing = scales < SMALLEST_SCALE
-    scales = np.where(vanishing, np.float32(_EPSILONS[scale_dtype]), scales)
-    codes = np.rint(groups / scales[:, :, None])
+    scales[vanishing] = _EPSILONS[scale_dtype]
+    np.divide(groups, scales[:, :, None], out=codes)
     codes[vanishing] = 0
-    codes = codes.clip(low, high).astype(np.int8).reshape(weights.shape)
+    np.rint(codes, out=codes)
+    np.clip(codes, low, high, out=codes)
     if coding.kind == "INT8":
-        return CodedRows(codes, scales)
-    nibbles = (codes + INT4_MIDDLE).astype(np.uint8)
-    return CodedRows(nibbles[:, 0::2] | (nibbles[:, 1::2] << 4), scales)
+        return CodedRows(codes.astype(np.int8).reshape(weights.shape), scales)
+    codes += INT4_MIDDLE
+    pairs = codes.astype(np.uint8).reshape(weights.shape).view("<u2")  # the even column in the low byte
+    return CodedRows((pairs | (pairs >> 4)).astype(np.uint8), scales)
 
 
 def round_to(values: npt.NDArray[np.float32], dtype: str) -> npt.NDArray[np.float32]:
@@ -82,7 +85,7 @@ def round_to(values: npt.NDArray[np.float32], dtype: str) -> npt.NDArray[np.floa
             with np.errstate(over="ignore"):
                 return values.astype(np.float16).astype(np.float32)
         case _:
-            return values
+            return values.copy()
 
 
 def as_float32(chunk: RowChunk) -> npt.NDArray[np.float32]:

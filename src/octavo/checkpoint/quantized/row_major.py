@@ -93,9 +93,8 @@ class RowMajor:
             zeros = self.parts.read(part, start, stop).reshape(stop - start, -1)
             return (zeros.astype(np.int16) + middle).astype(np.uint8)
         per_word = 32 // self.packed_bits
-        first = start // per_word
-        words = self.parts.read(part, first, -(-stop // per_word)).view(np.uint32)
+        words = self.parts.read(part, start // per_word, -(-stop // per_word)).view(np.uint32)
         shifts = np.arange(0, 32, self.packed_bits, dtype=np.uint32)
         unpacked = (words[:, None, :] >> shifts[None, :, None]) & np.uint32((1 << self.packed_bits) - 1)
-        rows = unpacked.reshape(-1, words.shape[1])
-        return rows[start - first * per_word : stop - first * per_word].astype(np.uint8)
+        # `start` is a multiple of READ_ROWS, so a word begins with it.
+        return unpacked.reshape(-1, words.shape[1])[: stop - start].astype(np.uint8)

@@ -19,8 +19,9 @@ from octavo import LLM, SamplingParams
 from octavo.checkpoint import Checkpoint, open_checkpoint
 from octavo.checkpoint import tensors as tensors_module
 from octavo.checkpoint.quantized import SchemeName
-from octavo.checkpoint.quantized.quantise import coding_for, quantise
+from octavo.checkpoint.quantized.quantise import coding_for, quantise, round_to
 from octavo.checkpoint.quantized.write import write_quantised
+from octavo.checkpoint.safetensors_file import read_header
 from octavo.cli.main import main
 from octavo.engine.fingerprint import system_fingerprint
 from octavo.errors import CheckpointError, ConfigError
@@ -205,6 +206,28 @@ def test_the_scheme_is_in_the_fingerprint(write_plain: Callable[..., Path]) -> N
         for scheme in (None, *SCHEMES)
     }
     assert len(words) == 3
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("BF16", torch.bfloat16), ("F16", torch.float16)])
+def test_scales_are_rounded_as_torch_does(name: str, dtype: torch.dtype) -> None:
+    """With ties, subnormal numbers and those next to a power of two."""
+    random = np.random.default_rng(0)
+    bits = random.integers(0, 0x7F000000, 100_000, dtype=np.uint32)
+    bits[::2] = (bits[::2] & 0xFFFF0000) | 0x8000
+    values = np.concatenate([bits.view(np.float32), random.standard_normal(100_000, dtype=np.float32) ** 2])
+    theirs = torch.from_numpy(values).to(dtype).float().numpy()
+    assert np.array_equal(round_to(values, name), theirs)
+
+
+def test_tensors_are_aligned(write_plain: Callable[..., Path], tmp_path: Path) -> None:
+    """Others map the file and look at it as numbers."""
+    plain = write_plain()
+    tensors = load_file(plain / "model.safetensors")
+    save_file({"a.norm.weight": torch.ones(3).bfloat16(), **tensors}, plain / "model.safetensors")
+    out = write_out(plain, tmp_path / "out", "int4")
+    sizes = {"I64": 8, "I32": 4, "BF16": 2}
+    for entry in read_header(out / "model.safetensors").values():
+        assert entry.offset % sizes[entry.dtype] == 0
 
 
 def test_shards(write_plain: Callable[..., Path], tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ import pytest
 import torch
 from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
+from data import make_gptq_layers
 from octavo import LLM, SamplingParams
 from octavo.checkpoint import Checkpoint, open_checkpoint
 from octavo.checkpoint import tensors as tensors_module
@@ -131,3 +132,19 @@ def scores_of(folder: Path) -> object:
         params = SamplingParams(max_tokens=8, prompt_logprobs=20, logprobs=20, temperature=0)
         answer = llm.generate([tokens], params)[0]
     return answer.prompt_logprobs, answer.choices[0].logprobs
+
+
+@pytest.mark.parametrize(
+    ("layer", "form"), [("groups4", "INT4_32"), ("ordered4", "F32"), ("sixteen4", "F32"), ("groups8", "F32")]
+)
+def test_layers_that_autogptq_packed(layer: str, form: str, tmp_path: Path) -> None:
+    """data/make_gptq_layers.py tells where they are from."""
+    tensors = load_file(make_gptq_layers.OUT)
+    parts = {name: value for name, value in tensors.items() if name.startswith(layer)}
+    meant = parts.pop(f"{layer}.meant")
+    save_file(parts, tmp_path / "model.safetensors")
+    scheme = {"quant_method": "gptq", "bits": int(layer[-1]), "group_size": 32}
+    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": scheme}))
+    checkpoint = open_checkpoint(checkpoint_path=tmp_path)
+    assert checkpoint.tensors[f"{layer}.weight"].source_dtype == form
+    assert torch.equal(values_of(checkpoint, f"{layer}.weight"), meant)
