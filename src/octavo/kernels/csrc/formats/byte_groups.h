@@ -15,6 +15,7 @@ struct ByteGroups {
   static constexpr int64_t BLOCK_K = GROUP, BLOCK_BYTES = 4 + GROUP;
   static constexpr int64_t GROUPS = 1, HEADER_BYTES = 2 * LINE_BYTES;
   static constexpr bool HAS_OFFSET = false, HAS_ZERO = false;
+  static constexpr Values VALUES = Values::OF_FLOATS;
   using Codes = Codes8;
 
   static bool pack(const uint8_t* block, int column, uint8_t* span) {
@@ -34,6 +35,8 @@ struct ByteGroups {
 template <int64_t GROUP>
 struct Int8 : ByteGroups<GROUP> {
   static float level(int code) { return float(int8_t(code)); }
+  template <class Lanes>
+  static auto levels(Lanes codes) { return codes.template right_signed<24>().to_float(); }
 #if defined(__AVX512BF16__)
   static __m512 sixteen_levels(__m128i codes) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes)); }
   static __m512 sixteen_values(const uint8_t* codes, int quarter, const Scales<Int8>& scales, int64_t group, int column) {
@@ -51,6 +54,11 @@ struct Fp8 : ByteGroups<GROUP> {
     float value;
     memcpy(&value, &bits, sizeof value);
     return value * 0x1p120f;
+  }
+  template <class Lanes>
+  static auto levels(Lanes codes) {
+    const auto numbers = (codes.template right_signed<4>() & 0x87f00000).as_float();
+    return numbers * decltype(numbers)::broadcast(0x1p120f);
   }
 #if defined(__AVX512BF16__)
   static __m512 sixteen_levels(__m128i codes) {

@@ -22,8 +22,11 @@
 //     GROUPS                 scales of a block; each is that of BLOCK_K / GROUPS consecutive k
 //     HEADER_BYTES           of a span
 //     Codes                  how the codes of a step lie: codes_*.h
-//     LEVELS or level()      from codes to numbers
+//     level(code)            from codes to numbers
+//     LEVEL_OF_ZERO          where a level is that and the code, or
+//     levels(lanes)          those of a register (code_lanes.h)
 //     HAS_ZERO, HAS_OFFSET   whether a scale has them
+//     VALUES                 what values can be, before they are rounded
 //     pack(block, column, span)      one row's block to its column; false if a scale is not finite
 //     scale(span, group, column)     back again: the reference for `read_scales`
 //     read_scales(span, scales)      those of all columns, where an instruction set has something quicker
@@ -33,6 +36,7 @@
 #include <cstring>
 
 #include "../bf16.h"
+#include "../transpose.h"
 #if defined(__F16C__)
 #include <immintrin.h>
 #endif
@@ -42,6 +46,12 @@ namespace {
 
 constexpr int SPAN_COLUMNS = 32, HALF_COLUMNS = 16, CODES_K = 32;
 constexpr int LINE_BYTES = 64;
+
+enum class Values {
+  BF16,       // nothing to round
+  OF_HALVES,  // scales are halves, or halves times a small integer: values are far from both ends of a float's range
+  OF_FLOATS,
+};
 
 struct Scale {
   float factor, offset = 0.0f, zero = 0.0f;
@@ -117,19 +127,25 @@ inline void unpack(const uint8_t* span, int column, float* values) {
   }
 }
 
-// Half a step, 16 columns, as 16 lines of 32 k. The plain way, which compilers turn into vector instructions.
-template <class Format>
-inline void expand_plainly(const uint8_t* span, int64_t step, int half, const Scales<Format>& scales, bf16* lines) {
-  for (int column = half * HALF_COLUMNS; column < (half + 1) * HALF_COLUMNS; ++column, lines += CODES_K) {
-    uint8_t codes[CODES_K];
-    Format::Codes::column(codes_at<Format>(span, step), column, codes);
-    constexpr int64_t PIECE = GROUP_K<Format> < CODES_K ? GROUP_K<Format> : CODES_K;
-    for (int64_t first = 0; first < CODES_K; first += PIECE) {
-      const Scale scale = scale_at(scales, group_of<Format>(step * CODES_K + first), column);
-      for (int64_t k = first; k < first + PIECE; ++k) lines[k] = to_bf16(value_of<Format>(scale, codes[k]));
-    }
+// -- Codes side by side -----------------------------------------------------------------------------------------------
+//
+// Where columns are side by side in a register (expand.h), codes have
+//
+//     Words                  a step, so arranged that a register of columns is loaded at once
+//     arrange(step, words)
+//     unpack(words, k, column, codes)   of AT_ONCE k from k on, and the columns from `column` on
+//     POSITION[AT_ONCE]      in which bit of a word a code begins, and MASK: its bits. What is beside it is anything.
+
+// By how much the word of a column is shifted, in which COLUMNS share 16 bits.
+template <int COLUMNS>
+struct ColumnShifts {
+  uint32_t of[HALF_COLUMNS];
+  constexpr ColumnShifts() : of() {
+    for (int column = 0; column < HALF_COLUMNS; ++column) of[column] = uint32_t(column % COLUMNS * (16 / COLUMNS));
   }
-}
+};
+template <int COLUMNS>
+constexpr ColumnShifts<COLUMNS> COLUMN_SHIFTS;
 
 // -- Numbers in headers and blocks ------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ struct Int4 {
   static constexpr int64_t BLOCK_K = GROUP, BLOCK_BYTES = 5 + GROUP / 2;
   static constexpr int64_t GROUPS = 1, HEADER_BYTES = 3 * LINE_BYTES;
   static constexpr bool HAS_OFFSET = false, HAS_ZERO = true;
+  static constexpr Values VALUES = Values::OF_FLOATS;
   static constexpr float LEVELS[16] = OCTAVO_SIXTEEN_LEVELS(0);
   using Codes = Codes4;
 

@@ -15,10 +15,13 @@ struct IQ4XS {
   static constexpr int64_t BLOCK_K = 256, BLOCK_BYTES = 136;
   static constexpr int64_t GROUPS = 8, HEADER_BYTES = LINE_BYTES + GROUPS * SPAN_COLUMNS;
   static constexpr bool HAS_OFFSET = false, HAS_ZERO = false;
+  static constexpr Values VALUES = Values::OF_HALVES;
   static constexpr float LEVELS[16] = OCTAVO_IQ4_LEVELS;
   using Codes = Codes4;
 
   static float level(int code) { return LEVELS[code]; }
+  template <class Lanes>
+  static auto levels(Lanes codes) { return codes.look_up(LEVELS); }
 
   static bool pack(const uint8_t* block, int column, uint8_t* span) {
     const uint16_t high = read<uint16_t>(block + 2);

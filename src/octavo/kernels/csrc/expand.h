@@ -1,0 +1,125 @@
+// A step of quantised weights to tiles of floats, as the vector units' product reads them (tile_product.h).
+//
+// Columns are side by side in a register, and k goes from one register to the next: as the tiles have it, so nothing but
+// the codes themselves is transposed, and these are a few bits each. Scales of a group are registers of their own:
+//
+//     codes of a k, WIDTH columns   ->   floats   ->   * factor + offset   ->   rounded to bf16
+//
+// A code that is not in the lowest bits of its word is not brought there. It counts 2^position; so there is a factor for
+// each position, divided by that.
+#pragma once
+
+#include "formats/all.h"
+#include "code_lanes.h"
+#include "tile_product.h"
+
+namespace octavo {
+namespace {
+
+#if defined(OCTAVO_CODE_LANES)
+
+// The nearest bf16, ties to even, of numbers from 2^-126 to 2^111: x * 2^16, in 24 bits, has no room for what x has
+// beyond eight. (Ties: x * 2^16 is even then, so the sum is even if the rounded x is.)
+inline Vector nearest_by_splitting(Vector x) {
+  const Vector large = x * Vector::broadcast(65537.0f);
+  return large + (x - large);
+}
+
+// The same, of everything but not-a-numbers.
+inline Vector nearest_by_bits(Vector x) {
+  const CodeLanes bits = CodeLanes::bits_of(x), odd = bits.template right<16>() & 1;
+  return ((bits + CodeLanes::broadcast(0x7fff) + odd) & 0xffff0000).as_float();
+}
+
+// WIDTH columns of a group.
+template <class Format>
+class Columns {
+ public:
+  Columns(const Scales<Format>& scales, int64_t group, int column) {
+    factor_[0] = Vector::load(scales.factor[group] + column);
+    if constexpr (IS_SCALED) {
+      for (int i = 1; i < Codes::AT_ONCE; ++i) {
+        factor_[i] = factor_[0] * Vector::broadcast(1.0f / float(1u << Codes::POSITION[i]));
+      }
+      if constexpr (Format::HAS_OFFSET) {
+        offset_ = Vector::load(scales.offset[group] + column);
+      } else {
+        offset_ = factor_[0] * Vector::broadcast(Format::LEVEL_OF_ZERO);
+      }
+    }
+    if constexpr (Format::HAS_ZERO) offset_ = Vector::load(scales.zero[group] + column);
+  }
+
+  // Of the number I of the codes that come at once.
+  template <int I>
+  inline Vector values(CodeLanes codes) const {
+    constexpr int POSITION = Codes::POSITION[I];
+    if constexpr (HAS_LEVELS) {
+      return rounded(Format::levels(codes.template right<POSITION>()) * factor_[0]);
+    } else if constexpr (IS_SCALED) {
+      return rounded(Vector::fma((codes & Codes::MASK << POSITION).to_float(), factor_[I], offset_));
+    } else {
+      static_assert(Format::HAS_ZERO);
+      return rounded(((codes.template right<POSITION>() & Codes::MASK).to_float() - offset_) * factor_[0]);
+    }
+  }
+
+ private:
+  using Codes = typename Format::Codes;
+  static constexpr bool HAS_LEVELS = requires(CodeLanes codes) { Format::levels(codes); };
+  static constexpr bool IS_SCALED = !HAS_LEVELS && Format::VALUES == Values::OF_HALVES;
+
+  static inline Vector rounded(Vector values) {
+    if constexpr (Format::VALUES == Values::OF_HALVES) return nearest_by_splitting(values);
+    if constexpr (Format::VALUES == Values::OF_FLOATS) return nearest_by_bits(values);
+    return values;
+  }
+
+  Vector factor_[Codes::AT_ONCE], offset_;
+};
+
+template <class Format>
+inline void expand_step(const uint8_t* span, int64_t step, const Scales<Format>& scales, float* tiles) {
+  using Codes = typename Format::Codes;
+  constexpr int PIECE = GROUP_K<Format> < CODES_K ? int(GROUP_K<Format>) : CODES_K;
+  typename Codes::Words words;
+  Codes::arrange(codes_at<Format>(span, step), words);
+  for (int column = 0; column < SPAN_COLUMNS; column += Vector::WIDTH) {
+    float* to = tiles + column / TILE_COLUMNS * TILE_ELEMENTS + column % TILE_COLUMNS;
+    for (int first = 0; first < CODES_K; first += PIECE) {
+      const Columns<Format> columns(scales, group_of<Format>(step * CODES_K + first), column);
+#pragma GCC unroll 4
+      for (int k = first; k < first + PIECE; k += Codes::AT_ONCE) {
+        CodeLanes codes[Codes::AT_ONCE];
+        Codes::unpack(words, k, column, codes);
+        float* line = to + k * TILE_COLUMNS;
+        columns.template values<0>(codes[0]).store(line);
+        columns.template values<1>(codes[1]).store(line + TILE_COLUMNS);
+        if constexpr (Codes::AT_ONCE == 4) {
+          columns.template values<2>(codes[2]).store(line + 2 * TILE_COLUMNS);
+          columns.template values<3>(codes[3]).store(line + 3 * TILE_COLUMNS);
+        }
+      }
+    }
+  }
+}
+
+#else
+
+// One weight at a time: the reference.
+template <class Format>
+inline void expand_step(const uint8_t* span, int64_t step, const Scales<Format>& scales, float* tiles) {
+  for (int column = 0; column < SPAN_COLUMNS; ++column) {
+    float* to = tiles + column / TILE_COLUMNS * TILE_ELEMENTS + column % TILE_COLUMNS;
+    for (int k = 0; k < CODES_K; ++k) {
+      const Scale scale = scale_at(scales, group_of<Format>(step * CODES_K + k), column);
+      const float value = value_of<Format>(scale, Format::Codes::get(codes_at<Format>(span, step), column, k));
+      to[k * TILE_COLUMNS] = to_float(to_bf16(value));
+    }
+  }
+}
+
+#endif
+
+}  // namespace
+}  // namespace octavo
