@@ -18,11 +18,11 @@ namespace {
 
 #if defined(OCTAVO_CODE_LANES)
 
-// The nearest bf16, ties to even, of numbers from 2^-126 to 2^111: x * 2^16, in 24 bits, has no room for what x has
-// beyond eight. (Ties: x * 2^16 is even then, so the sum is even if the rounded x is.)
+// The nearest bf16, ties to even, of numbers from 2^-126 to 2^111. A product of 24 bits, 2^16 * x - x, has no room for
+// what x has beyond eight of them, and is rounded accordingly; taken from 2^16 * x it leaves the eight. (In a tie 2^16 * x
+// is even, and so what is rounded to even is x.)
 inline Vector nearest_by_splitting(Vector x) {
-  const Vector large = x * Vector::broadcast(65537.0f);
-  return large + (x - large);
+  return Vector::fma(x, Vector::broadcast(65536.0f), x * Vector::broadcast(-65535.0f));
 }
 
 // The same, of everything but not-a-numbers.
