@@ -16,6 +16,9 @@ struct CodeLanes {
 
   static CodeLanes load(const uint32_t* from) { return {_mm512_loadu_si512(from)}; }
   static CodeLanes broadcast(uint32_t word) { return {_mm512_set1_epi32(int(word))}; }
+  static CodeLanes load_bytes(const uint8_t* from) {
+    return {_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)))};
+  }
   // Lane i has word i / REPEAT.
   template <int REPEAT>
   static CodeLanes load_repeated(const uint32_t* words) {
@@ -58,6 +61,9 @@ struct CodeLanes {
 
   static CodeLanes load(const uint32_t* from) { return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))}; }
   static CodeLanes broadcast(uint32_t word) { return {_mm256_set1_epi32(int(word))}; }
+  static CodeLanes load_bytes(const uint8_t* from) {
+    return {_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)))};
+  }
   template <int REPEAT>
   static CodeLanes load_repeated(const uint32_t* words) {
     if constexpr (REPEAT >= 8) return broadcast(*words);
@@ -96,6 +102,12 @@ struct CodeLanes {
 
   static CodeLanes load(const uint32_t* from) { return {vld1q_u32(from)}; }
   static CodeLanes broadcast(uint32_t word) { return {vdupq_n_u32(word)}; }
+  static CodeLanes load_bytes(const uint8_t* from) {
+    uint32_t four;
+    memcpy(&four, from, sizeof four);
+    const uint16x8_t halves = vmovl_u8(vcreate_u8(four));
+    return {vmovl_u16(vget_low_u16(halves))};
+  }
   template <int REPEAT>
   static CodeLanes load_repeated(const uint32_t* words) {
     static_assert(REPEAT >= 4);

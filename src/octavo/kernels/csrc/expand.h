@@ -88,7 +88,7 @@ inline void expand_step(const uint8_t* span, int64_t step, const Scales<Format>&
     float* to = tiles + column / TILE_COLUMNS * TILE_ELEMENTS + column % TILE_COLUMNS;
     for (int first = 0; first < CODES_K; first += PIECE) {
       const Columns<Format> columns(scales, group_of<Format>(step * CODES_K + first), column);
-#pragma GCC unroll 4
+#pragma GCC unroll 16
       for (int k = first; k < first + PIECE; k += Codes::AT_ONCE) {
         CodeLanes codes[Codes::AT_ONCE];
         Codes::unpack(words, k, column, codes);

@@ -6,6 +6,8 @@
 //     x[r][k] (broadcast)  *  w[k][0 .. 31] (32 / WIDTH vectors)  ->  sums[r][0 .. 31]
 #pragma once
 
+#include <type_traits>
+
 #include "expand.h"
 #include "gemm_store.h"
 
@@ -145,6 +147,15 @@ struct PackedTiles {
   }
 };
 
+// The mode in which weights are expanded. Those of halves do not come near subnormal numbers, and need no mode: to change
+// it takes as long as to expand a hundred weights.
+struct NoMode {
+  NoMode() {}
+  ~NoMode() {}
+};
+template <Values VALUES>
+using ModeOf = std::conditional_t<VALUES == Values::OF_HALVES, NoMode, IeeeMode>;
+
 // Weights that are expanded, a span or some at a time.
 template <class Format>
 struct ExpandedTiles {
@@ -158,7 +169,7 @@ struct ExpandedTiles {
     return static_cast<const char*>(gemm.packed) + block * (gemm.k / Format::BLOCK_K) * SPAN_BYTES<Format>;
   }
   static Stretch<float> stretch(const Gemm& gemm, int64_t block, int64_t first_step, const char* next, void* buffer) {
-    const IeeeMode mode;
+    const ModeOf<Format::VALUES> mode;
     const int64_t num_spans = gemm.k / Format::BLOCK_K, first = first_step / SPAN_STEPS<Format>;
     const int64_t end = first + SPANS < num_spans ? first + SPANS : num_spans;
     float* tiles = static_cast<float*>(buffer);
@@ -210,9 +221,9 @@ template <class Weights>
 void multiply_block(const Gemm& gemm, int64_t block, const char* next, void* buffer, float* all_sums) {
   const int64_t num_steps = blocks_of(gemm.k);
   const bool is_one = Weights::most_steps(gemm) >= num_steps;  // the sums of a panel are done with at once
+  const FlushMode mode;
   for (int64_t step = 0; step < num_steps;) {
     const auto stretch = Weights::stretch(gemm, block, step, next, buffer);
-    const FlushMode mode;
     for (int64_t row = 0; row < gemm.m; row += PANEL_ROWS) {
       const int64_t num_rows = rows_of_panel(gemm, row);
       float* sums = all_sums + (is_one ? 0 : row * BLOCK);

@@ -35,7 +35,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "../bf16.h"
+#include "../code_lanes.h"
 #include "../transpose.h"
 #if defined(__F16C__)
 #include <immintrin.h>
@@ -165,18 +165,16 @@ inline float half_to_float(uint16_t half) {
 #if defined(__F16C__)
   return _cvtsh_ss(half);
 #else
+  // Subnormal halves are small integers, counted by 2^-24. Infinities and not-a-numbers have the largest exponent in both.
   const uint32_t sign = uint32_t(half & 0x8000) << 16, magnitude = half & 0x7fff;
-  // The exponent of a half moves to that of a float by a multiplication, which is exact also for subnormals; infinities
-  // and not-a-numbers have the largest exponent in both.
-  const uint32_t bits = magnitude << 13;
+  const float small = float(int32_t(magnitude)) * 0x1p-24f;
+  uint32_t bits;
+  memcpy(&bits, &small, sizeof bits);
+  if (magnitude >= 0x0400) bits = (magnitude << 13) + 0x38000000;
+  if (magnitude >= 0x7c00) bits |= 0x7f800000;
+  bits |= sign;
   float value;
   memcpy(&value, &bits, sizeof value);
-  value *= 0x1p112f;
-  uint32_t result;
-  memcpy(&result, &value, sizeof result);
-  if (magnitude >= 0x7c00) result |= 0x7f800000;
-  result |= sign;
-  memcpy(&value, &result, sizeof value);
   return value;
 #endif
 }
