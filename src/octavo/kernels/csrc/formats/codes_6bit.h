@@ -38,9 +38,11 @@ struct Codes6 {
     alignas(64) uint8_t columns[SPAN_COLUMNS * CODES_K];
     uint8_t* to = columns;
     for (int eight = 0; eight < 4; ++eight, step += 3 * LINE_BYTES, to += 4 * LINE_BYTES) {
-      memcpy(to, step, 3 * LINE_BYTES);
-      for (int i = 0; i < LINE_BYTES; ++i) {
+      for (int i = 0; i < LINE_BYTES; ++i) {  // not memcpy: loads wait for stores that are shorter
         const uint8_t a = step[i], b = step[LINE_BYTES + i], c = step[2 * LINE_BYTES + i];
+        to[i] = a;
+        to[LINE_BYTES + i] = b;
+        to[2 * LINE_BYTES + i] = c;
         to[3 * LINE_BYTES + i] = uint8_t(a >> 6 | (b >> 4 & 0x0c) | (c >> 2 & 0x30));
       }
     }
