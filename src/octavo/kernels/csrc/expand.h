@@ -21,14 +21,8 @@ namespace {
 // The nearest bf16, ties to even, of numbers from 2^-126 to 2^111. A product of 24 bits, 2^16 * x - x, has no room for
 // what x has beyond eight of them, and is rounded accordingly; taken from 2^16 * x it leaves the eight. (In a tie 2^16 * x
 // is even, and so what is rounded to even is x.)
-inline Vector nearest_by_splitting(Vector x) {
+inline Vector nearest_bf16(Vector x) {
   return Vector::fma(x, Vector::broadcast(65536.0f), x * Vector::broadcast(-65535.0f));
-}
-
-// The same, of everything but not-a-numbers.
-inline Vector nearest_by_bits(Vector x) {
-  const CodeLanes bits = CodeLanes::bits_of(x), odd = bits.template right<16>() & 1;
-  return ((bits + CodeLanes::broadcast(0x7fff) + odd) & 0xffff0000).as_float();
 }
 
 // WIDTH columns of a group.
@@ -36,18 +30,18 @@ template <class Format>
 class Columns {
  public:
   Columns(const Scales<Format>& scales, int64_t group, int column) {
-    factor_[0] = Vector::load(scales.factor[group] + column);
-    if constexpr (IS_SCALED) {
-      for (int i = 1; i < Codes::AT_ONCE; ++i) {
-        factor_[i] = factor_[0] * Vector::broadcast(1.0f / float(1u << Codes::POSITION[i]));
-      }
-      if constexpr (Format::HAS_OFFSET) {
-        offset_ = Vector::load(scales.offset[group] + column);
-      } else {
-        offset_ = factor_[0] * Vector::broadcast(Format::LEVEL_OF_ZERO);
+    const Vector factor = Vector::load(scales.factor[group] + column);
+    for (int i = 0; i < Codes::AT_ONCE; ++i) {
+      factor_[i] = factor * Vector::broadcast(1.0f / float(1u << Codes::POSITION[i]));
+      if constexpr (Format::HAS_ZERO) {
+        zero_[i] = Vector::load(scales.zero[group] + column) * Vector::broadcast(float(1u << Codes::POSITION[i]));
       }
     }
-    if constexpr (Format::HAS_ZERO) offset_ = Vector::load(scales.zero[group] + column);
+    if constexpr (Format::HAS_OFFSET) {
+      offset_ = Vector::load(scales.offset[group] + column);
+    } else if constexpr (!HAS_LEVELS) {
+      offset_ = factor * Vector::broadcast(Format::LEVEL_OF_ZERO);  // exact: a power of two
+    }
   }
 
   // Of the number I of the codes that come at once.
@@ -56,26 +50,23 @@ class Columns {
     constexpr int POSITION = Codes::POSITION[I];
     if constexpr (HAS_LEVELS) {
       return rounded(Format::levels(codes.template right<POSITION>()) * factor_[0]);
-    } else if constexpr (IS_SCALED) {
-      return rounded(Vector::fma((codes & Codes::MASK << POSITION).to_float(), factor_[I], offset_));
     } else {
-      static_assert(Format::HAS_ZERO);
-      return rounded(((codes.template right<POSITION>() & Codes::MASK).to_float() - offset_) * factor_[0]);
+      const Vector levels = (codes & Codes::MASK << POSITION).to_float();
+      if constexpr (Format::HAS_ZERO) return rounded((levels - zero_[I]) * factor_[I]);
+      return rounded(Vector::fma(levels, factor_[I], offset_));
     }
   }
 
  private:
   using Codes = typename Format::Codes;
   static constexpr bool HAS_LEVELS = requires(CodeLanes codes) { Format::levels(codes); };
-  static constexpr bool IS_SCALED = !HAS_LEVELS && Format::VALUES == Values::OF_HALVES;
 
   static inline Vector rounded(Vector values) {
-    if constexpr (Format::VALUES == Values::OF_HALVES) return nearest_by_splitting(values);
-    if constexpr (Format::VALUES == Values::OF_FLOATS) return nearest_by_bits(values);
-    return values;
+    if constexpr (Format::VALUES == Values::BF16) return values;
+    return nearest_bf16(values);
   }
 
-  Vector factor_[Codes::AT_ONCE], offset_;
+  Vector factor_[Codes::AT_ONCE], zero_[Codes::AT_ONCE], offset_;
 };
 
 template <class Format>

@@ -147,14 +147,14 @@ struct PackedTiles {
   }
 };
 
-// The mode in which weights are expanded. Those of halves do not come near subnormal numbers, and need no mode: to change
-// it takes as long as to expand a hundred weights.
+// The mode in which weights are expanded. Most do not come near subnormal numbers, and need no mode: to change it takes as
+// long as to expand a hundred weights.
 struct NoMode {
   NoMode() {}
   ~NoMode() {}
 };
 template <Values VALUES>
-using ModeOf = std::conditional_t<VALUES == Values::OF_HALVES, NoMode, IeeeMode>;
+using ModeOf = std::conditional_t<VALUES == Values::ORDINARY, NoMode, IeeeMode>;
 
 // Weights that are expanded, a span or some at a time.
 template <class Format>

@@ -17,7 +17,7 @@ struct ByteGroups {
   static constexpr int64_t BLOCK_K = GROUP, BLOCK_BYTES = 4 + GROUP;
   static constexpr int64_t GROUPS = 1, HEADER_BYTES = 2 * LINE_BYTES;
   static constexpr bool HAS_OFFSET = false, HAS_ZERO = false;
-  static constexpr Values VALUES = Values::OF_FLOATS;
+  static constexpr Values VALUES = Values::ORDINARY;
   using Codes = Codes8;
 
   static bool pack(const uint8_t* block, int column, uint8_t* span) {
@@ -25,7 +25,7 @@ struct ByteGroups {
     for (int64_t step = 0; step < GROUP / CODES_K; ++step) {
       memcpy(span + HEADER_BYTES + step * Codes::STEP_BYTES + column * CODES_K, block + 4 + step * CODES_K, CODES_K);
     }
-    return is_finite_float(block);
+    return is_scale(block);
   }
   static Scale scale(const uint8_t* span, int64_t, int column) { return {read<float>(span + 4 * column)}; }
   template <class Format>

@@ -27,7 +27,7 @@
 //     levels(lanes)          those of a register (code_lanes.h)
 //     HAS_ZERO, HAS_OFFSET   whether a scale has them
 //     VALUES                 what values can be, before they are rounded
-//     pack(block, column, span)      one row's block to its column; false if a scale is not finite
+//     pack(block, column, span)      one row's block to its column; false if a scale is not finite, or beyond `is_scale`
 //     scale(span, group, column)     back again: the reference for `read_scales`
 //     read_scales(span, scales)      those of all columns, where an instruction set has something quicker
 #pragma once
@@ -48,9 +48,8 @@ constexpr int SPAN_COLUMNS = 32, HALF_COLUMNS = 16, CODES_K = 32;
 constexpr int LINE_BYTES = 64;
 
 enum class Values {
-  BF16,       // nothing to round
-  OF_HALVES,  // scales are halves, or halves times a small integer: values are far from both ends of a float's range
-  OF_FLOATS,
+  BF16,      // nothing to round
+  ORDINARY,  // 0, or from 2^-110 to 2^110: far from both ends of a float's range, and so is all they are computed from
 };
 
 struct Scale {
@@ -182,7 +181,11 @@ inline float half_to_float(uint16_t half) {
 inline float half_at(const uint8_t* from, int index) { return half_to_float(read<uint16_t>(from + 2 * index)); }
 
 inline bool is_finite_half(const uint8_t* half) { return (read<uint16_t>(half) & 0x7c00) != 0x7c00; }
-inline bool is_finite_float(const uint8_t* number) { return (read<uint32_t>(number) & 0x7f800000) != 0x7f800000; }
+// A scale that is a float: 0, or from 2^-100 to 2^100.
+inline bool is_scale(const uint8_t* number) {
+  const float scale = __builtin_fabsf(read<float>(number));
+  return scale == 0.0f || (scale >= 0x1p-100f && scale <= 0x1p100f);
+}
 
 // Nibbles of a block of 32, as in most formats: byte j holds k = j in its low and k = 16 + j in its high half.
 inline int nibble_of_32(const uint8_t* bytes, int k) { return bytes[k % 16] >> (k / 16 * 4) & 15; }

@@ -12,7 +12,7 @@ struct IQ4NL {
   static constexpr int64_t BLOCK_K = 32, BLOCK_BYTES = 18;
   static constexpr int64_t GROUPS = 1, HEADER_BYTES = LINE_BYTES;
   static constexpr bool HAS_OFFSET = false, HAS_ZERO = false;
-  static constexpr Values VALUES = Values::OF_HALVES;
+  static constexpr Values VALUES = Values::ORDINARY;
   static constexpr float LEVELS[16] = OCTAVO_IQ4_LEVELS;
   using Codes = Codes4;
 

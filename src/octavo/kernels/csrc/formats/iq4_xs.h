@@ -15,7 +15,7 @@ struct IQ4XS {
   static constexpr int64_t BLOCK_K = 256, BLOCK_BYTES = 136;
   static constexpr int64_t GROUPS = 8, HEADER_BYTES = LINE_BYTES + GROUPS * SPAN_COLUMNS;
   static constexpr bool HAS_OFFSET = false, HAS_ZERO = false;
-  static constexpr Values VALUES = Values::OF_HALVES;
+  static constexpr Values VALUES = Values::ORDINARY;
   static constexpr float LEVELS[16] = OCTAVO_IQ4_LEVELS;
   using Codes = Codes4;
 

@@ -17,7 +17,7 @@ struct Q2K {
   static constexpr int64_t BLOCK_K = 256, BLOCK_BYTES = 84;
   static constexpr int64_t GROUPS = 16, HEADER_BYTES = 2 * LINE_BYTES + GROUPS * SPAN_COLUMNS;
   static constexpr bool HAS_OFFSET = true, HAS_ZERO = false;
-  static constexpr Values VALUES = Values::OF_HALVES;
+  static constexpr Values VALUES = Values::ORDINARY;
   static constexpr float LEVEL_OF_ZERO = 0;
   static constexpr float LEVELS[16] = {0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3};
   using Codes = LowCodes<2>;

@@ -12,7 +12,7 @@ struct Q8_0 {
   static constexpr int64_t BLOCK_K = 32, BLOCK_BYTES = 34;
   static constexpr int64_t GROUPS = 1, HEADER_BYTES = LINE_BYTES;
   static constexpr bool HAS_OFFSET = false, HAS_ZERO = false;
-  static constexpr Values VALUES = Values::OF_HALVES;
+  static constexpr Values VALUES = Values::ORDINARY;
   using Codes = Codes8;
 
   static float level(int code) { return float(int8_t(code)); }
