@@ -6,10 +6,10 @@
 //     x[r][k] (broadcast)  *  w[k][0 .. 31] (32 / WIDTH vectors)  ->  sums[r][0 .. 31]
 #pragma once
 
-#include "formats/all.h"
+#include <type_traits>
+
+#include "expand.h"
 #include "gemm_store.h"
-#include "tile_product.h"
-#include "transpose.h"
 
 namespace octavo {
 namespace {
@@ -123,75 +123,84 @@ void widen(const Gemm& gemm, int64_t row, void* prepared) {
             rows_of_panel(gemm, first) * STEP_K);
 }
 
+template <class Element>
 struct Stretch {
-  const bf16* tiles;
+  const Element* tiles;
   int64_t first_step, num_steps;
 };
 
 // Weights that are tiles.
 struct PackedTiles {
+  using Element = bf16;
   static int64_t most_steps(const Gemm& gemm) { return blocks_of(gemm.k); }
   static size_t buffer_bytes() { return 0; }
   static const char* block_at(const Gemm& gemm, int64_t block) {
     return static_cast<const char*>(gemm.packed) + block * blocks_of(gemm.k) * STEP_TILES * int64_t(sizeof(bf16));
   }
-  static Stretch stretch(const Gemm& gemm, int64_t block, int64_t, const char*, void*) {
+  static Stretch<bf16> stretch(const Gemm& gemm, int64_t block, int64_t, const char*, void*) {
     return {reinterpret_cast<const bf16*>(block_at(gemm, block)), 0, blocks_of(gemm.k)};
   }
   // While the first panel of rows reads them.
-  static void fetch(const Ahead& ahead, const Stretch& stretch, int64_t step) {
+  static void fetch(const Ahead& ahead, const Stretch<bf16>& stretch, int64_t step) {
     constexpr int64_t STEP_BYTES = STEP_TILES * int64_t(sizeof(bf16));
     fetch_ahead(ahead, stretch.tiles + step * STEP_TILES, (stretch.num_steps - step) * STEP_BYTES, STEP_BYTES);
   }
 };
 
+// The mode in which weights are expanded. Most do not come near subnormal numbers, and need no mode: to change it takes as
+// long as to expand a hundred weights.
+struct NoMode {
+  NoMode() {}
+  ~NoMode() {}
+};
+template <Values VALUES>
+using ModeOf = std::conditional_t<VALUES == Values::ORDINARY, NoMode, IeeeMode>;
+
 // Weights that are expanded, a span or some at a time.
 template <class Format>
 struct ExpandedTiles {
-  static constexpr int64_t SPANS = SPAN_STEPS<Format> < 8 ? 8 / SPAN_STEPS<Format> : 1;
-  static constexpr int64_t STEPS = SPANS * SPAN_STEPS<Format>;  // 16 KB of tiles
+  using Element = float;
+  static constexpr int64_t SPANS = SPAN_STEPS<Format> < 4 ? 4 / SPAN_STEPS<Format> : 1;
+  static constexpr int64_t STEPS = SPANS * SPAN_STEPS<Format>;  // 16 KB of tiles, or 32
 
   static int64_t most_steps(const Gemm&) { return STEPS; }
-  static size_t buffer_bytes() { return size_t(STEPS * STEP_TILES) * sizeof(bf16); }
+  static size_t buffer_bytes() { return size_t(STEPS * STEP_TILES) * sizeof(float); }
   static const char* block_at(const Gemm& gemm, int64_t block) {
     return static_cast<const char*>(gemm.packed) + block * (gemm.k / Format::BLOCK_K) * SPAN_BYTES<Format>;
   }
-  static Stretch stretch(const Gemm& gemm, int64_t block, int64_t first_step, const char* next, void* buffer) {
-    const IeeeMode mode;
+  static Stretch<float> stretch(const Gemm& gemm, int64_t block, int64_t first_step, const char* next, void* buffer) {
+    const ModeOf<Format::VALUES> mode;
     const int64_t num_spans = gemm.k / Format::BLOCK_K, first = first_step / SPAN_STEPS<Format>;
     const int64_t end = first + SPANS < num_spans ? first + SPANS : num_spans;
-    bf16* tiles = static_cast<bf16*>(buffer);
+    float* tiles = static_cast<float*>(buffer);
     for (int64_t number = first; number < end; ++number) {
       const char* span = block_at(gemm, block) + number * SPAN_BYTES<Format>;
       fetch_ahead({true, next}, span, (num_spans - number) * SPAN_BYTES<Format>, SPAN_BYTES<Format>);
       expand_span(reinterpret_cast<const uint8_t*>(span), tiles);
       tiles += SPAN_STEPS<Format> * STEP_TILES;
     }
-    return {static_cast<const bf16*>(buffer), first_step, (end - first) * SPAN_STEPS<Format>};
+    return {static_cast<const float*>(buffer), first_step, (end - first) * SPAN_STEPS<Format>};
   }
-  static void fetch(const Ahead&, const Stretch&, int64_t) {}
+  static void fetch(const Ahead&, const Stretch<float>&, int64_t) {}
 
  private:
-  static void expand_span(const uint8_t* span, bf16* tiles) {
+  static void expand_span(const uint8_t* span, float* tiles) {
     Scales<Format> scales;
     Format::read_scales(span, scales);
-    for (int64_t step = 0; step < SPAN_STEPS<Format>; ++step) {
-      for (int half = 0; half < 2; ++half, tiles += TILE_ELEMENTS) {
-        alignas(64) bf16 lines[TILE_ELEMENTS];
-        expand_plainly<Format>(span, step, half, scales, lines);
-        transpose_lines(lines, tiles);
-      }
+    for (int64_t step = 0; step < SPAN_STEPS<Format>; ++step, tiles += STEP_TILES) {
+      expand_step<Format>(span, step, scales, tiles);
     }
   }
 };
 
 // Adds a stretch to the sums of ROWS rows, [ROWS][32].
 template <class Weights, int ROWS>
-inline void add_stretch(const float* x, const Stretch& stretch, const Ahead& ahead, float* sums) {
+inline void add_stretch(const float* x, const Stretch<typename Weights::Element>& stretch,
+    const Ahead& ahead, float* sums) {
   for (int64_t step = 0; step < stretch.num_steps; ++step, x += ROWS * STEP_K) {
     if (ahead.is_first) Weights::fetch(ahead, stretch, step);
     for (int t = 0; t < 2; t += PANEL_TILES) {
-      const bf16* tiles[PANEL_TILES];
+      const typename Weights::Element* tiles[PANEL_TILES];
       for (int i = 0; i < PANEL_TILES; ++i) tiles[i] = stretch.tiles + step * STEP_TILES + (t + i) * TILE_ELEMENTS;
       add_step<ROWS>(x, STEP_K, tiles, WHOLE_STEP, sums + t * TILE_COLUMNS, BLOCK);
     }
@@ -199,7 +208,8 @@ inline void add_stretch(const float* x, const Stretch& stretch, const Ahead& ahe
 }
 
 template <class Weights, int ROWS = PANEL_ROWS>
-inline void add_to_rows(int64_t num_rows, const float* x, const Stretch& stretch, const Ahead& ahead, float* sums) {
+inline void add_to_rows(int64_t num_rows, const float* x, const Stretch<typename Weights::Element>& stretch,
+    const Ahead& ahead, float* sums) {
   if (num_rows >= ROWS) {
     add_stretch<Weights, ROWS>(x, stretch, ahead, sums);
   } else if constexpr (ROWS > 1) {
@@ -211,9 +221,9 @@ template <class Weights>
 void multiply_block(const Gemm& gemm, int64_t block, const char* next, void* buffer, float* all_sums) {
   const int64_t num_steps = blocks_of(gemm.k);
   const bool is_one = Weights::most_steps(gemm) >= num_steps;  // the sums of a panel are done with at once
+  const FlushMode mode;
   for (int64_t step = 0; step < num_steps;) {
-    const Stretch stretch = Weights::stretch(gemm, block, step, next, buffer);
-    const FlushMode mode;
+    const auto stretch = Weights::stretch(gemm, block, step, next, buffer);
     for (int64_t row = 0; row < gemm.m; row += PANEL_ROWS) {
       const int64_t num_rows = rows_of_panel(gemm, row);
       float* sums = all_sums + (is_one ? 0 : row * BLOCK);

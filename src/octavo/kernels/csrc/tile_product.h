@@ -15,6 +15,10 @@
 //
 //     w[16 k-pairs][16 columns][2]
 //
+// or, where weights are made for the product and need not be small, the same numbers as floats:
+//
+//     w[32 k][16 columns]
+//
 // Here are the vector units' products of some rows of x, widened to float, and some tiles. Their caller is in
 // FlushMode.
 #pragma once
@@ -44,20 +48,24 @@ constexpr Some WHOLE_STEP = {0, int(STEP_K)};
 
 enum class Parity { EVEN, ODD };
 
-// Vector v of the even or the odd k of a pair, in the columns of some tiles.
-template <class Flush, int TILES>
-inline Vector load_column(const bf16* const (&tiles)[TILES], int pair, int v, Parity parity) {
-  constexpr int OF_TILE = TILE_COLUMNS / Vector::WIDTH;
-  const bf16* from = tiles[v / OF_TILE] + pair * 2 * TILE_COLUMNS + v % OF_TILE * 2 * Vector::WIDTH;
-  return Flush::operand(parity == Parity::EVEN ? Vector::load_even(from) : Vector::load_odd(from));
+// Vector v of a tile's columns, at the even or the odd k of a pair.
+inline Vector load_column(const bf16* tile, int pair, int v, Parity parity) {
+  const bf16* from = tile + pair * 2 * TILE_COLUMNS + v * 2 * Vector::WIDTH;
+  return parity == Parity::EVEN ? Vector::load_even(from) : Vector::load_odd(from);
+}
+inline Vector load_column(const float* tile, int pair, int v, Parity parity) {
+  return Vector::load(tile + (2 * pair + int(parity)) * TILE_COLUMNS + v * Vector::WIDTH);
 }
 
 // Goes on with the chains of the even or the odd k by one k.
-template <class Flush, int ROWS, int TILES, int VECTORS>
-inline void multiply_k(const float* x, int64_t x_stride, const bf16* const (&tiles)[TILES], int pair, Parity parity,
+template <class Flush, int ROWS, class Element, int TILES, int VECTORS>
+inline void multiply_k(const float* x, int64_t x_stride, const Element* const (&tiles)[TILES], int pair, Parity parity,
                        Vector (&chains)[ROWS][VECTORS]) {
+  constexpr int OF_TILE = TILE_COLUMNS / Vector::WIDTH;
   Vector column[VECTORS];
-  for (int v = 0; v < VECTORS; ++v) column[v] = load_column<Flush>(tiles, pair, v, parity);
+  for (int v = 0; v < VECTORS; ++v) {
+    column[v] = Flush::operand(load_column(tiles[v / OF_TILE], pair, v % OF_TILE, parity));
+  }
   for (int r = 0; r < ROWS; ++r) {
     const Vector factor = Flush::operand(Vector::broadcast(x[r * x_stride + 2 * pair + int(parity)]));
     for (int v = 0; v < VECTORS; ++v) chains[r][v] = Flush::fma(factor, column[v], chains[r][v]);
@@ -65,8 +73,8 @@ inline void multiply_k(const float* x, int64_t x_stride, const bf16* const (&til
 }
 
 // Both chains of ROWS rows and the columns of TILES tiles: one after the other if not both fit into the registers.
-template <class Flush, int ROWS, int TILES, int VECTORS>
-inline void multiply_step(const float* x, int64_t x_stride, const bf16* const (&tiles)[TILES],
+template <class Flush, int ROWS, class Element, int TILES, int VECTORS>
+inline void multiply_step(const float* x, int64_t x_stride, const Element* const (&tiles)[TILES],
                           Vector (&even)[ROWS][VECTORS], Vector (&odd)[ROWS][VECTORS]) {
   if constexpr (2 * ROWS * VECTORS <= MOST_SUMS) {
     for (int pair = 0; pair < STEP_K / 2; ++pair) {
@@ -80,8 +88,8 @@ inline void multiply_step(const float* x, int64_t x_stride, const bf16* const (&
 }
 
 // Of a step of which only some k are there, the others add nothing: as if x were 0, and w finite.
-template <class Flush, int ROWS, int TILES, int VECTORS>
-inline void multiply_some(const float* x, int64_t x_stride, const bf16* const (&tiles)[TILES], Some some,
+template <class Flush, int ROWS, class Element, int TILES, int VECTORS>
+inline void multiply_some(const float* x, int64_t x_stride, const Element* const (&tiles)[TILES], Some some,
                           Vector (&even)[ROWS][VECTORS], Vector (&odd)[ROWS][VECTORS]) {
   for (int k = some.begin; k < some.end; ++k) {
     if (k % 2 == 0) {
@@ -93,8 +101,8 @@ inline void multiply_some(const float* x, int64_t x_stride, const bf16* const (&
 }
 
 // One step's product: both chains, added.
-template <class Flush, int ROWS, int TILES, int VECTORS>
-inline void multiply(const float* x, int64_t x_stride, const bf16* const (&tiles)[TILES], Some some,
+template <class Flush, int ROWS, class Element, int TILES, int VECTORS>
+inline void multiply(const float* x, int64_t x_stride, const Element* const (&tiles)[TILES], Some some,
                      Vector (&products)[ROWS][VECTORS]) {
   Vector even[ROWS][VECTORS], odd[ROWS][VECTORS];
   for (int r = 0; r < ROWS; ++r)
@@ -111,8 +119,8 @@ inline void multiply(const float* x, int64_t x_stride, const bf16* const (&tiles
 #if defined(OCTAVO_NEON)
 // The same where NEON's flush mode is not to be trusted. Rarely called, and out of the way: its results go over memory,
 // so that those of `multiply` need not.
-template <int ROWS, int TILES>
-__attribute__((noinline)) void multiply_by_hand(const float* x, int64_t x_stride, const bf16* const (&tiles)[TILES],
+template <int ROWS, class Element, int TILES>
+__attribute__((noinline)) void multiply_by_hand(const float* x, int64_t x_stride, const Element* const (&tiles)[TILES],
                                                 Some some, float* results) {
   constexpr int VECTORS = TILES * TILE_COLUMNS / Vector::WIDTH;
   const IeeeMode mode;
@@ -125,8 +133,8 @@ __attribute__((noinline)) void multiply_by_hand(const float* x, int64_t x_stride
 
 // Adds one step's product to the sums, which are in memory: they are needed once in 32 k, and the registers always.
 // The sums of a tile are 16 floats; those of the next tile follow, and rows are `sums_stride` floats apart.
-template <int ROWS, int TILES>
-inline void add_step(const float* x, int64_t x_stride, const bf16* const (&tiles)[TILES], Some some, float* sums,
+template <int ROWS, class Element, int TILES>
+inline void add_step(const float* x, int64_t x_stride, const Element* const (&tiles)[TILES], Some some, float* sums,
                      int64_t sums_stride) {
   constexpr int VECTORS = TILES * TILE_COLUMNS / Vector::WIDTH;
   Vector products[ROWS][VECTORS];

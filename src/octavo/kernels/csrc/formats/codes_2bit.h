@@ -36,8 +36,28 @@ struct LowCodes {
       }
     }
   }
-  static void column(const uint8_t* step, int column, uint8_t* codes) {
-    for (int k = 0; k < CODES_K; ++k) codes[k] = uint8_t(get(step, column, k));
+
+  static constexpr int AT_ONCE = 2, POSITION[AT_ONCE] = {0, 16};
+  static constexpr uint32_t MASK = (1 << BITS) - 1;
+  struct Words {
+    alignas(64) uint32_t low[16][4];  // [pair of k][line]
+    const uint8_t* step;
+  };
+  static inline void arrange(const uint8_t* step, Words& words) {
+    words_side_by_side(step, words.low);
+    words.step = step;
+  }
+  template <class Lanes>
+  static inline void unpack(const Words& words, int k, int column, Lanes (&codes)[AT_ONCE]) {
+    const int in_half = column % HALF_COLUMNS;
+    const uint32_t* lines = words.low[place_of_word(k / 2)];
+    codes[0] = Lanes::template load_repeated<8>(lines + column / 8) >> Lanes::load(COLUMN_SHIFTS<8>.of + in_half);
+    if constexpr (BITS == 3) {
+      const Lanes third = Lanes::broadcast(read<uint32_t>(third_bits(words.step, column) + 2 * k));
+      const Lanes columns = Lanes::load(COLUMN_SHIFTS<16>.of + in_half);
+      codes[0] = Lanes::choose(0x00030003, codes[0], third.template bits_to<2>(columns));
+    }
+    codes[1] = codes[0];
   }
 
 #if defined(__AVX512BF16__)

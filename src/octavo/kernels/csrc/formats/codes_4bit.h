@@ -26,10 +26,21 @@ struct Codes4 {
       write(words + 2 * k, uint16_t((read<uint16_t>(words + 2 * k) & ~(15 << shift)) | (codes[k] & 15) << shift));
     }
   }
-  static void column(const uint8_t* step, int column, uint8_t* codes) {
-    const uint8_t* words = step + column / 4 * LINE_BYTES;
-    const int shift = column % 4 * 4;
-    for (int k = 0; k < CODES_K; ++k) codes[k] = uint8_t(read<uint16_t>(words + 2 * k) >> shift & 15);
+
+  static constexpr int AT_ONCE = 2, POSITION[AT_ONCE] = {0, 16};
+  static constexpr uint32_t MASK = 15;
+  struct Words {
+    alignas(64) uint32_t of[2][16][4];  // [half][pair of k][line]
+  };
+  static inline void arrange(const uint8_t* step, Words& words) {
+    for (int half = 0; half < 2; ++half) words_side_by_side(step + half * 4 * LINE_BYTES, words.of[half]);
+  }
+  template <class Lanes>
+  static inline void unpack(const Words& words, int k, int column, Lanes (&codes)[AT_ONCE]) {
+    const int in_half = column % HALF_COLUMNS;
+    const uint32_t* lines = words.of[column / HALF_COLUMNS][place_of_word(k / 2)];
+    codes[0] = Lanes::template load_repeated<4>(lines + in_half / 4) >> Lanes::load(COLUMN_SHIFTS<4>.of + in_half);
+    codes[1] = codes[0];
   }
 
 #if defined(__AVX512BF16__)

@@ -25,11 +25,24 @@ struct Codes5 {
       write(words + 2 * k, uint16_t((read<uint16_t>(words + 2 * k) & ~(1 << bit)) | (codes[k] >> 4) << bit));
     }
   }
-  static void column(const uint8_t* step, int column, uint8_t* codes) {
-    Codes4::column(step, column, codes);
-    const uint8_t* words = high_bits(step, column);
-    const int bit = column % 16;
-    for (int k = 0; k < CODES_K; ++k) codes[k] |= uint8_t((read<uint16_t>(words + 2 * k) >> bit & 1) << 4);
+
+  static constexpr int AT_ONCE = 2, POSITION[AT_ONCE] = {0, 16};
+  static constexpr uint32_t MASK = 31;
+  struct Words {
+    Codes4::Words low;
+    const uint8_t* step;
+  };
+  static inline void arrange(const uint8_t* step, Words& words) {
+    Codes4::arrange(step, words.low);
+    words.step = step;
+  }
+  template <class Lanes>
+  static inline void unpack(const Words& words, int k, int column, Lanes (&codes)[AT_ONCE]) {
+    Codes4::unpack(words.low, k, column, codes);
+    const Lanes fifth = Lanes::broadcast(read<uint32_t>(high_bits(words.step, column) + 2 * k));
+    const Lanes columns = Lanes::load(COLUMN_SHIFTS<16>.of + column % HALF_COLUMNS);
+    codes[0] = Lanes::choose(0x000f000f, codes[0], fifth.template bits_to<4>(columns));
+    codes[1] = codes[0];
   }
 
 #if defined(__AVX512BF16__)

@@ -27,8 +27,29 @@ struct Codes6 {
       for (int k = 0; k < CODES_K; ++k) bytes[k] = uint8_t((bytes[k] & 63) | (codes[k] >> (2 * line) & 3) << 6);
     }
   }
-  static void column(const uint8_t* step, int column, uint8_t* codes) {
-    for (int k = 0; k < CODES_K; ++k) codes[k] = uint8_t(get(step, column, k));
+
+  static constexpr int AT_ONCE = 4, POSITION[AT_ONCE] = {0, 8, 16, 24};
+  static constexpr uint32_t MASK = 63;
+  struct Words {
+    alignas(64) uint32_t of[CODES_K / 4][SPAN_COLUMNS];
+  };
+  static inline void arrange(const uint8_t* step, Words& words) {
+    alignas(64) uint8_t columns[SPAN_COLUMNS * CODES_K];
+    uint8_t* to = columns;
+    for (int eight = 0; eight < 4; ++eight, step += 3 * LINE_BYTES, to += 4 * LINE_BYTES) {
+      for (int i = 0; i < LINE_BYTES; ++i) {  // not memcpy: loads wait for stores that are shorter
+        const uint8_t a = step[i], b = step[LINE_BYTES + i], c = step[2 * LINE_BYTES + i];
+        to[i] = a;
+        to[LINE_BYTES + i] = b;
+        to[2 * LINE_BYTES + i] = c;
+        to[3 * LINE_BYTES + i] = uint8_t(a >> 6 | (b >> 4 & 0x0c) | (c >> 2 & 0x30));
+      }
+    }
+    columns_side_by_side(columns, words.of);
+  }
+  template <class Lanes>
+  static inline void unpack(const Words& words, int k, int column, Lanes (&codes)[AT_ONCE]) {
+    codes[0] = codes[1] = codes[2] = codes[3] = Lanes::load(words.of[k / 4] + column);
   }
 
 #if defined(__AVX512BF16__)

@@ -13,8 +13,19 @@ struct Codes8 {
   static void put(uint8_t* step, int column, const uint8_t* codes) {
     memcpy(step + column * CODES_K, codes, CODES_K);
   }
-  static void column(const uint8_t* step, int column, uint8_t* codes) {
-    memcpy(codes, step + column * CODES_K, CODES_K);
+
+  // Side by side, a code is the highest byte of its word.
+  static constexpr int AT_ONCE = 4, POSITION[AT_ONCE] = {};
+  struct Words {
+    alignas(64) uint32_t of[CODES_K / 4][SPAN_COLUMNS];
+  };
+  static inline void arrange(const uint8_t* step, Words& words) { columns_side_by_side(step, words.of); }
+  template <class Lanes>
+  static inline void unpack(const Words& words, int k, int column, Lanes (&codes)[AT_ONCE]) {
+    codes[3] = Lanes::load(words.of[k / 4] + column);
+    codes[0] = codes[3].template left<24>();
+    codes[1] = codes[3].template left<16>();
+    codes[2] = codes[3].template left<8>();
   }
 
 #if defined(__AVX512BF16__)

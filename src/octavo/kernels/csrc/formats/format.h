@@ -22,10 +22,13 @@
 //     GROUPS                 scales of a block; each is that of BLOCK_K / GROUPS consecutive k
 //     HEADER_BYTES           of a span
 //     Codes                  how the codes of a step lie: codes_*.h
-//     LEVELS or level()      from codes to numbers
+//     level(code)            from codes to numbers
+//     LEVEL_OF_ZERO          where a level is that and the code, or
+//     levels(lanes)          those of a register (code_lanes.h)
 //     HAS_ZERO, HAS_OFFSET   whether a scale has them
+//     VALUES                 what values can be, before they are rounded
 //     codes(block, step, codes)           the 32 codes of a step, out of one row's block
-//     pack_scales(block, column, span)    its scales to the header; false if one is not finite
+//     pack_scales(block, column, span)    its scales to the header; false if one is not finite, or beyond `is_scale`
 //     scale(span, group, column)          back again: the reference for `read_scales`
 //     read_scales(span, scales)           those of all columns
 #pragma once
@@ -33,7 +36,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "../bf16.h"
+#include "../code_lanes.h"
+#include "../transpose.h"
 #if defined(__F16C__)
 #include <immintrin.h>
 #endif
@@ -43,6 +47,11 @@ namespace {
 
 constexpr int SPAN_COLUMNS = 32, HALF_COLUMNS = 16, CODES_K = 32;
 constexpr int LINE_BYTES = 64;
+
+enum class Values {
+  BF16,      // nothing to round
+  ORDINARY,  // 0, or from 2^-110 to 2^110: far from both ends of a float's range, and so is all they are computed from
+};
 
 struct Scale {
   float factor, offset = 0.0f, zero = 0.0f;
@@ -129,19 +138,25 @@ inline void unpack(const uint8_t* span, int column, float* values) {
   }
 }
 
-// Half a step, 16 columns, as 16 lines of 32 k. The plain way, which compilers turn into vector instructions.
-template <class Format>
-inline void expand_plainly(const uint8_t* span, int64_t step, int half, const Scales<Format>& scales, bf16* lines) {
-  for (int column = half * HALF_COLUMNS; column < (half + 1) * HALF_COLUMNS; ++column, lines += CODES_K) {
-    uint8_t codes[CODES_K];
-    Format::Codes::column(codes_at<Format>(span, step), column, codes);
-    constexpr int64_t PIECE = GROUP_K<Format> < CODES_K ? GROUP_K<Format> : CODES_K;
-    for (int64_t first = 0; first < CODES_K; first += PIECE) {
-      const Scale scale = scale_at(scales, group_of<Format>(step * CODES_K + first), column);
-      for (int64_t k = first; k < first + PIECE; ++k) lines[k] = to_bf16(value_of<Format>(scale, codes[k]));
-    }
+// -- Codes side by side -----------------------------------------------------------------------------------------------
+//
+// Where columns are side by side in a register (expand.h), codes have
+//
+//     Words                  a step, so arranged that a register of columns is loaded at once
+//     arrange(step, words)
+//     unpack(words, k, column, codes)   of AT_ONCE k from k on, and the columns from `column` on
+//     POSITION[AT_ONCE]      in which bit of a word a code begins, and MASK: its bits. What is beside it is anything.
+
+// By how much the word of a column is shifted, in which COLUMNS share 16 bits.
+template <int COLUMNS>
+struct ColumnShifts {
+  uint32_t of[HALF_COLUMNS];
+  constexpr ColumnShifts() : of() {
+    for (int column = 0; column < HALF_COLUMNS; ++column) of[column] = uint32_t(column % COLUMNS * (16 / COLUMNS));
   }
-}
+};
+template <int COLUMNS>
+constexpr ColumnShifts<COLUMNS> COLUMN_SHIFTS;
 
 // -- Numbers in headers and blocks ------------------------------------------------------------------------------------
 
@@ -161,18 +176,16 @@ inline float half_to_float(uint16_t half) {
 #if defined(__F16C__)
   return _cvtsh_ss(half);
 #else
+  // Subnormal halves are small integers, counted by 2^-24. Infinities and not-a-numbers have the largest exponent in both.
   const uint32_t sign = uint32_t(half & 0x8000) << 16, magnitude = half & 0x7fff;
-  // The exponent of a half moves to that of a float by a multiplication, which is exact also for subnormals; infinities
-  // and not-a-numbers have the largest exponent in both.
-  const uint32_t bits = magnitude << 13;
+  const float small = float(int32_t(magnitude)) * 0x1p-24f;
+  uint32_t bits;
+  memcpy(&bits, &small, sizeof bits);
+  if (magnitude >= 0x0400) bits = (magnitude << 13) + 0x38000000;
+  if (magnitude >= 0x7c00) bits |= 0x7f800000;
+  bits |= sign;
   float value;
   memcpy(&value, &bits, sizeof value);
-  value *= 0x1p112f;
-  uint32_t result;
-  memcpy(&result, &value, sizeof result);
-  if (magnitude >= 0x7c00) result |= 0x7f800000;
-  result |= sign;
-  memcpy(&value, &result, sizeof value);
   return value;
 #endif
 }
@@ -180,7 +193,11 @@ inline float half_to_float(uint16_t half) {
 inline float half_at(const uint8_t* from, int index) { return half_to_float(read<uint16_t>(from + 2 * index)); }
 
 inline bool is_finite_half(const uint8_t* half) { return (read<uint16_t>(half) & 0x7c00) != 0x7c00; }
-inline bool is_finite_float(const uint8_t* number) { return (read<uint32_t>(number) & 0x7f800000) != 0x7f800000; }
+// A scale that is a float: 0, or from 2^-100 to 2^100.
+inline bool is_scale(const uint8_t* number) {
+  const float scale = __builtin_fabsf(read<float>(number));
+  return scale == 0.0f || (scale >= 0x1p-100f && scale <= 0x1p100f);
+}
 
 // Nibbles of a block of 32, as in most formats: byte j holds k = j in its low and k = 16 + j in its high half.
 inline void read_nibbles(const uint8_t* bytes, uint8_t* codes) {

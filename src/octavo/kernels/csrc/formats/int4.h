@@ -15,6 +15,8 @@ struct Int4 {
   static constexpr int64_t BLOCK_K = GROUP, BLOCK_BYTES = 5 + GROUP / 2;
   static constexpr int64_t GROUPS = 1, HEADER_BYTES = 3 * LINE_BYTES;
   static constexpr bool HAS_OFFSET = false, HAS_ZERO = true;
+  static constexpr Values VALUES = Values::ORDINARY;
+  static constexpr float LEVEL_OF_ZERO = 0;
   static constexpr float LEVELS[16] = OCTAVO_SIXTEEN_LEVELS(0);
   using Codes = Codes4;
 
@@ -26,7 +28,7 @@ struct Int4 {
   static bool pack_scales(const uint8_t* block, int column, uint8_t* span) {
     memcpy(span + 4 * column, block, 4);
     span[2 * LINE_BYTES + column] = block[4];
-    return is_finite_float(block);
+    return is_scale(block);
   }
   static Scale scale(const uint8_t* span, int64_t, int column) {
     return {read<float>(span + 4 * column), 0.0f, float(span[2 * LINE_BYTES + column])};

@@ -12,10 +12,13 @@ struct IQ4NL {
   static constexpr int64_t BLOCK_K = 32, BLOCK_BYTES = 18;
   static constexpr int64_t GROUPS = 1, HEADER_BYTES = LINE_BYTES;
   static constexpr bool HAS_OFFSET = false, HAS_ZERO = false;
+  static constexpr Values VALUES = Values::ORDINARY;
   static constexpr float LEVELS[16] = OCTAVO_IQ4_LEVELS;
   using Codes = Codes4;
 
   static float level(int code) { return LEVELS[code]; }
+  template <class Lanes>
+  static auto levels(Lanes codes) { return codes.look_up(LEVELS); }
 
   static void codes(const uint8_t* block, int, uint8_t* codes) { read_nibbles(block + 2, codes); }
   static bool pack_scales(const uint8_t* block, int column, uint8_t* span) {

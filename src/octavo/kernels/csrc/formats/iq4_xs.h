@@ -15,10 +15,13 @@ struct IQ4XS {
   static constexpr int64_t BLOCK_K = 256, BLOCK_BYTES = 136;
   static constexpr int64_t GROUPS = 8, HEADER_BYTES = LINE_BYTES + GROUPS * SPAN_COLUMNS;
   static constexpr bool HAS_OFFSET = false, HAS_ZERO = false;
+  static constexpr Values VALUES = Values::ORDINARY;
   static constexpr float LEVELS[16] = OCTAVO_IQ4_LEVELS;
   using Codes = Codes4;
 
   static float level(int code) { return LEVELS[code]; }
+  template <class Lanes>
+  static auto levels(Lanes codes) { return codes.look_up(LEVELS); }
 
   static void codes(const uint8_t* block, int step, uint8_t* codes) { read_nibbles(block + 8 + step * 16, codes); }
   static bool pack_scales(const uint8_t* block, int column, uint8_t* span) {

@@ -48,6 +48,10 @@ struct KScales {
       const uint8_t* bytes = place(header, first, 0);
 #if defined(__AVX512BF16__)
       read_half(bytes, _mm512_load_ps(d + first), _mm512_load_ps(dmin + first), first, to);
+#elif defined(OCTAVO_CODE_LANES)
+      for (int c = 0; c < HALF_COLUMNS; c += Vector::WIDTH) {
+        read_columns(bytes + c, Vector::load(d + first + c), Vector::load(dmin + first + c), first + c, to);
+      }
 #else
       for (int i = 0; i < 4; ++i) {
         for (int c = 0; c < HALF_COLUMNS; ++c) {
@@ -96,6 +100,19 @@ struct KScales {
       };
       _mm512_store_ps(to.factor[group] + first, _mm512_fmadd_ps(shifted(scales[group / 4]), d, d_128));
       _mm512_store_ps(to.offset[group] + first, _mm512_fnmadd_ps(shifted(minima[group / 4]), dmin, dmin_128));
+    }
+  }
+#elif defined(OCTAVO_CODE_LANES)
+  template <class Scales>
+  static inline void read_columns(const uint8_t* bytes, Vector d, Vector dmin, int column, Scales& to) {
+    const Vector minus_dmin = Vector::zero() - dmin;
+    for (int i = 0; i < 4; ++i) {
+      const CodeLanes a = CodeLanes::load_bytes(bytes + i * 16), b = CodeLanes::load_bytes(bytes + (4 + i) * 16);
+      const CodeLanes both = CodeLanes::load_bytes(bytes + (8 + i) * 16);
+      (d * (a & 63).to_float()).store(to.factor[i] + column);
+      (minus_dmin * (b & 63).to_float()).store(to.offset[i] + column);
+      (d * CodeLanes::choose(15, both, a.right<2>()).to_float()).store(to.factor[4 + i] + column);
+      (minus_dmin * CodeLanes::choose(15, both.right<4>(), b.right<2>()).to_float()).store(to.offset[4 + i] + column);
     }
   }
 #endif

@@ -13,10 +13,13 @@ struct MXFP4 {
   static constexpr int64_t BLOCK_K = 32, BLOCK_BYTES = 17;
   static constexpr int64_t GROUPS = 1, HEADER_BYTES = LINE_BYTES;
   static constexpr bool HAS_OFFSET = false, HAS_ZERO = false;
+  static constexpr Values VALUES = Values::BF16;
   static constexpr float LEVELS[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
   using Codes = Codes4;
 
   static float level(int code) { return LEVELS[code]; }
+  template <class Lanes>
+  static auto levels(Lanes codes) { return codes.look_up(LEVELS); }
 
   static void codes(const uint8_t* block, int, uint8_t* codes) { read_nibbles(block + 1, codes); }
   static bool pack_scales(const uint8_t* block, int column, uint8_t* span) {

@@ -19,6 +19,8 @@ struct Q2K {
   static constexpr int64_t BLOCK_K = 256, BLOCK_BYTES = 84;
   static constexpr int64_t GROUPS = 16, HEADER_BYTES = 2 * LINE_BYTES + GROUPS * SPAN_COLUMNS;
   static constexpr bool HAS_OFFSET = true, HAS_ZERO = false;
+  static constexpr Values VALUES = Values::ORDINARY;
+  static constexpr float LEVEL_OF_ZERO = 0;
   static constexpr float LEVELS[16] = {0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3};
   using Codes = LowCodes<2>;
 
@@ -37,13 +39,22 @@ struct Q2K {
     return {half_at(span, column) * float(both & 15), -(half_at(span + LINE_BYTES, column) * float(both >> 4))};
   }
   static void read_scales(const uint8_t* span, Scales<Q2K>& to) {
-    alignas(64) float d[SPAN_COLUMNS], dmin[SPAN_COLUMNS];
+    alignas(64) float d[SPAN_COLUMNS], minus_dmin[SPAN_COLUMNS];
     read_halves(span, d);
-    read_halves(span + LINE_BYTES, dmin);
+    read_halves(span + LINE_BYTES, minus_dmin);
+    for (float& minimum : minus_dmin) minimum = -minimum;
     const uint8_t* both = span + 2 * LINE_BYTES;
     for (int64_t group = 0; group < GROUPS; ++group, both += SPAN_COLUMNS) {
+#if defined(OCTAVO_CODE_LANES)
+      for (int c = 0; c < SPAN_COLUMNS; c += Vector::WIDTH) {
+        const CodeLanes codes = CodeLanes::load_bytes(both + c);
+        (Vector::load(d + c) * (codes & 15).to_float()).store(to.factor[group] + c);
+        (Vector::load(minus_dmin + c) * codes.right<4>().to_float()).store(to.offset[group] + c);
+      }
+#else
       for (int c = 0; c < SPAN_COLUMNS; ++c) to.factor[group][c] = d[c] * float(both[c] & 15);
-      for (int c = 0; c < SPAN_COLUMNS; ++c) to.offset[group][c] = -(dmin[c] * float(both[c] >> 4));
+      for (int c = 0; c < SPAN_COLUMNS; ++c) to.offset[group][c] = minus_dmin[c] * float(both[c] >> 4);
+#endif
     }
   }
 };

@@ -13,6 +13,8 @@ struct Q3K {
   static constexpr int64_t BLOCK_K = 256, BLOCK_BYTES = 110;
   static constexpr int64_t GROUPS = 16, HEADER_BYTES = LINE_BYTES + GROUPS * SPAN_COLUMNS;
   static constexpr bool HAS_OFFSET = false, HAS_ZERO = false;
+  static constexpr Values VALUES = Values::ORDINARY;
+  static constexpr float LEVEL_OF_ZERO = -4;
   static constexpr float LEVELS[16] = {-4, -3, -2, -1, 0, 1, 2, 3, -4, -3, -2, -1, 0, 1, 2, 3};
   using Codes = LowCodes<3>;
 

@@ -11,6 +11,8 @@ struct Q4_0 {
   static constexpr int64_t BLOCK_K = 32, BLOCK_BYTES = 18;
   static constexpr int64_t GROUPS = 1, HEADER_BYTES = LINE_BYTES;
   static constexpr bool HAS_OFFSET = false, HAS_ZERO = false;
+  static constexpr Values VALUES = Values::ORDINARY;
+  static constexpr float LEVEL_OF_ZERO = -8;
   static constexpr float LEVELS[16] = OCTAVO_SIXTEEN_LEVELS(8);
   using Codes = Codes4;
 

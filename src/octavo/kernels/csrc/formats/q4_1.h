@@ -11,6 +11,8 @@ struct Q4_1 {
   static constexpr int64_t BLOCK_K = 32, BLOCK_BYTES = 20;
   static constexpr int64_t GROUPS = 1, HEADER_BYTES = 2 * LINE_BYTES;
   static constexpr bool HAS_OFFSET = true, HAS_ZERO = false;
+  static constexpr Values VALUES = Values::ORDINARY;
+  static constexpr float LEVEL_OF_ZERO = 0;
   static constexpr float LEVELS[16] = OCTAVO_SIXTEEN_LEVELS(0);
   using Codes = Codes4;
 

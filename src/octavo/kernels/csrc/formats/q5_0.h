@@ -11,6 +11,8 @@ struct Q5_0 {
   static constexpr int64_t BLOCK_K = 32, BLOCK_BYTES = 22;
   static constexpr int64_t GROUPS = 1, HEADER_BYTES = LINE_BYTES;
   static constexpr bool HAS_OFFSET = false, HAS_ZERO = false;
+  static constexpr Values VALUES = Values::ORDINARY;
+  static constexpr float LEVEL_OF_ZERO = -16;
   static constexpr float LEVELS[32] = OCTAVO_THIRTY_TWO_LEVELS(16);
   using Codes = Codes5;
 

@@ -12,6 +12,8 @@ struct Q5K {
   static constexpr int64_t BLOCK_K = 256, BLOCK_BYTES = 176;
   static constexpr int64_t GROUPS = KScales::GROUPS, HEADER_BYTES = KScales::HEADER_BYTES;
   static constexpr bool HAS_OFFSET = true, HAS_ZERO = false;
+  static constexpr Values VALUES = Values::ORDINARY;
+  static constexpr float LEVEL_OF_ZERO = 0;
   static constexpr float LEVELS[32] = OCTAVO_THIRTY_TWO_LEVELS(0);
   using Codes = Codes5;
 

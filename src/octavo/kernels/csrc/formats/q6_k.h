@@ -14,6 +14,8 @@ struct Q6K {
   static constexpr int64_t BLOCK_K = 256, BLOCK_BYTES = 210;
   static constexpr int64_t GROUPS = 16, HEADER_BYTES = LINE_BYTES + GROUPS * SPAN_COLUMNS;
   static constexpr bool HAS_OFFSET = false, HAS_ZERO = false;
+  static constexpr Values VALUES = Values::ORDINARY;
+  static constexpr float LEVEL_OF_ZERO = -32;
   using Codes = Codes6;
 
   static float level(int code) { return float(code - 32); }

@@ -12,9 +12,12 @@ struct Q8_0 {
   static constexpr int64_t BLOCK_K = 32, BLOCK_BYTES = 34;
   static constexpr int64_t GROUPS = 1, HEADER_BYTES = LINE_BYTES;
   static constexpr bool HAS_OFFSET = false, HAS_ZERO = false;
+  static constexpr Values VALUES = Values::ORDINARY;
   using Codes = Codes8;
 
   static float level(int code) { return float(int8_t(code)); }
+  template <class Lanes>
+  static auto levels(Lanes codes) { return codes.template right_signed<24>().to_float(); }
 #if defined(__AVX512BF16__)
   static __m512 sixteen_values(const uint8_t* codes, int quarter, const Scales<Q8_0>& scales, int64_t, int column) {
     // With 128 added, codes are 0 to 255.

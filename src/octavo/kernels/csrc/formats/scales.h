@@ -28,9 +28,16 @@ template <int64_t GROUPS>
 inline void read_scaled_bytes(const uint8_t* header, float (&factor)[GROUPS][SPAN_COLUMNS]) {
   alignas(64) float d[SPAN_COLUMNS];
   read_halves(header, d);
-  const int8_t* scales = reinterpret_cast<const int8_t*>(header + LINE_BYTES);
+  const uint8_t* scales = header + LINE_BYTES;
   for (int64_t group = 0; group < GROUPS; ++group, scales += SPAN_COLUMNS) {
-    for (int column = 0; column < SPAN_COLUMNS; ++column) factor[group][column] = d[column] * float(scales[column]);
+#if defined(OCTAVO_CODE_LANES)
+    for (int column = 0; column < SPAN_COLUMNS; column += Vector::WIDTH) {
+      const Vector signed_byte = CodeLanes::load_bytes(scales + column).left<24>().right_signed<24>().to_float();
+      (Vector::load(d + column) * signed_byte).store(factor[group] + column);
+    }
+#else
+    for (int column = 0; column < SPAN_COLUMNS; ++column) factor[group][column] = d[column] * float(int8_t(scales[column]));
+#endif
   }
 }
 
