@@ -48,18 +48,18 @@ struct Int8 : ByteGroups<GROUP> {
 #endif
 };
 
-// The bits of an e4m3 number, moved to their places in a float, are that number times 2^-120, subnormals included.
+// An e4m3 number becomes a float without subnormal floats on the way: some modes flush them, and a processor takes a hundred
+// times as long. Its bits moved to their places are a normal float f; of a subnormal number it has a bit too many, and is
+// 2^-7 and half of it. Twice f less 2^-6 is that number, and less than f; for all others it is f or more.
 template <int64_t GROUP>
 struct Fp8 : ByteGroups<GROUP> {
   static float level(int code) {
-    const uint32_t bits = uint32_t(code & 0x7f) << 20 | uint32_t(code & 0x80) << 24;
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value * 0x1p120f;
+    const uint32_t bits = (uint32_t(code & 0x7f) << 20) + (120 << 23);
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    const float doubled = 2.0f * f - 0x1p-6f;
+    return __builtin_copysignf(f < doubled ? f : doubled, code & 0x80 ? -1.0f : 1.0f);
   }
-  // The same without subnormal floats, which take a processor a hundred times as long. As a normal float, a subnormal
-  // e4m3 number has a bit too many: f is 2^-7 and half of it. Twice f less 2^-6 is that number, and less than f; for all
-  // others it is f or more.
   template <class Lanes>
   static auto levels(Lanes codes) {
     const auto f = ((codes.template right<4>() & 0x07f00000) + Lanes::broadcast(120 << 23)).as_float();
