@@ -1,6 +1,7 @@
 """Fixtures for every test."""
 
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,20 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A slow machine finds no fault: an example may take as long as it likes.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Packed weights are cached as long as the tests run, apart from those of whoever runs them."""
+    folder = tmp_path_factory.mktemp("cache")
+    before = os.environ.get("OCTAVO_CACHE_DIR")
+    os.environ["OCTAVO_CACHE_DIR"] = str(folder)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+    if before is None:
+        del os.environ["OCTAVO_CACHE_DIR"]
+    else:
+        os.environ["OCTAVO_CACHE_DIR"] = before
 
 
 @pytest.fixture(scope="session")

@@ -100,9 +100,13 @@ def sequences_that_fit(number: int, length: int) -> str:
     return f"{counted(number, 'sequence')} of {counted(length, 'token')} {'fits' if number == 1 else 'fit'}"
 
 
-def free_memory() -> int:
-    """Bytes that this process may still take from the machine's main memory."""
-    return min(_free_in_machine(), _free_in_cgroup())
+def free_memory(mapped: int = 0) -> int:
+    """Bytes that this process may still take from the machine's main memory.
+
+    `mapped`: bytes of files that are read all the time. The kernel counts them as memory that can be had, but
+    would have to read them again.
+    """
+    return min(_free_in_machine() - mapped, _free_in_cgroup(mapped))
 
 
 def _free_in_machine() -> int:
@@ -116,7 +120,7 @@ def _free_in_machine() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * 2 // 3
 
 
-def _free_in_cgroup() -> int:
+def _free_in_cgroup(mapped: int) -> int:
     """A container's limit, which /proc/meminfo does not show."""
     try:
         limit = (CGROUP / "memory.max").read_text().strip()
@@ -125,5 +129,6 @@ def _free_in_cgroup() -> int:
     except (OSError, ValueError):
         return 1 << 62
     # Files that were read count as used, but the kernel gives that memory back when it is needed.
-    used -= int(details.get("inactive_file", 0))
+    active = int(details.get("active_file", 0))
+    used += max(active, mapped) - active - int(details.get("inactive_file", 0))
     return (1 << 62) if limit == "max" else max(0, int(limit) - used)

@@ -22,8 +22,9 @@ def resolve_device(name: str) -> torch.device:
     return device
 
 
-def free_device_memory(device: torch.device) -> int:
-    """Free bytes on the device. Devices other than CUDA's are taken to share main memory."""
+def free_device_memory(device: torch.device, mapped: int = 0) -> int:
+    """Free bytes on the device. Devices other than CUDA's are taken to share main memory; for `mapped` see
+    `free_memory`."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    return free_memory()
+    return free_memory(mapped)

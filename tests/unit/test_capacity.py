@@ -74,6 +74,10 @@ def test_a_container_limit_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     (tmp_path / "memory.stat").write_text("anon 300000\ninactive_file 100000\n")
     monkeypatch.setattr(capacity, "CGROUP", tmp_path)
     assert free_memory() == 600_000
+    # Mapped weights among the files: whether the kernel calls them active or not.
+    assert free_memory(mapped=70_000) == 530_000
+    (tmp_path / "memory.stat").write_text("anon 300000\ninactive_file 30000\nactive_file 70000\n")
+    assert free_memory(mapped=70_000) == free_memory() == 530_000
     (tmp_path / "memory.max").write_text("max\n")
     assert free_memory() > 600_000
 

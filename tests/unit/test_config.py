@@ -40,6 +40,7 @@ SAMPLES: Mapping[str, tuple[tuple[str, object], ...]] = {
     "kv_memory": (("4GiB", 4 << 30), ("800MB", 800_000_000), ("12345", 12345)),
     "kv_fraction": (("0.25", 0.25), ("1", 1.0), ("none", None)),
     "prefix_caching": (("false", False), ("no", False), ("1", True)),
+    "weight_cache_size": (("40GB", 40 * 10**9), ("0", 0), ("none", None)),
     "max_running": (("1", 1), ("2", 2), ("512", 512)),
     "max_step_tokens": (("0", 0), ("64", 64), ("8192", 8192)),
     "admission": (("static", "static"), ("continuous", "continuous"), ("static", "static")),

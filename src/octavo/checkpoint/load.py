@@ -4,41 +4,155 @@ Quantised weights go as they are to the targets that take their form, and as val
 reads, several write; a few chunks of rows are in memory at a time, beside the model itself.
 """
 
+import hashlib
+import importlib.metadata
+import itertools
+import json
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from tqdm import tqdm
 
+from octavo import version
 from octavo.checkpoint import Checkpoint, RowChunk, TensorInfo
+from octavo.checkpoint.full_hash import full_hash
+from octavo.checkpoint.packed_cache import PackedCache
+from octavo.checkpoint.packed_file import PackedMemory
 from octavo.errors import CheckpointError
 from octavo.kernels.library import usable_cores
 from octavo.weight_format import FORMATS, BadBlocks
 
 if TYPE_CHECKING:
-    from octavo.models.weights import WeightTarget
+    from octavo.models.weights import WeightStorage, WeightTarget
+
+MATRIX_ALIGNMENT = 4096
+
+# (bytes read, bytes there are)
+OnLoaded = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class LoadedWeights:
+    mapped_bytes: int = 0  # shared with other engines; the system counts them as memory that can be had
+    from_cache: bool = False
 
 
 def load_weights(
     checkpoint: Checkpoint,
     targets: Mapping[str, "WeightTarget"],
     *,
+    cache: PackedCache | None = None,
     progress: bool | None,
-    on_loaded: Callable[[int, int], None] | None = None,
+    on_loaded: OnLoaded = lambda done, total: None,
     threads: int | None = None,
-) -> None:
+) -> LoadedWeights:
     """Write every tensor of the checkpoint to the target of its name, or say everything that does not fit.
 
-    `progress`: a bar on stderr. `on_loaded` is told how many bytes are read, and how many there are.
-    `threads` None: one for each core that this process may use.
+    With a cache, all that has a storage is taken from there, and put there if it is not. `progress`: a bar on
+    stderr. `on_loaded` is told how many bytes are read, and how many there are. `threads` None: one for each
+    core that this process may use.
     """
     _check_fit(checkpoint, targets)
+    read = partial(_read, checkpoint, on_loaded=on_loaded, threads=threads or usable_cores())
+    storages = _storages(targets)
+    if cache is None or not storages:
+        read(targets, progress=progress)
+        return LoadedWeights()
+    was_packed = False
+
+    def pack(memory: PackedMemory) -> None:
+        nonlocal was_packed
+        _place(storages, memory)
+        read(targets, progress=progress)
+        was_packed = True
+
+    num_bytes = list(_starts(storages))[-1]
+    key = _key(checkpoint, cache, storages, lambda: on_loaded(0, 0))
+    memory = cache.load(key, checkpoint.name, num_bytes, pack, lambda: on_loaded(0, 0))
+    if memory is not None:
+        _place(storages, memory)
+    if not was_packed:
+        unpacked = {
+            name: target for name, target in targets.items() if memory is None or target.storage is None
+        }
+        read(unpacked, progress=progress if memory is None else False)
+    return LoadedWeights(num_bytes if memory is not None else 0, memory is not None and not was_packed)
+
+
+def _storages(targets: Mapping[str, "WeightTarget"]) -> "dict[WeightStorage, list[str]]":
+    """Each with the names of its tensors, in the order in which the model was built."""
+    storages: dict[WeightStorage, list[str]] = {}
+    for name, target in targets.items():
+        if target.storage is not None:
+            storages.setdefault(target.storage, []).append(name)
+    return storages
+
+
+def _starts(storages: "Mapping[WeightStorage, list[str]]") -> "itertools.accumulate[int]":
+    """Where each begins in the packed memory, and where the last one ends."""
+    sizes = (-(-storage.num_bytes // MATRIX_ALIGNMENT) * MATRIX_ALIGNMENT for storage in storages)
+    return itertools.accumulate(sizes, initial=0)
+
+
+def _place(storages: "Mapping[WeightStorage, list[str]]", memory: PackedMemory) -> None:
+    for storage, start in zip(storages, _starts(storages), strict=False):
+        storage.place(memory.address + start, memory)
+
+
+def _key(
+    checkpoint: Checkpoint,
+    cache: PackedCache,
+    storages: "Mapping[WeightStorage, list[str]]",
+    while_hashing: Callable[[], None],
+) -> str:
+    """Of all that decides the packed bytes: the files, and how their values get from there to here."""
+    facts = {
+        "weights": full_hash(checkpoint.store.files, cache.hashes, lambda done: while_hashing()),
+        "config": checkpoint.config,
+        "layout": cache.layout_version,
+        "matrices": [
+            (storage.layout, [_origin(checkpoint.tensors[name]) for name in names])
+            for storage, names in storages.items()
+        ],
+        "code": _code(),
+        "gguf": importlib.metadata.version("gguf"),
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _code() -> str:
+    """Of what reads checkpoints and says where values go: when it changes, weights are packed again."""
+    package = Path(version.__file__).parent
+    sources = [*package.glob("*.py")]
+    for part in ("checkpoint", "models", "ops"):
+        sources += (package / part).rglob("*.py")
+    digest = hashlib.sha256()
+    for source in sorted(sources):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()
+
+
+def _origin(tensor: TensorInfo) -> tuple[str, tuple[int, ...], str]:
+    return tensor.name, tensor.shape, tensor.source_dtype
+
+
+def _read(
+    checkpoint: Checkpoint,
+    targets: Mapping[str, "WeightTarget"],
+    *,
+    progress: bool | None,
+    on_loaded: OnLoaded,
+    threads: int,
+) -> None:
     wanted = [tensor for tensor in checkpoint.tensors.values() if tensor.name in targets]
     total = sum(tensor.nbytes for tensor in wanted)
     with tqdm(
@@ -50,11 +164,10 @@ def load_weights(
         disable=None if progress is None else not progress,
     ) as bar:
         done = 0
-        for num_bytes in _written(checkpoint, targets, wanted, threads or usable_cores()):
+        for num_bytes in _written(checkpoint, targets, wanted, threads):
             bar.update(num_bytes)
             done += num_bytes
-            if on_loaded is not None:
-                on_loaded(done, total)
+            on_loaded(done, total)
 
 
 def _written(

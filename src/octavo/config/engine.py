@@ -99,6 +99,14 @@ class EngineOptions(Options, frozen=True):
     )
     prefix_caching: bool = option(True, Group.MEMORY, "keep the KV of finished prompts and answers for reuse")
 
+    weight_cache_size: ByteCount | None = option(
+        40 * 10**9,
+        Group.MEMORY,
+        "disk space for packed weights, which later starts map instead of packing them again"
+        " (0 or none: no such cache)",
+        ge=0,
+    )
+
     max_running: int = option(64, Group.SCHEDULING, "sequences computed at once", ge=1)
     max_step_tokens: int = option(
         512,

@@ -17,7 +17,7 @@ from octavo.errors import ConfigError
 
 CONFIG_VARIABLE = "OCTAVO_CONFIG"
 # Variables that are ours but no option: they never draw a "did you mean".
-OTHER_VARIABLES = re.compile(r"OCTAVO_(CONFIG|KERNEL_LIBRARY|TEST_\w+|CI_\w+)")
+OTHER_VARIABLES = re.compile(r"OCTAVO_(CONFIG|CACHE_DIR|KERNEL_LIBRARY|TEST_\w+|CI_\w+)")
 
 
 class Source(StrEnum):

@@ -18,17 +18,14 @@ def build_engine(
     options: EngineOptions,
     *,
     progress: bool | None,
-    on_loaded: Callable[[int, int], None] | None = None,
+    on_loaded: Callable[[int, int], None] = lambda done, total: None,
     around_execute: Callable[[Execute], Execute] = lambda execute: execute,
-    expects_grammars: bool = False,
 ) -> tuple[EngineCore, EngineFacts]:
     """`progress`: a bar on stderr. `on_loaded` is told the bytes of the weights that are read, and of all.
 
     `around_execute` wraps what carries a plan out, for whoever wants to watch.
     """
-    worker = start_worker(
-        checkpoint, options, progress=progress, on_loaded=on_loaded, expects_grammars=expects_grammars
-    )
+    worker = start_worker(checkpoint, options, progress=progress, on_loaded=on_loaded)
     plan = worker.kv_plan
     kv = KVManager(plan.num_blocks, plan.page_size, prefix_caching=options.prefix_caching)
     scheduler = Scheduler(
@@ -53,4 +50,5 @@ def build_engine(
         system_fingerprint=system_fingerprint(checkpoint, worker.ops),
     )
     execute = around_execute(worker.runner.execute)
-    return EngineCore(scheduler, execute, time.monotonic, worker.ops.kernel_times), facts
+    core = EngineCore(scheduler, execute, time.monotonic, worker.ops.kernel_times, worker.prepare)
+    return core, facts

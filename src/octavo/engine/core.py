@@ -35,11 +35,14 @@ class EngineCore:
         execute: Execute,
         clock: Callable[[], float],
         kernel_times: Callable[[], KernelTimes | None] = lambda: None,
+        prepare: Callable[[], None] = lambda: None,
     ) -> None:
+        """`prepare` begins, once, with what some requests need later."""
         self._scheduler = scheduler
         self._execute = execute
         self._clock = clock
         self._kernel_times = kernel_times
+        self.prepare = prepare
         self._log: StepLog | None = None  # while somebody watches
 
     def handle(self, message: GenerateRequest | Abort) -> None:

@@ -34,6 +34,7 @@ from octavo.protocol import (
     SamplingParams,
     TokenOutput,
 )
+from octavo.startup import collector_paused
 from octavo.view import Watch
 
 logger = logging.getLogger(__name__)
@@ -54,9 +55,10 @@ def run_engine(arguments: list[str], start: StartEngine) -> int:
     pulse, profile = Pulse(page), Profile.open(settings.profile)
     around = pulse.around if profile is None else lambda execute: pulse.around(profile.around(execute))
     try:
-        core, facts = start(settings, page, around)
-        page.stamp(Phase.WARMING_UP)
-        _warm_up(core)
+        with collector_paused():
+            core, facts = start(settings, page, around)
+            page.stamp(Phase.WARMING_UP)
+            _warm_up(core)
     except OctavoError as error:
         folder.write_failure(str(error))
         return EXIT_CANNOT_START
@@ -134,6 +136,8 @@ class EngineLoop:
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, RequestError) as error:
                 logger.error("a message that is none was dropped: %s", error)
             wait = 0
+        if wait:  # nothing to do, and nothing came
+            self._core.prepare()
 
     def _handle(self, owner: bytes, message: ToEngine) -> None:
         if isinstance(message, Hello):

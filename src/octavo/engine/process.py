@@ -32,10 +32,9 @@ def start_engine(
     return build_engine(
         checkpoint,
         options,
-        progress=False,
+        progress=None if settings.log_format == "human" else False,  # a bar, if a person is there to see it
         on_loaded=lambda done, total: page.stamp(Phase.LOADING, done, total),
         around_execute=around,
-        expects_grammars=True,
     )
 
 

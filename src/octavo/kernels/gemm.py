@@ -75,6 +75,8 @@ PROTOTYPES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
 class PackedMatrix:
     """A weight [n, k] in the packed form, and the target its rows are streamed into: no second copy.
 
+    It lies in memory of its own, unless `place` puts it elsewhere.
+
     Several threads may write it at once if their rows are in different groups of `ROW_GROUP`.
     """
 
@@ -84,10 +86,15 @@ class PackedMatrix:
         self.n, self.k = n, k
         self.stored = Format[format]
         self.dtype = torch.float32 if self.stored == Format.F32 else torch.bfloat16
-        num_bytes = library.functions.ov_packed_bytes(self.stored, n, k)
-        if num_bytes == 0:
+        self.num_bytes: int = library.functions.ov_packed_bytes(self.stored, n, k)
+        if self.num_bytes == 0:
             raise ValueError(f"a weight [{n}, {k}] cannot be packed as {format}")
-        self._memory = Memory(library, num_bytes)
+        self._owner: object = Memory(library, self.num_bytes)  # takes no memory before it is written
+        self.address = self._owner.address
+
+    def place(self, address: int, owner: object) -> None:
+        """Use `num_bytes` at a multiple of 64: zeroed, or this matrix packed before. `owner` keeps them."""
+        self.address, self._owner = address, owner
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -99,12 +106,13 @@ class PackedMatrix:
         return self.stored.name if self.stored.name in FORMATS else None
 
     @property
-    def num_bytes(self) -> int:
-        return self._memory.num_bytes
+    def storage(self) -> "PackedMatrix":
+        return self
 
     @property
-    def address(self) -> int | None:
-        return self._memory.address
+    def layout(self) -> str:
+        """With the library's `layout_version`, what the bytes depend on besides the values."""
+        return f"{self.stored.name} {self.n} {self.k}"
 
     def write_rows(self, start: int, rows: torch.Tensor) -> None:
         """Rows start, start + 1, ... in any dtype. ValueError if they do not fit."""

@@ -91,6 +91,8 @@ PROTOTYPES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "ov_engine_times": (ctypes.c_int, (Pointer, ctypes.POINTER(TimesStruct))),
     "ov_alloc": (Pointer, (ctypes.c_uint64,)),
     "ov_free": (None, (Pointer, ctypes.c_uint64)),
+    "ov_layout_version": (ctypes.c_int32, ()),
+    "ov_checksum": (ctypes.c_uint64, (Pointer, ctypes.c_uint64)),
     "ov_probe_read": (ctypes.c_double, (Pointer, Pointer, ctypes.c_uint64)),
     "ov_probe_amx": (ctypes.c_double, (Pointer, ctypes.c_int32)),
 }
@@ -144,6 +146,15 @@ class KernelLibrary:
     def arithmetic(self) -> int:
         """The number of the definition that every result follows on every processor: octavo_kernels.h."""
         return int(self.functions.ov_arithmetic())
+
+    @property
+    def layout_version(self) -> int:
+        """The number of the packed forms of weights: a file of them is of use under the same number only."""
+        return int(self.functions.ov_layout_version())
+
+    def checksum(self, address: int, num_bytes: int) -> int:
+        """64 bits that tell accidental changes of memory, at its speed. Threads may call it at once."""
+        return int(self.functions.ov_checksum(address, num_bytes))
 
     @property
     def best_isa(self) -> Isa:

@@ -6,11 +6,11 @@ from math import prod
 
 import torch
 
-from octavo.ops import Linear, LinearPart, Norm, Ops, WeightTarget
+from octavo.ops import Linear, LinearPart, Norm, Ops, WeightStorage, WeightTarget
 from octavo.ops.row_range import cut_rows
 from octavo.weight_format import FORMATS
 
-__all__ = ["WeightSet", "WeightTarget", "bytes_by_form"]
+__all__ = ["WeightSet", "WeightStorage", "WeightTarget", "bytes_by_form"]
 
 
 class WeightSet:

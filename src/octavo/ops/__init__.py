@@ -9,7 +9,15 @@ from octavo.kernels import gemm
 from octavo.kernels.library import find_library
 from octavo.kernels.loading import open_engine
 from octavo.ops.batch import Batch, BatchSequence
-from octavo.ops.interface import AttentionSpec, Forward, Linear, LinearPart, Ops, WeightTarget
+from octavo.ops.interface import (
+    AttentionSpec,
+    Forward,
+    Linear,
+    LinearPart,
+    Ops,
+    WeightStorage,
+    WeightTarget,
+)
 from octavo.ops.kv import KV, LayerKV
 from octavo.ops.native_ops import NativeOps
 from octavo.ops.parameters import Norm
@@ -29,6 +37,7 @@ __all__ = [
     "Norm",
     "Ops",
     "RopeTable",
+    "WeightStorage",
     "WeightTarget",
     "select_ops",
 ]

@@ -20,6 +20,30 @@ from octavo.sampling import Sampler
 Forward = Callable[[Batch], torch.Tensor]  # a model's pass over its KV pages
 
 
+class WeightStorage(Protocol):
+    """Memory for packed weights that may be shared with other engines, and need not be written again."""
+
+    @property
+    def layout(self) -> str:
+        """What the bytes depend on besides the values that are written."""
+        ...
+
+    @property
+    def num_bytes(self) -> int: ...
+
+    def place(self, address: int, owner: object) -> None:
+        """Before the first row: zeroed memory, or what such a storage held before. `owner` keeps it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Packing:
+    """What others must know of packed weights to keep them in a file."""
+
+    layout_version: int  # with another one, the bytes mean something else
+    checksum: Callable[[int, int], int]  # of (address, number of bytes); threads may call it at once
+
+
 class WeightTarget(Protocol):
     """A place a checkpoint tensor is streamed into, some rows at a time: as values, or as it is stored.
 
@@ -28,6 +52,11 @@ class WeightTarget(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def storage(self) -> WeightStorage | None:
+        """What the rows are written into, which may hold other targets too; None: this target's own."""
+        ...
 
     @property
     def format(self) -> str | None:
@@ -90,6 +119,11 @@ class Ops(Protocol):
     def arithmetic(self) -> int | Mapping[str, object]:
         """What decides the bits of every result: the number of a definition that holds on every machine, or
         the facts of this one where there is none."""
+        ...
+
+    @property
+    def packing(self) -> Packing | None:
+        """Of the targets that have a storage; None: none has."""
         ...
 
     def new_sampler(self) -> Sampler: ...

@@ -15,7 +15,7 @@ from octavo.kernels.library import Engine
 from octavo.kernels.rows import Activation
 from octavo.kernels.spread import new_rows
 from octavo.ops.batch import Batch
-from octavo.ops.interface import AttentionSpec, Forward, Linear, LinearPart, WeightTarget
+from octavo.ops.interface import AttentionSpec, Forward, Linear, LinearPart, Packing, WeightTarget
 from octavo.ops.kv import KV
 from octavo.ops.parameters import Norm, TensorTarget
 from octavo.ops.rope import RopeTable
@@ -54,6 +54,10 @@ class NativeOps:
     @property
     def arithmetic(self) -> int:
         return self.engine.library.arithmetic
+
+    @property
+    def packing(self) -> Packing:
+        return Packing(self.engine.library.layout_version, self.engine.library.checksum)
 
     def new_sampler(self) -> Sampler:
         return NativeSampler(self.engine)

@@ -17,6 +17,10 @@ class TensorTarget:
         return tuple(self.tensor.shape)
 
     @property
+    def storage(self) -> None:
+        return None
+
+    @property
     def format(self) -> None:
         return None
 

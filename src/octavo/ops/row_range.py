@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from octavo.ops.interface import WeightTarget
+from octavo.ops.interface import WeightStorage, WeightTarget
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,10 @@ class RowRange:
     @property
     def shape(self) -> tuple[int, ...]:
         return (self.num_rows, *self.whole.shape[1:])
+
+    @property
+    def storage(self) -> WeightStorage | None:
+        return self.whole.storage
 
     @property
     def format(self) -> str | None:

@@ -49,6 +49,10 @@ class TorchOps:
             "libc": platform.libc_ver(),  # torch asks it for what its own vectors do not cover
         }
 
+    @property
+    def packing(self) -> None:
+        return None
+
     def new_sampler(self) -> Sampler:
         return TorchSampler()
 

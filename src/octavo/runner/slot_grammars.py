@@ -39,15 +39,21 @@ class SlotGrammar:
 class SlotGrammars:
     """Mutated by ModelRunner only. Nothing of an owner survives in a slot that was closed."""
 
-    def __init__(self, make_vocabulary: Callable[[], Vocabulary], vocab_size: int, *, at_once: bool) -> None:
-        """`make_vocabulary` takes a second. It is called on the thread, at once or with the first grammar."""
+    def __init__(self, make_vocabulary: Callable[[], Vocabulary], vocab_size: int) -> None:
+        """`make_vocabulary` takes a second or two, and holds the interpreter's lock for most of it. It is
+        called on the thread, by `prepare` or with the first grammar."""
         self._make_vocabulary = make_vocabulary
         self._num_words = -(-vocab_size // 32)
         self._slots: dict[int, SlotGrammar] = {}
         self._compiled: ByteBoundedLru[GrammarSpec, CompiledGrammar] = ByteBoundedLru(COMPILED_BYTES)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="octavo-grammar")
         self._made: Vocabulary | None = None
-        if at_once:
+        self._is_prepared = False
+
+    def prepare(self) -> None:
+        """While nobody waits for a token: what the first grammar needs."""
+        if not self._is_prepared:
+            self._is_prepared = True
             self._thread.submit(self._vocabulary)
 
     def begin(self, plan: StepPlan) -> None:

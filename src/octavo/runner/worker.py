@@ -10,7 +10,8 @@ import torch
 
 from octavo.capacity import KVPlan, KVShape, plan_kv
 from octavo.checkpoint import Checkpoint
-from octavo.checkpoint.load import load_weights
+from octavo.checkpoint.load import LoadedWeights, OnLoaded, load_weights
+from octavo.checkpoint.packed_cache import PackedCache, default_folder
 from octavo.checkpoint.tensors import CHUNK_NUMPY_TYPES
 from octavo.config import EngineOptions, format_size
 from octavo.devices import free_device_memory, resolve_device
@@ -39,6 +40,7 @@ class Worker:
     ops: Ops
     kv: Sequence[KV]  # of each layer
     weight_bytes: dict[str, int]  # by the form they are stored in
+    prepare: Callable[[], None]  # what some requests need later; for a moment when none is there
 
 
 def start_worker(
@@ -46,18 +48,13 @@ def start_worker(
     options: EngineOptions,
     *,
     progress: bool | None,
-    on_loaded: Callable[[int, int], None] | None = None,
-    expects_grammars: bool = False,
+    on_loaded: OnLoaded = lambda done, total: None,
 ) -> Worker:
-    """`expects_grammars`: what the first of them needs is made now, while the weights are read."""
-    started = time.perf_counter()
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     config = ModelConfig.from_huggingface(checkpoint.config)
     grammars = SlotGrammars(
-        lambda: vocabulary_of(Tokenizer(checkpoint.text), config.vocab_size),
-        config.vocab_size,
-        at_once=expects_grammars,
+        lambda: vocabulary_of(Tokenizer(checkpoint.text), config.vocab_size), config.vocab_size
     )
     device = resolve_device(options.device)
     ops = select_ops(
@@ -69,11 +66,19 @@ def start_worker(
     )
     model, targets = build_model(config, ops, checkpoint.formats)
     _log_widened(checkpoint, targets, ops, options)
-    load_weights(checkpoint, targets, progress=progress, on_loaded=on_loaded, threads=options.threads)
+    loading = time.perf_counter()
+    weights = load_weights(
+        checkpoint,
+        targets,
+        cache=_weight_cache(ops, options),
+        progress=progress,
+        on_loaded=on_loaded,
+        threads=options.threads,
+    )
     weight_bytes = bytes_by_form(targets, ops.dtype)
     logger.info("weights: %s", ", ".join(f"{format_size(n)} as {form}" for form, n in weight_bytes.items()))
-    logger.info("weights of %s loaded in %.1f s", checkpoint.name, time.perf_counter() - started)
-    kv_plan = _plan_memory(config, ops, options)
+    _say_loaded(checkpoint.name, weights, time.perf_counter() - loading)
+    kv_plan = _plan_memory(config, ops, options, weights)
     for line in kv_plan.explanation:
         logger.info("%s", line)
     kv = allocate_kv(config, kv_plan, ops)
@@ -86,7 +91,7 @@ def start_worker(
         max_running=options.max_running,
         grammars=grammars,
     )
-    return Worker(runner, config, kv_plan, ops, kv, weight_bytes)
+    return Worker(runner, config, kv_plan, ops, kv, weight_bytes, grammars.prepare)
 
 
 def _log_widened(
@@ -119,6 +124,31 @@ def _log_widened(
     )
 
 
+def _weight_cache(ops: Ops, options: EngineOptions) -> PackedCache | None:
+    """None: not wanted, or weights that are not packed."""
+    if not options.weight_cache_size or ops.packing is None:
+        return None
+    return PackedCache(
+        default_folder() / "packed",
+        options.weight_cache_size,
+        ops.packing.checksum,
+        layout_version=ops.packing.layout_version,
+    )
+
+
+def _say_loaded(name: str, weights: LoadedWeights, seconds: float) -> None:
+    if weights.from_cache:
+        logger.info(
+            "weights of %s mapped from the cache in %.1f s (%s)",
+            name,
+            seconds,
+            format_size(weights.mapped_bytes),
+        )
+    else:
+        kept = " and kept for the next start" if weights.mapped_bytes else ""
+        logger.info("weights of %s loaded in %.1f s%s", name, seconds, kept)
+
+
 def _forward_pass(model: Model, ops: Ops, kv: Sequence[KV], kv_plan: KVPlan, *, taped: bool) -> Forward:
     @torch.inference_mode()
     def forward(batch: Batch) -> torch.Tensor:
@@ -142,10 +172,10 @@ def _kernels_for(config: ModelConfig, options: EngineOptions) -> str:
     return "torch"
 
 
-def _plan_memory(config: ModelConfig, ops: Ops, options: EngineOptions) -> KVPlan:
+def _plan_memory(config: ModelConfig, ops: Ops, options: EngineOptions, weights: LoadedWeights) -> KVPlan:
     return plan_kv(
         KVShape(config.num_layers, config.num_kv_heads, config.head_dim, ops.dtype.itemsize),
-        free_bytes=free_device_memory(ops.device),
+        free_bytes=free_device_memory(ops.device, weights.mapped_bytes),
         fraction=options.kv_fraction_on(ops.device.type),
         kv_memory=options.kv_memory,
         page_size=options.page_size,

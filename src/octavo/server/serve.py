@@ -13,6 +13,7 @@ from octavo.observe.logs import configure_logs
 from octavo.observe.tracing import check_endpoint
 from octavo.server.http.listener import EarlyAnswers, allow_many_files, is_loopback, listen
 from octavo.server.signals import Stopping, hold_signals
+from octavo.startup import collector_paused
 
 if TYPE_CHECKING:
     from octavo.frontend.hub import Hub
@@ -49,7 +50,8 @@ async def _serve(options: EngineOptions, server_options: ServerOptions, listener
     try:
         loading = asyncio.ensure_future(asyncio.to_thread(_open, options, server_options))
         stopped = asyncio.create_task(stopping.first.wait())
-        await asyncio.wait((loading, stopped), return_when=asyncio.FIRST_COMPLETED)
+        with collector_paused():
+            await asyncio.wait((loading, stopped), return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
         if not loading.done():
             return 0

@@ -5,9 +5,10 @@ kinds, leaves out the merges. Both are put back here, so that ids equal those of
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import chain
 from typing import Any, TypeVar
 
 import msgspec
@@ -76,15 +77,12 @@ def _byte_level(metadata: Mapping[str, Any], vocabulary: _Vocabulary) -> tuple[d
     rule = split_rule(_split_rule_name(metadata))
     prefix_space = _value(metadata, "tokenizer.ggml.add_space_prefix", bool, default=False)
     vocab = _vocab(vocabulary)
-    merges = []
-    for merge in _list(metadata, "tokenizer.ggml.merges", str):
-        left, _, right = merge.partition(" ")
-        if left not in vocab or right not in vocab or left + right not in vocab:
-            raise CheckpointError(
-                f"The GGUF file's tokenizer merges {merge!r}, which its vocabulary lacks. "
-                "The file is damaged: fetch it again."
-            )
-        merges.append((left, right))
+    merges = [merge.split(" ", 1) for merge in _list(metadata, "tokenizer.ggml.merges", str)]
+    for merge in merges:
+        if len(merge) != 2 or "".join(merge) not in vocab:
+            raise _merges_unknown(merge)
+    if not vocab.keys() >= set(chain.from_iterable(merges)):
+        raise _merges_unknown(next(merge for merge in merges if not vocab.keys() >= set(merge)))
     tokenizer = {
         **_frame(vocabulary),
         "normalizer": rule.normalizer,
@@ -93,6 +91,13 @@ def _byte_level(metadata: Mapping[str, Any], vocabulary: _Vocabulary) -> tuple[d
         "model": _bpe(vocab, merges, ignore_merges=rule.ignore_merges),
     }
     return tokenizer, rule.adds_bos
+
+
+def _merges_unknown(merge: list[str]) -> CheckpointError:
+    return CheckpointError(
+        f"The GGUF file's tokenizer merges {' '.join(merge)!r}, which its vocabulary lacks. "
+        "The file is damaged: fetch it again."
+    )
 
 
 def _split_rule_name(metadata: Mapping[str, Any]) -> str:
@@ -195,7 +200,7 @@ def _frame(vocabulary: _Vocabulary) -> dict[str, Any]:
 
 def _bpe(
     vocab: dict[str, int],
-    merges: list[tuple[str, str]],
+    merges: Sequence[Sequence[str]],
     *,
     unk_token: str | None = None,
     byte_fallback: bool = False,
@@ -231,16 +236,15 @@ def _vocabulary(metadata: Mapping[str, Any]) -> _Vocabulary:
 
 def _vocab(vocabulary: _Vocabulary) -> dict[str, int]:
     """Unused tokens (padding up to the model's width) are left out: no text gives them, nor they any text."""
-    vocab: dict[str, int] = {}
-    for token_id, token in enumerate(vocabulary.tokens):
-        if vocabulary.types[token_id] == _TokenType.UNUSED:
-            continue
-        if token in vocab:
-            raise CheckpointError(
-                f"The GGUF file's tokenizer lists {token!r} twice, as ids {vocab[token]} and {token_id}. "
-                "Give a tokenizer directory with `tokenizer`."
-            )
-        vocab[token] = token_id
+    unused = {token_id for token_id, _ in vocabulary.ids_of(_TokenType.UNUSED)}
+    used = [(token, token_id) for token_id, token in enumerate(vocabulary.tokens) if token_id not in unused]
+    vocab = dict(used)
+    if len(vocab) < len(used):
+        token, first = next((token, token_id) for token, token_id in used if vocab[token] != token_id)
+        raise CheckpointError(
+            f"The GGUF file's tokenizer lists {token!r} twice, as ids {first} and {vocab[token]}. "
+            "Give a tokenizer directory with `tokenizer`."
+        )
     return vocab
 
 

@@ -15,6 +15,7 @@ from octavo.checkpoint import Checkpoint, open_checkpoint
 from octavo.checkpoint import tensors as tensors_module
 from octavo.checkpoint.load import load_weights
 from octavo.errors import CheckpointError
+from octavo.ops import WeightStorage
 from unit.checkpoint.tiny_gguf import WriteGguf
 
 
@@ -23,6 +24,7 @@ class Target:
         self.shape = shape
         self.values = torch.full(shape, torch.nan, dtype=dtype)
         self.format: str | None = None
+        self.storage: WeightStorage | None = None
 
     def write_blocks(self, start: int, blocks: torch.Tensor) -> None:
         raise AssertionError(f"blocks {blocks.shape} for a target of values")
@@ -94,7 +96,7 @@ from octavo.checkpoint import open_checkpoint
 from octavo.checkpoint.load import load_weights
 
 class Target:
-    format = None
+    format = storage = None
     def __init__(self, shape):
         self.shape, self.values = shape, torch.empty(shape, dtype=torch.bfloat16)
     def write_rows(self, start, rows):

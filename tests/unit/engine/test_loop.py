@@ -76,6 +76,16 @@ def test_hello_is_answered_with_what_the_engine_is(wired: Wired) -> None:
     assert answer.facts.vocab_size == 300
 
 
+def test_what_some_requests_need_later_is_prepared_when_nobody_waits(wired: Wired) -> None:
+    """It holds the interpreter's lock, and a stream would stand still."""
+    prepared: list[bool] = []
+    wired.core.prepare = lambda: prepared.append(True)
+    assert wired.serves()
+    assert not prepared
+    wired.loop.turn()
+    assert prepared
+
+
 @settings(
     max_examples=300,
     deadline=None,

@@ -92,6 +92,20 @@ def test_every_code_and_scale_in_a_product(
     assert torch.equal(bits(y), bits(expected.T[picked].float().contiguous() + 0.0))
 
 
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("name", NAMES)
+def test_weights_of_few_k(library: KernelLibrary, open_engine: OpenEngine, isa: Isa, name: str) -> None:
+    """What is expanded ahead is already in the next block of columns, or beyond the last one."""
+    n = 100
+    for k in (FORMATS[name].block_k * count for count in (1, 2, 3, 4)):
+        blocks = random_blocks(name, n, k)
+        matrix, plain = pack(library, name, blocks, k), pack_bf16(library, widened(name, blocks))
+        for m in (1, 3, 20, 40, 70):
+            expected = multiply(open_engine(isa), normal(m, k), plain, None, torch.float32)
+            result = multiply(open_engine(isa), normal(m, k), matrix, None, torch.float32)
+            assert torch.equal(bits(result), bits(expected)), (m, k)
+
+
 # (m, n, k) around the borders of the product's panels of k and its parts of y.
 PANELS = [(65, 40, 768), (70, 96, 3072), (800, 33, 256), (300, 420, 8192)]
 

@@ -63,6 +63,7 @@ def test_every_part_is_asked_for_in_the_form_of_its_tensor() -> None:
 class _Target:
     shape: tuple[int, ...]
     format: str | None = None
+    storage: None = None
 
     def write_rows(self, start: int, rows: torch.Tensor) -> None: ...
 

@@ -14,7 +14,7 @@ END = 256
 
 
 def grammars() -> SlotGrammars:
-    return SlotGrammars(byte_vocabulary, 257, at_once=False)
+    return SlotGrammars(byte_vocabulary, 257)
 
 
 def opening(slot: int, grammar: GrammarSpec | None, drawn: bytes = b"") -> SlotOpening:
@@ -90,10 +90,25 @@ def test_the_vocabulary_is_made_once_and_when_it_is_wanted() -> None:
         made.append(1)
         return byte_vocabulary()
 
-    slots = SlotGrammars(make, 257, at_once=False)
+    slots = SlotGrammars(make, 257)
     slots.begin(plan(0, opened=(opening(0, None),)))
     assert not made
     for spec in (LETTERS, DIGITS):
         slots.begin(plan(0, opened=(opening(0, spec),)))
         assert allowed(slots, 0)
+    assert len(made) == 1
+
+
+def test_a_vocabulary_that_was_prepared_is_not_made_again() -> None:
+    made: list[int] = []
+
+    def make() -> Vocabulary:
+        made.append(1)
+        return byte_vocabulary()
+
+    slots = SlotGrammars(make, 257)
+    slots.prepare()
+    slots.prepare()
+    slots.begin(plan(0, opened=(opening(0, LETTERS),)))
+    assert allowed(slots, 0)
     assert len(made) == 1

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <new>
 
+#include "checksum.h"
 #include "cpu.h"
 #include "engine.h"
 #include "gemm.h"
@@ -92,6 +93,7 @@ void ov_free(void* memory, uint64_t num_bytes) { release(memory, num_bytes); }
 
 int ov_has_format(ov_format format) { return is_format(format) ? 1 : 0; }
 int32_t ov_layout_version(void) { return OV_LAYOUT; }
+uint64_t ov_checksum(const void* data, uint64_t num_bytes) { return data == nullptr ? 0 : checksum(data, num_bytes); }
 
 uint64_t ov_packed_bytes(ov_format format, int64_t n, int64_t k) {
   return is_format(format) && is_size(n) && is_size(k) ? packed_bytes(format, n, k) : 0;

@@ -180,8 +180,10 @@ class Expander {
 
 // -- Up to 32 rows ----------------------------------------------------------------------------------------------------
 //
-// A part is a block. Weights are expanded AHEAD steps before they are multiplied: a tile load that finds its line still
+// A part is a block. Weights are expanded two steps before they are multiplied: a tile load that finds its line still
 // in the store buffer waits. Half a step is expanded, then half a step multiplied, so that both units always have work.
+
+constexpr int64_t STEPS_AHEAD = 2, RING = 4;
 
 inline void configure(const int64_t (&row_bytes)[8]) {
   TileConfig config;
@@ -227,7 +229,7 @@ OCTAVO_GROUP_TILES(SecondGroup, 3, 6, 7);  // or a last one of fewer rows
 
 template <class Format, int GROUPS>
 __attribute__((noinline)) void multiply_thin(const Gemm& gemm, Parts& parts) {
-  constexpr int64_t AHEAD = 2, RING = 4, FETCH_BYTES = 12 << 10;
+  constexpr int64_t FETCH_BYTES = 12 << 10;
   constexpr int64_t STEP_BYTES = SPAN_BYTES<Format> / SPAN_STEPS<Format>;
   const int64_t num_steps = gemm.k / BLOCK, num_spans = gemm.k / Format::BLOCK_K;
   const int64_t block_bytes = num_spans * SPAN_BYTES<Format>;
@@ -241,7 +243,7 @@ __attribute__((noinline)) void multiply_thin(const Gemm& gemm, Parts& parts) {
   const uint8_t* weights = span_at<Format>(gemm, block, 0);
   for (int64_t i = 0; i < FETCH_BYTES; i += LINE) prefetch(weights + i);
   expander.start(weights, num_spans);
-  for (int64_t step = 0; step < AHEAD; ++step) expander.step(ring[step]);
+  for (int64_t step = 0; step < STEPS_AHEAD; ++step) expander.step(ring[step]);
   int64_t slot = 0;
   while (block >= 0) {
     const int64_t next = parts.claim();
@@ -258,7 +260,7 @@ __attribute__((noinline)) void multiply_thin(const Gemm& gemm, Parts& parts) {
       for (int64_t i = 0; i < STEP_LINES<Format>; ++i) prefetch(line + i * LINE);
       fetch += STEP_BYTES;
       const bf16* expanded = ring[slot];
-      bf16* to = ring[(slot + AHEAD) % RING];
+      bf16* to = ring[(slot + STEPS_AHEAD) % RING];
       expander.half(0, to);
       FirstGroup::load_x(x0);
       _tile_loadd(0, expanded, LINE);
@@ -274,7 +276,7 @@ __attribute__((noinline)) void multiply_thin(const Gemm& gemm, Parts& parts) {
       if (GROUPS == 2) SecondGroup::multiply_right();
       x0.x += x0.step();
       x1.x += x1.step();
-      if (step + AHEAD == num_steps - 1) expander.run_of(num_spans);  // it has just gone over to the next block
+      if (step + STEPS_AHEAD == num_steps - 1) expander.run_of(num_spans);  // it has just gone over to the next block
     }
     FirstGroup::store_sums(sums);
     store_sums(gemm, 0, block, sums);
@@ -330,7 +332,6 @@ void store_groups(const Gemm& gemm, int64_t block, int half) {
 
 template <class Format, int GROUPS>
 __attribute__((noinline)) void multiply_half(const Gemm& gemm, int64_t block, int half, const uint8_t* fetch) {
-  constexpr int64_t AHEAD = 2, RING = 4;
   const int64_t num_steps = gemm.k / BLOCK;
   alignas(64) bf16 ring[RING][HALF];
   Expander<Format> expander;
@@ -339,14 +340,14 @@ __attribute__((noinline)) void multiply_half(const Gemm& gemm, int64_t block, in
     expander.half(half, ring[step % RING]);
     expander.advance();
   };
-  for (int64_t step = 0; step < AHEAD; ++step) expand(step);
+  for (int64_t step = 0; step < STEPS_AHEAD; ++step) expand(step);
   Pairs x[GROUPS];
   for (int group = 0; group < GROUPS; ++group) x[group] = pairs_at(gemm, group, 0);
   zero_groups<GROUPS>();
   for (int64_t step = 0; step < num_steps; ++step) {
     // Each half fetches half of the next block.
     for (int64_t i = 0; i < (STEP_LINES<Format> + 1) / 2; ++i, fetch += LINE) prefetch(fetch);
-    expand(step + AHEAD);
+    expand(step + STEPS_AHEAD);
     _tile_loadd(0, ring[step % RING], LINE);
     multiply_groups<GROUPS>(x);
     for (Pairs& pairs : x) pairs.x += pairs.step();
@@ -511,7 +512,11 @@ void multiply_wide(const Gemm& gemm, Parts& parts, void* worker_memory) {
   }
 }
 
-bool is_thin(const Gemm& gemm) { return gemm.m <= 4 * GROUP; }
+// Scales are read up to two steps before they are used, which is two steps before the multiplication. With so few k that
+// would be before it is known which block comes next.
+constexpr int64_t FEWEST_STEPS = STEPS_AHEAD + 3;
+
+bool is_thin(const Gemm& gemm) { return gemm.m <= 4 * GROUP && gemm.k / BLOCK >= FEWEST_STEPS; }
 
 int64_t num_parts(const Gemm& gemm) {
   if (is_thin(gemm)) return blocks_of(gemm.n);
@@ -528,16 +533,16 @@ size_t worker_bytes(const Gemm& gemm) {
 template <class Format>
 void multiply(const Gemm& gemm, Parts& parts, void* worker_memory) {
   const IeeeMode mode;  // for the expansion; tiles flush by themselves
-  if (gemm.m <= GROUP) {
+  if (!is_thin(gemm)) {
+    multiply_wide<Format>(gemm, parts, worker_memory);
+  } else if (gemm.m <= GROUP) {
     multiply_thin<Format, 1>(gemm, parts);
   } else if (gemm.m <= 2 * GROUP) {
     multiply_thin<Format, 2>(gemm, parts);
   } else if (gemm.m <= 3 * GROUP) {
     multiply_halves<Format, 3>(gemm, parts);
-  } else if (gemm.m <= 4 * GROUP) {
-    multiply_halves<Format, 4>(gemm, parts);
   } else {
-    multiply_wide<Format>(gemm, parts, worker_memory);
+    multiply_halves<Format, 4>(gemm, parts);
   }
   _tile_release();
 }

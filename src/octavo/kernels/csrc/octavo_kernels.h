@@ -96,6 +96,9 @@ ov_status ov_engine_times(const ov_engine* engine, ov_times* times);
 void* ov_alloc(uint64_t num_bytes);
 void ov_free(void* memory, uint64_t num_bytes);
 
+// For files of packed weights. Finds accidents, not attackers. The same on every processor; several threads may call it.
+uint64_t ov_checksum(const void* data, uint64_t num_bytes);
+
 // -- Matrix product with packed weights: y[m, n] = x[m, k] * w[n, k]^T + bias[n] -----------------------------------
 // Whether there is such a format (1 or 0), and the version of all packed forms, which changes when one of them does.
 int ov_has_format(ov_format format);

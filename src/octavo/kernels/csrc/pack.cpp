@@ -66,7 +66,7 @@ struct Packing {
 };
 
 // A product that expands ahead of itself reads that much beyond the end.
-constexpr int64_t SLACK_SPANS = 3;
+constexpr int64_t SLACK_SPANS = 4;
 
 template <class Format>
 size_t quantised_bytes(int64_t n, int64_t k) {
