@@ -118,6 +118,7 @@ def _key(
     facts = {
         "weights": full_hash(checkpoint.store.files, cache.hashes, lambda done: while_hashing()),
         "config": checkpoint.config,
+        "quantize": checkpoint.quantize,
         "layout": cache.layout_version,
         "matrices": [
             (storage.layout, [_origin(checkpoint.tensors[name]) for name in names])
