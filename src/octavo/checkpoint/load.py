@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from octavo import version
+from octavo import weight_format
 from octavo.checkpoint import Checkpoint, RowChunk, TensorInfo
 from octavo.checkpoint.full_hash import full_hash
 from octavo.checkpoint.packed_cache import PackedCache
@@ -131,14 +131,12 @@ def _key(
 
 
 def _code() -> str:
-    """Of what reads checkpoints and says where values go: when it changes, weights are packed again."""
-    package = Path(version.__file__).parent
-    sources = [*package.glob("*.py")]
+    """Of what reads checkpoints and says where their values go: when it changes, weights are packed again."""
+    package = Path(weight_format.__file__).parent
+    digest = hashlib.sha256(Path(weight_format.__file__).read_bytes())
     for part in ("checkpoint", "models", "ops"):
-        sources += (package / part).rglob("*.py")
-    digest = hashlib.sha256()
-    for source in sorted(sources):
-        digest.update(source.read_bytes())
+        for source in sorted((package / part).rglob("*.py")):
+            digest.update(source.read_bytes())
     return digest.hexdigest()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from octavo import LLM, SamplingParams
+from octavo.checkpoint import load
 from octavo.kernels.library import find_library
 
 pytestmark = pytest.mark.skipif(find_library() is None, reason="the native library is not built")
@@ -85,11 +86,24 @@ def test_a_copy_of_a_checkpoint_is_the_same_and_another_is_not(
     assert len(list(cache.glob("*.packed"))) == 2
 
 
-def test_every_dtype_has_a_file_of_its_own(ask: Ask, cache: Path) -> None:
-    for dtype in ("float32", "bfloat16"):
-        assert "kept for the next start" in ask(dtype=dtype)[1]
-        assert "mapped from the cache" in ask(dtype=dtype)[1]
-    assert len(list(cache.glob("*.packed"))) == 2
+def test_every_way_to_store_weights_has_a_file_of_its_own(ask: Ask, cache: Path) -> None:
+    ways: list[dict[str, Any]] = [{"dtype": "float32"}, {"dtype": "bfloat16"}]
+    ways += [{"dtype": "bfloat16", "quantize": scheme} for scheme in ("int8", "int4")]
+    for way in ways:
+        alone, _ = ask(**way, weight_cache_size=0)
+        first, said = ask(**way)
+        assert "kept for the next start" in said
+        second, said = ask(**way)
+        assert "mapped from the cache" in said
+        assert alone == first == second
+    assert len(list(cache.glob("*.packed"))) == len(ways)
+
+
+def test_changed_code_packs_again(ask: Ask, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may read the same file differently."""
+    ask()
+    monkeypatch.setattr(load, "_code", lambda: "another")
+    assert "kept for the next start" in ask()[1]
 
 
 def test_plain_torch_packs_nothing(ask: Ask, cache: Path) -> None:
