@@ -7,6 +7,7 @@
 
 #include <type_traits>
 
+#include "../code_lanes.h"
 #include "codes_8bit.h"
 
 namespace octavo {
@@ -69,10 +70,7 @@ struct Fp8 : ByteGroups<GROUP> {
   }
 #if defined(__AVX512BF16__)
   static __m512 sixteen_levels(__m128i codes) {
-    const __m512i words = _mm512_cvtepu8_epi32(codes);
-    const __m512i magnitude = _mm512_slli_epi32(_mm512_and_si512(words, _mm512_set1_epi32(0x7f)), 20);
-    const __m512i sign = _mm512_slli_epi32(_mm512_and_si512(words, _mm512_set1_epi32(0x80)), 24);
-    return _mm512_mul_ps(__m512(_mm512_or_si512(magnitude, sign)), _mm512_set1_ps(0x1p120f));
+    return levels(CodeLanes{_mm512_slli_epi32(_mm512_cvtepu8_epi32(codes), 24)}).value;
   }
   static __m512 sixteen_values(const uint8_t* codes, int quarter, const Scales<Fp8>& scales, int64_t group, int column) {
     const __m128i sixteen = _mm_load_si128(reinterpret_cast<const __m128i*>(codes + 16 * quarter));

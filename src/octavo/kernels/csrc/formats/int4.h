@@ -23,7 +23,11 @@ struct Int4 {
   static float level(int code) { return float(code); }
 
   static void codes(const uint8_t* block, int step, uint8_t* codes) {
-    for (int k = 0; k < CODES_K; ++k) codes[k] = block[5 + (step * CODES_K + k) / 2] >> (k % 2 * 4) & 15;
+    const uint8_t* pairs = block + 5 + step * (CODES_K / 2);
+    for (int i = 0; i < CODES_K / 2; ++i) {
+      codes[2 * i] = pairs[i] & 15;
+      codes[2 * i + 1] = pairs[i] >> 4;
+    }
   }
   static bool pack_scales(const uint8_t* block, int column, uint8_t* span) {
     memcpy(span + 4 * column, block, 4);

@@ -23,8 +23,9 @@ struct MXFP4 {
 
   static void codes(const uint8_t* block, int, uint8_t* codes) { read_nibbles(block + 1, codes); }
   static bool pack_scales(const uint8_t* block, int column, uint8_t* span) {
+    constexpr uint8_t GREATEST = 252;  // with which the greatest level is finite
     span[column] = block[0];
-    return true;  // every exponent is a number here, as it is to `gguf`
+    return block[0] <= GREATEST;
   }
   static Scale scale(const uint8_t* span, int64_t, int column) {
     const uint32_t exponent = span[column];

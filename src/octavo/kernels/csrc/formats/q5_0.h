@@ -20,7 +20,7 @@ struct Q5_0 {
 
   static void codes(const uint8_t* block, int, uint8_t* codes) {
     read_nibbles(block + 6, codes);
-    add_bits(read<uint32_t>(block + 2), 4, codes);
+    add_bits(block + 2, 4, codes);
   }
   static bool pack_scales(const uint8_t* block, int column, uint8_t* span) {
     memcpy(span + 2 * column, block, 2);

@@ -21,7 +21,7 @@ struct Q5_1 {
 
   static void codes(const uint8_t* block, int, uint8_t* codes) {
     read_nibbles(block + 8, codes);
-    add_bits(read<uint32_t>(block + 4), 4, codes);
+    add_bits(block + 4, 4, codes);
   }
   static bool pack_scales(const uint8_t* block, int column, uint8_t* span) {
     memcpy(span + 2 * column, block, 2);
