@@ -14,6 +14,7 @@
 // rows (`multiply_wide`), a panel of a block is expanded into memory that stays in the L1 cache, while the groups of rows pass
 // by the panel before it.
 #include "amx.h"
+#include "amx_expander.h"
 #include "formats/all.h"
 #include "gemm_store.h"
 #include "transpose.h"
@@ -23,7 +24,6 @@ namespace {
 
 constexpr int64_t GROUP = 16;                     // rows of x in a tile
 constexpr int64_t LINE = 64;                      // bytes
-constexpr int64_t HALF = HALF_COLUMNS * CODES_K;  // weights of half a step: one tile
 constexpr int64_t SUMS = HALF_COLUMNS * GROUP;    // of a tile
 
 inline int64_t at_most(int64_t value, int64_t bound) { return value < bound ? value : bound; }
@@ -116,67 +116,6 @@ inline const uint8_t* span_at(const Gemm& gemm, int64_t block, int64_t step) {
 // Lines of a step, those of its header's share included.
 template <class Format>
 constexpr int64_t STEP_LINES = (SPAN_BYTES<Format> / SPAN_STEPS<Format> + LINE - 1) / LINE;
-
-// Expands one step after the other, through a run of spans and on into the next run. It is ahead of itself: the scales
-// of a span are read before it begins, and tables are made one step before they are used. So at the end of all it reads
-// scales that nobody needs, which is why packed weights end with SLACK_SPANS more.
-template <class Format>
-class Expander {
- public:
-  // From `step` of `span` on.
-  void start(const uint8_t* span, int64_t num_spans, int64_t step = 0) {
-    span_ = next_run_ = span;
-    num_spans_ = num_spans;
-    step_ = step;
-    for (int64_t i = 0; i < EARLY + (step >= MIDDLE); ++i) Format::read_scales(ahead(i), scales_[(turn_ + i) % 4]);
-    for (int half = 0; half < 2; ++half) Codes::template prepare<Format>(scales_[turn_], step_, half, tables_[parity_]);
-  }
-  // Where it goes on after the run it is in. To be said before its last span begins.
-  void then(const uint8_t* span) { next_run_ = span; }
-  void run_of(int64_t num_spans) { num_spans_ = num_spans; }
-
-  // Both halves of the step, and on to the next one. Whoever wants only one of them calls `half` and `advance`.
-  inline void step(bf16* lines) {
-    half(0, lines);
-    half(1, lines + HALF);
-    advance();
-  }
-  inline void half(int half, bf16* lines) {
-    Codes::template prepare<Format>(next_scales(), is_last() ? 0 : step_ + 1, half, tables_[parity_ ^ 1]);
-    Codes::template expand<Format>(span_, step_, half, scales_[turn_], tables_[parity_], lines);
-  }
-  inline void advance() {
-    parity_ ^= 1;
-    if (is_last()) {
-      step_ = 0;
-      turn_ = (turn_ + 1) % 4;
-      span_ = ahead(1);
-      if (--num_spans_ == 0) num_spans_ = ENDLESS;
-    } else {
-      ++step_;
-    }
-    if (step_ == MIDDLE) Format::read_scales(ahead(EARLY), scales_[(turn_ + EARLY) % 4]);
-  }
-
- private:
-  using Codes = typename Format::Codes;
-  static constexpr int64_t ENDLESS = INT64_MAX / 2;
-  static constexpr int64_t EARLY = SPAN_STEPS<Format> == 1 ? 2 : 1;  // spans
-  static constexpr int64_t MIDDLE = SPAN_STEPS<Format> / 2;
-
-  inline bool is_last() const { return step_ + 1 == SPAN_STEPS<Format>; }
-  inline const Scales<Format>& next_scales() const { return scales_[is_last() ? (turn_ + 1) % 4 : turn_]; }
-  inline const uint8_t* ahead(int64_t i) const {
-    return i < num_spans_ ? span_ + i * SPAN_BYTES<Format> : next_run_ + (i - num_spans_) * SPAN_BYTES<Format>;
-  }
-
-  const uint8_t *span_, *next_run_;
-  int64_t num_spans_;  // left of this run
-  int64_t step_, turn_ = 0;
-  int parity_ = 0;
-  Scales<Format> scales_[4];
-  typename Codes::Tables tables_[2];
-};
 
 // -- Up to 32 rows ----------------------------------------------------------------------------------------------------
 //
