@@ -1,0 +1,146 @@
+"""What a format costs and gives: memory, speed and perplexity of one model in several quantised files.
+
+    python benchmarks/formats.py FILE... [--windows 5] [--rounds 5] [--json OUT] [--plot OUT.svg]
+
+All files are open at once (their packed weights are mapped), and rounds are interleaved; figures are medians.
+Perplexity is that of windows of 1,024 tokens of a stored text, once with weights as they are stored and once
+widened to bfloat16: they must be equal to the last digit, or the program fails.
+"""
+
+import argparse
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from octavo import LLM, SamplingParams
+from octavo.checkpoint import open_checkpoint
+from octavo.text.tokenizer import Tokenizer
+
+TEXT = Path(__file__).resolve().parents[1] / "tests" / "data" / "prose.txt"
+WINDOW = 1024
+DECODED = 24  # tokens of a stream in a round
+STREAMS = (1, 16)
+
+
+@dataclass
+class FormatFigures:
+    """Of one file; speeds are medians."""
+
+    name: str
+    gigabytes: float  # of weights in memory
+    perplexity: float
+    decode: dict[int, float] = field(default_factory=dict)  # tokens a second, by the number of streams
+    prompt: float = 0.0  # tokens a second
+
+
+def windows_of(path: str, count: int) -> list[list[int]]:
+    ids = Tokenizer(open_checkpoint(path).text).encode(TEXT.read_text())
+    return [ids[WINDOW * i : WINDOW * (i + 1)] for i in range(count)]
+
+
+def perplexity(llm: LLM, windows: Sequence[list[int]]) -> float:
+    params = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0)
+    outputs = llm.generate(list(windows), params, progress=False)
+    scores = [score.logprob for output in outputs for score in output.prompt_logprobs or ()]
+    return math.exp(-sum(scores) / len(scores))
+
+
+def open_model(path: str, **options: Any) -> LLM:
+    return LLM(path, kv_memory="1GiB", prefix_caching=False, progress=False, **options)
+
+
+def decoded_a_second(llm: LLM, streams: int, seed: int) -> float:
+    """All streams draw `DECODED` tokens after a prompt of one."""
+    params = SamplingParams(max_tokens=DECODED, temperature=1.0, seed=seed, ignore_eos=True)
+    started = time.perf_counter()
+    llm.generate([[100 + stream] for stream in range(streams)], params, progress=False)
+    return streams * DECODED / (time.perf_counter() - started)
+
+
+def read_a_second(llm: LLM, prompt: list[int]) -> float:
+    started = time.perf_counter()
+    llm.generate([prompt], SamplingParams(max_tokens=1, temperature=0.0), progress=False)
+    return len(prompt) / (time.perf_counter() - started)
+
+
+def measure(paths: Sequence[str], num_windows: int, rounds: int) -> list[FormatFigures]:
+    windows = windows_of(paths[0], num_windows)
+    models: list[tuple[LLM, FormatFigures]] = []
+    for path in paths:
+        with open_model(path, weights="widened") as widened:
+            expected = perplexity(widened, windows)
+        llm = open_model(path)
+        found = perplexity(llm, windows)
+        if found != expected:
+            sys.exit(f"{path}: perplexity {found!r}, but {expected!r} when it is widened")
+        gigabytes = sum(llm.facts.weight_bytes.values()) / 1e9
+        models.append((llm, FormatFigures(Path(path).stem, gigabytes, found)))
+        print(
+            f"{Path(path).stem:>40}  {gigabytes:6.2f} GB  perplexity {found:.6f}, kept and widened",
+            flush=True,
+        )
+    samples: dict[tuple[int, int], list[float]] = {}
+    for turn in range(rounds):
+        for number, (llm, _) in enumerate(models):
+            for streams in STREAMS:
+                samples.setdefault((number, streams), []).append(decoded_a_second(llm, streams, turn))
+            samples.setdefault((number, 0), []).append(read_a_second(llm, windows[turn % num_windows]))
+    for number, (llm, figures) in enumerate(models):
+        figures.decode = {streams: statistics.median(samples[number, streams]) for streams in STREAMS}
+        figures.prompt = statistics.median(samples[number, 0])
+        llm.close()
+    return [figures for _, figures in models]
+
+
+def plot(all_figures: Sequence[FormatFigures], path: Path) -> None:
+    """Size against perplexity; a disc's area is the speed of one stream."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    chart, axes = pyplot.subplots(figsize=(7.0, 4.2))
+    best = max(figures.decode[1] for figures in all_figures)
+    for figures in all_figures:
+        axes.scatter(
+            figures.gigabytes, figures.perplexity, 600 * figures.decode[1] / best, "#2a6fdb", alpha=0.35
+        )
+        label = f"{figures.name}\n{figures.decode[1]:.1f} tokens/s"
+        axes.annotate(label, (figures.gigabytes, figures.perplexity), fontsize=7, ha="center", va="center")
+    axes.set_xlabel("weights in memory, GB")
+    axes.set_ylabel("perplexity")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    with matplotlib.rc_context({"svg.hashsalt": "octavo", "svg.fonttype": "path"}):
+        chart.savefig(path, bbox_inches="tight", metadata={"Date": None}, facecolor="white")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("files", nargs="+", metavar="FILE")
+    parser.add_argument("--windows", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--plot", type=Path)
+    arguments = parser.parse_args()
+    all_figures = measure(arguments.files, arguments.windows, arguments.rounds)
+    print(f"\n{'file':>40}  {'GB':>6}  {'perplexity':>10}  {'1 stream':>8}  {'16':>8}  {'prompt':>8}")
+    for figures in all_figures:
+        speeds = "  ".join(f"{speed:8.1f}" for speed in (*figures.decode.values(), figures.prompt))
+        print(f"{figures.name:>40}  {figures.gigabytes:6.2f}  {figures.perplexity:10.4f}  {speeds}")
+    if arguments.json:
+        arguments.json.write_text(json.dumps([asdict(figures) for figures in all_figures], indent=2) + "\n")
+    if arguments.plot:
+        plot(all_figures, arguments.plot)
+
+
+if __name__ == "__main__":
+    main()
