@@ -39,6 +39,7 @@ MOVES = frozenset(
         "aten::index",
         "aten::item",
         "aten::lift_fresh",
+        "aten::narrow",
         "aten::new_zeros",
         "aten::select",
         "aten::slice",

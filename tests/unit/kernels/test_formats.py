@@ -88,8 +88,10 @@ def test_every_code_and_scale_in_a_product(
     picked = torch.arange(0, k, 1 if isa != Isa.PORTABLE else 5)
     x = torch.nn.functional.one_hot(picked, k).to(torch.bfloat16)
     y = multiply(open_engine(isa), x, matrix, None, torch.float32)
+    values = expected.T[picked].float()
+    values[values.abs() < 2.0**-126] = 0.0  # a product takes subnormal numbers for zero
     # Sums begin with +0, so that they have no other zero.
-    assert torch.equal(bits(y), bits(expected.T[picked].float().contiguous() + 0.0))
+    assert torch.equal(bits(y), bits(values.contiguous() + 0.0))
 
 
 @pytest.mark.parametrize("isa", ISAS)
