@@ -1,6 +1,6 @@
 """What a format costs and gives: memory, speed and perplexity of one model in several quantised files.
 
-    python benchmarks/formats.py FILE... [--windows 5] [--rounds 5] [--json OUT] [--plot OUT.svg]
+    python -m benchmarks.formats FILE... [--windows 5] [--rounds 5] [--json OUT] [--plot OUT.svg]
 
 All files are open at once (their packed weights are mapped), and rounds are interleaved; figures are medians.
 Perplexity is that of windows of 1,024 tokens of a stored text, once with weights as they are stored and once
@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from benchmarks.peers.plots import COLOURS, save
 
 from octavo import LLM, SamplingParams
 from octavo.checkpoint import open_checkpoint
@@ -109,7 +111,7 @@ def plot(all_figures: Sequence[FormatFigures], path: Path) -> None:
     best = max(figures.decode[1] for figures in all_figures)
     for figures in all_figures:
         axes.scatter(
-            figures.gigabytes, figures.perplexity, 600 * figures.decode[1] / best, "#2a6fdb", alpha=0.35
+            figures.gigabytes, figures.perplexity, 600 * figures.decode[1] / best, COLOURS[0], alpha=0.35
         )
         label = f"{figures.name}\n{figures.decode[1]:.1f} tokens/s"
         axes.annotate(label, (figures.gigabytes, figures.perplexity), fontsize=7, ha="center", va="center")
@@ -117,8 +119,7 @@ def plot(all_figures: Sequence[FormatFigures], path: Path) -> None:
     axes.set_ylabel("perplexity")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    with matplotlib.rc_context({"svg.hashsalt": "octavo", "svg.fonttype": "path"}):
-        chart.savefig(path, bbox_inches="tight", metadata={"Date": None}, facecolor="white")
+    save(chart, path)
 
 
 def main() -> None:

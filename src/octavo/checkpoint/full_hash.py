@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from octavo.checkpoint.tensors import open_for_pread, read_exactly
+from octavo.kernels.library import usable_cores
 
 PIECE_BYTES = 16 << 20
 MOST_THREADS = 4
@@ -83,7 +84,7 @@ def _computed(descriptor: int, size: int, path: Path, count: Callable[[int], Non
         return content.size, hashlib.sha256(content.data).digest()
 
     digest = hashlib.sha256(size.to_bytes(8, "little"))
-    with ThreadPoolExecutor(min(os.cpu_count() or 1, MOST_THREADS)) as threads:
+    with ThreadPoolExecutor(min(usable_cores(), MOST_THREADS)) as threads:
         for num_bytes, part in threads.map(piece, range(0, size, PIECE_BYTES)):
             digest.update(part)
             count(num_bytes)

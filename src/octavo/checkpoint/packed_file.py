@@ -23,6 +23,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from octavo.kernels.library import usable_cores
+
 MAGIC = b"octavo packed 1\n"
 PROLOGUE = struct.Struct("<16sQQ")
 DATA_START = 2 << 20
@@ -64,7 +66,7 @@ class PackedMemory:
 
     def checksums(self, checksum: Checksum) -> tuple[int, ...]:
         starts = range(0, self.num_bytes, PIECE_BYTES)
-        with ThreadPoolExecutor(min(os.cpu_count() or 1, MOST_THREADS)) as threads:
+        with ThreadPoolExecutor(min(usable_cores(), MOST_THREADS)) as threads:
             return tuple(
                 threads.map(
                     lambda at: checksum(self.address + at, min(PIECE_BYTES, self.num_bytes - at)), starts

@@ -29,6 +29,13 @@ struct alignas(64) TileConfig {
   uint8_t reserved[14] = {};
   uint16_t row_bytes[16] = {};
   uint8_t rows[16] = {};
+
+  void set(int tile, int num_rows, int64_t bytes_of_row) {
+    rows[tile] = uint8_t(num_rows);
+    row_bytes[tile] = uint16_t(bytes_of_row);
+  }
+  // Not _tile_loadconfig: gcc 12 may drop the stores before it.
+  void load() const { __asm__ volatile("ldtilecfg %0" ::"m"(*this) : "memory"); }
 };
 
 // Tiles that hold rows of x or y have only as many rows as there are: a row that is not there costs nothing.
@@ -36,12 +43,8 @@ struct alignas(64) TileConfig {
 inline void configure_tiles(int num_rows, int num_second) {
   TileConfig config;
   const int rows[8] = {num_rows, num_second, 16, 0, num_rows, num_rows, num_second, num_second};
-  for (int tile = 0; tile < 8; ++tile) {
-    config.row_bytes[tile] = rows[tile] > 0 ? 64 : 0;
-    config.rows[tile] = uint8_t(rows[tile]);
-  }
-  // Not _tile_loadconfig: gcc 12 may drop the stores to `config` before it.
-  __asm__ volatile("ldtilecfg %0" ::"m"(config) : "memory");
+  for (int tile = 0; tile < 8; ++tile) config.set(tile, rows[tile], rows[tile] > 0 ? 64 : 0);
+  config.load();
 }
 
 }  // namespace

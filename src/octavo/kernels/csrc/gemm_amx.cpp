@@ -25,28 +25,20 @@
 // Whichever of the two passes by is loaded with the hint that it will not be read again soon. Without it the weights
 // lose their place in the L1 cache to x, and the wide loop takes 1.4 times as long.
 #include "amx.h"
+#include "gemm_amx.h"
 #include "gemm_store.h"
 
 namespace octavo {
 namespace {
 
-constexpr int64_t GROUP = 16;            // rows of a tile
-constexpr int64_t LINE = 64;             // bytes of a cache line and of a row of a tile
 constexpr int64_t STEP = 2 * 16 * 32;    // elements of the weights in one step: two tiles
 constexpr int64_t STEP_LINES = STEP * 2 / LINE;
 constexpr int64_t SUMS = GROUP * BLOCK;  // sums of a group and a block: two tiles, one after the other
-
-inline int64_t at_most(int64_t value, int64_t bound) { return value < bound ? value : bound; }
-inline int64_t divided_up(int64_t value, int64_t divisor) { return (value + divisor - 1) / divisor; }
-// The size of equal pieces, none above `most`, that `total` falls into.
-inline int64_t even_piece(int64_t total, int64_t most) { return divided_up(total, divided_up(total, most)); }
 
 // -- x ----------------------------------------------------------------------------------------------------------------
 // A tile is read from 16 rows. Were they a power of two apart, or near it, they would all have their place in the same
 // few lines of the caches. So only an x with an odd number of lines from row to row is taken as it is. Any other is
 // copied, into the order in which it is read: [m / 16][k / 32][rows of the group, up to 16][32 k].
-
-inline int64_t rows_of_group(const Gemm& gemm, int64_t group) { return at_most(gemm.m - group * GROUP, GROUP); }
 
 // A group of x at some step.
 struct Rows {
@@ -68,7 +60,7 @@ inline Rows rows_at(const Gemm& gemm, int64_t group, int64_t step) {
 constexpr int64_t PREPARE_STEPS = 32;  // of one call
 
 int64_t num_group_pieces(const Gemm& gemm) {
-  return divided_up(gemm.m, GROUP) * divided_up(blocks_of(gemm.k), PREPARE_STEPS);
+  return num_groups(gemm) * divided_up(blocks_of(gemm.k), PREPARE_STEPS);
 }
 
 void to_groups(const Gemm& gemm, int64_t piece, void* prepared) {
@@ -88,10 +80,6 @@ void to_groups(const Gemm& gemm, int64_t piece, void* prepared) {
 }
 
 // -- Fetching ahead ---------------------------------------------------------------------------------------------------
-
-// Into the L2 cache: it can wait for more lines at once than the L1 cache can. In assembler, because gcc 12 leaves out
-// a function that does nothing but prefetch. Any address may be prefetched, also one that does not exist.
-inline void prefetch(const char* line) { __asm__ volatile("prefetcht1 %0" ::"m"(*line)); }
 
 inline void prefetch_lines(const char* from, int64_t num_lines) {
 #pragma GCC unroll 4
@@ -321,7 +309,7 @@ struct Plan {
 Plan plan_of(const Gemm& gemm) {
   Plan plan = {};
   plan.num_steps = blocks_of(gemm.k);
-  plan.num_groups = divided_up(gemm.m, GROUP);
+  plan.num_groups = num_groups(gemm);
   plan.num_blocks = blocks_of(gemm.n);
   plan.panel_steps = even_piece(plan.num_steps, MOST_PANEL_STEPS);
   const int64_t groups_in_cache = MOST_X_BYTES / (GROUP * plan.num_steps * LINE);

@@ -6,32 +6,24 @@
 // the bf16 product with widened weights.
 //
 //     x            [group of 16 rows][step][16 k-pairs][rows of the group][2]     one row is x as it is
-//     tile 0, 1    the weights of both halves of a block; in the wide loop tile 0 for both
+//     tile 0       weights: the left and then the right half of a block
 //     tile 2, 3    x of a group
 //     tile 4 ...   sums, [16 columns][rows of the group]
 //
 // Up to 64 rows (`multiply_thin`, `multiply_halves`), a weight is expanded once and goes into a tile at once. With more
-// rows (`multiply_wide`), a panel of a block is expanded into memory that stays in the L1 cache, while the groups of rows pass
-// by the panel before it.
+// rows (`multiply_wide`), a panel of a block is expanded into memory that stays in the L1 cache, while the groups of rows
+// pass by the panel before it.
 #include "amx.h"
 #include "amx_expander.h"
 #include "formats/all.h"
+#include "gemm_amx.h"
 #include "gemm_store.h"
 #include "transpose.h"
 
 namespace octavo {
 namespace {
 
-constexpr int64_t GROUP = 16;                     // rows of x in a tile
-constexpr int64_t LINE = 64;                      // bytes
-constexpr int64_t SUMS = HALF_COLUMNS * GROUP;    // of a tile
-
-inline int64_t at_most(int64_t value, int64_t bound) { return value < bound ? value : bound; }
-inline int64_t divided_up(int64_t value, int64_t divisor) { return (value + divisor - 1) / divisor; }
-inline int64_t even_piece(int64_t total, int64_t most) { return divided_up(total, divided_up(total, most)); }
-
-inline int64_t num_groups(const Gemm& gemm) { return divided_up(gemm.m, GROUP); }
-inline int64_t rows_of_group(const Gemm& gemm, int64_t group) { return at_most(gemm.m - group * GROUP, GROUP); }
+constexpr int64_t SUMS = HALF_COLUMNS * GROUP;  // of a tile
 
 // -- x ----------------------------------------------------------------------------------------------------------------
 
@@ -105,12 +97,9 @@ inline void store_sums(const Gemm& gemm, int64_t group, int64_t block, const flo
 
 // -- Weights ----------------------------------------------------------------------------------------------------------
 
-inline void prefetch(const uint8_t* line) { __asm__ volatile("prefetcht1 %0" ::"m"(*line)); }
-
 template <class Format>
 inline const uint8_t* span_at(const Gemm& gemm, int64_t block, int64_t step) {
-  const int64_t num_spans = gemm.k / Format::BLOCK_K;
-  return static_cast<const uint8_t*>(gemm.packed) + (block * num_spans + step / SPAN_STEPS<Format>) * SPAN_BYTES<Format>;
+  return static_cast<const uint8_t*>(gemm.packed) + span_offset<Format>(gemm.k, block, step);
 }
 
 // Lines of a step, those of its header's share included.
@@ -124,13 +113,11 @@ constexpr int64_t STEP_LINES = (SPAN_BYTES<Format> / SPAN_STEPS<Format> + LINE -
 
 constexpr int64_t STEPS_AHEAD = 2, RING = 4;
 
+// Every tile has 16 rows, and each its own length of them; 0 is a tile that is not used.
 inline void configure(const int64_t (&row_bytes)[8]) {
   TileConfig config;
-  for (int tile = 0; tile < 8; ++tile) {
-    config.rows[tile] = row_bytes[tile] > 0 ? 16 : 0;
-    config.row_bytes[tile] = uint16_t(row_bytes[tile]);
-  }
-  __asm__ volatile("ldtilecfg %0" ::"m"(config) : "memory");  // see amx.h
+  for (int tile = 0; tile < 8; ++tile) config.set(tile, row_bytes[tile] > 0 ? 16 : 0, row_bytes[tile]);
+  config.load();
 }
 
 // The tiles of a group of rows: x, and the sums of both halves of a block. A macro, because the name of a tile must be
@@ -178,7 +165,7 @@ __attribute__((noinline)) void multiply_thin(const Gemm& gemm, Parts& parts) {
   int64_t block = parts.claim();
   if (block < 0) return;
   const int64_t first = rows_of_group(gemm, 0) * 4, second = GROUPS == 2 ? rows_of_group(gemm, 1) * 4 : 0;
-  configure({LINE, LINE, first, second, first, first, second, second});
+  configure({LINE, 0, first, second, first, first, second, second});
   const uint8_t* weights = span_at<Format>(gemm, block, 0);
   for (int64_t i = 0; i < FETCH_BYTES; i += LINE) prefetch(weights + i);
   expander.start(weights, num_spans);
@@ -445,7 +432,7 @@ void multiply_wide(const Gemm& gemm, Parts& parts, void* worker_memory) {
   WideMemory& memory = *static_cast<WideMemory*>(worker_memory);
   float* sums = reinterpret_cast<float*>(static_cast<char*>(worker_memory) + sizeof(WideMemory));
   const int64_t last = rows_of_group(gemm, num_groups(gemm) - 1) * 4;
-  configure({LINE, LINE, LINE, last, LINE, LINE, last, last});
+  configure({LINE, 0, LINE, last, LINE, LINE, last, last});
   for (int64_t part = parts.claim(); part >= 0; part = parts.claim()) {
     multiply_part<Format>(gemm, plan, part, memory, sums);
   }

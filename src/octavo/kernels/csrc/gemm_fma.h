@@ -166,7 +166,7 @@ struct ExpandedTiles {
   static int64_t most_steps(const Gemm&) { return STEPS; }
   static size_t buffer_bytes() { return size_t(STEPS * STEP_TILES) * sizeof(float); }
   static const char* block_at(const Gemm& gemm, int64_t block) {
-    return static_cast<const char*>(gemm.packed) + block * (gemm.k / Format::BLOCK_K) * SPAN_BYTES<Format>;
+    return static_cast<const char*>(gemm.packed) + span_offset<Format>(gemm.k, block, 0);
   }
   static Stretch<float> stretch(const Gemm& gemm, int64_t block, int64_t first_step, const char* next, void* buffer) {
     const ModeOf<Format::VALUES> mode;

@@ -65,18 +65,10 @@ struct Packing {
   void (*unpack)(const uint8_t* packed, int64_t k, int64_t row, bf16* to);
 };
 
-// A product that expands ahead of itself reads that much beyond the end.
-constexpr int64_t SLACK_SPANS = 4;
-
 template <class Format>
 size_t quantised_bytes(int64_t n, int64_t k) {
   if (k % Format::BLOCK_K != 0) return 0;
-  return size_t((blocks_of(n) * (k / Format::BLOCK_K) + SLACK_SPANS) * SPAN_BYTES<Format>);
-}
-
-template <class Format>
-uint8_t* span_of(uint8_t* packed, int64_t row, int64_t number, int64_t k) {
-  return packed + (row / BLOCK * (k / Format::BLOCK_K) + number) * SPAN_BYTES<Format>;
+  return size_t(span_offset<Format>(k, blocks_of(n), 0) + SLACK_SPANS * SPAN_BYTES<Format>);
 }
 
 template <class Format>
@@ -86,7 +78,8 @@ bool pack_quantised(const uint8_t* rows, int64_t first_row, int64_t num_rows, in
   for (int64_t number = 0; number < num_spans; ++number) {
     for (int64_t row = first_row; row < first_row + num_rows; ++row) {
       const uint8_t* block = rows + ((row - first_row) * num_spans + number) * Format::BLOCK_BYTES;
-      is_finite &= octavo::pack<Format>(block, int(row % BLOCK), span_of<Format>(packed, row, number, k));
+      uint8_t* span = packed + span_offset<Format>(k, row / BLOCK, number * SPAN_STEPS<Format>);
+      is_finite &= octavo::pack<Format>(block, int(row % BLOCK), span);
     }
   }
   return is_finite;
@@ -97,7 +90,8 @@ void unpack_quantised(const uint8_t* packed, int64_t k, int64_t row, bf16* to) {
   const IeeeMode mode;
   for (int64_t number = 0; number < k / Format::BLOCK_K; ++number, to += Format::BLOCK_K) {
     float values[Format::BLOCK_K];
-    octavo::unpack<Format>(span_of<Format>(const_cast<uint8_t*>(packed), row, number, k), int(row % BLOCK), values);
+    const uint8_t* span = packed + span_offset<Format>(k, row / BLOCK, number * SPAN_STEPS<Format>);
+    octavo::unpack<Format>(span, int(row % BLOCK), values);
     for (int64_t i = 0; i < Format::BLOCK_K; ++i) to[i] = to_bf16(values[i]);
   }
 }

@@ -12,6 +12,7 @@ namespace {
 
 #if defined(__AVX512F__)
 
+// Sixteen lines of sixteen words become their columns.
 inline void transpose(__m512i (&lines)[16]) {
   __m512i t[16];
   for (int i = 0; i < 8; ++i) {
@@ -39,6 +40,14 @@ inline void transpose(__m512i (&lines)[16]) {
   }
 }
 
+// Sixteen lines of 64 bytes, one after the other.
+inline void transpose_lines(const float* from, float* to) {
+  __m512i lines[16];
+  for (int i = 0; i < 16; ++i) lines[i] = _mm512_loadu_si512(from + i * 16);
+  transpose(lines);
+  for (int i = 0; i < 16; ++i) _mm512_storeu_si512(to + i * 16, lines[i]);
+}
+
 #elif defined(__AVX2__)
 
 // Eight lines of eight words. Lines are some words apart.
@@ -62,29 +71,6 @@ inline void transpose_square(const float* from, int64_t from_stride, float* to, 
 }
 
 #endif
-
-// Sixteen lines of sixteen words become their columns. `from` and `to` are sixteen lines of 64 bytes, one after the other, and not the same.
-inline void transpose_lines(const void* from, void* to) {
-#if defined(__AVX512F__)
-  __m512i lines[16];
-  for (int i = 0; i < 16; ++i) lines[i] = _mm512_loadu_si512(static_cast<const char*>(from) + i * 64);
-  transpose(lines);
-  for (int i = 0; i < 16; ++i) _mm512_storeu_si512(static_cast<char*>(to) + i * 64, lines[i]);
-#elif defined(__AVX2__)
-  for (int row = 0; row < 16; row += 8) {
-    for (int column = 0; column < 16; column += 8) {
-      transpose_square(static_cast<const float*>(from) + row * 16 + column, 16, static_cast<float*>(to) + column * 16 + row,
-                       16);
-    }
-  }
-#else
-  for (int row = 0; row < 16; ++row) {
-    for (int column = 0; column < 16; ++column) {
-      memcpy(static_cast<char*>(to) + (column * 16 + row) * 4, static_cast<const char*>(from) + (row * 16 + column) * 4, 4);
-    }
-  }
-#endif
-}
 
 // -- Codes of weights -------------------------------------------------------------------------------------------------
 

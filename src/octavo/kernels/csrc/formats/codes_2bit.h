@@ -19,7 +19,7 @@ struct LowCodes {
 
   static int get(const uint8_t* step, int column, int k) {
     int code = read<uint16_t>(step + (column / 8 * CODES_K + k) * 2) >> (column % 8 * 2) & 3;
-    if constexpr (BITS == 3) code |= (read<uint16_t>(third_bits(step, column) + 2 * k) >> (column % 16) & 1) << 2;
+    if constexpr (BITS == 3) code |= (read<uint16_t>(step + third_bits(column) + 2 * k) >> (column % 16) & 1) << 2;
     return code;
   }
   static void put(uint8_t* step, int column, const uint8_t* codes) {
@@ -29,7 +29,7 @@ struct LowCodes {
       write(words + 2 * k, uint16_t((read<uint16_t>(words + 2 * k) & ~(3 << shift)) | (codes[k] & 3) << shift));
     }
     if constexpr (BITS == 3) {
-      uint8_t* third = step + (third_bits(step, column) - step);
+      uint8_t* third = step + third_bits(column);
       const int bit = column % 16;
       for (int k = 0; k < CODES_K; ++k) {
         write(third + 2 * k, uint16_t((read<uint16_t>(third + 2 * k) & ~(1 << bit)) | (codes[k] >> 2) << bit));
@@ -53,7 +53,7 @@ struct LowCodes {
     const uint32_t* lines = words.low[place_of_word(k / 2)];
     codes[0] = Lanes::template load_repeated<8>(lines + column / 8) >> Lanes::load(COLUMN_SHIFTS<8>.of + in_half);
     if constexpr (BITS == 3) {
-      const Lanes third = Lanes::broadcast(read<uint32_t>(third_bits(words.step, column) + 2 * k));
+      const Lanes third = Lanes::broadcast(read<uint32_t>(words.step + third_bits(column) + 2 * k));
       const Lanes columns = Lanes::load(COLUMN_SHIFTS<16>.of + in_half);
       codes[0] = Lanes::choose(0x00030003, codes[0], third.template bits_to<2>(columns));
     }
@@ -74,7 +74,7 @@ struct LowCodes {
     const __m512 levels = _mm512_loadu_ps(Format::LEVELS);
     const __m512i group_bit = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(16), 1);
     const __m512i not_bit_4 = _mm512_set1_epi16(~16), low_two = _mm512_set1_epi16(3);
-    const __m512i third = BITS == 3 ? _mm512_load_si512(third_bits(codes, half * HALF_COLUMNS)) : group_bit;
+    const __m512i third = BITS == 3 ? _mm512_load_si512(codes + third_bits(half * HALF_COLUMNS)) : group_bit;
 #pragma GCC unroll 16
     for (int c = 0; c < HALF_COLUMNS; ++c) {
       const int column = half * HALF_COLUMNS + c;
@@ -101,9 +101,8 @@ struct LowCodes {
 #endif
 
  private:
-  static const uint8_t* third_bits(const uint8_t* step, int column) {
-    return step + LOW_BYTES + column / 16 * LINE_BYTES;
-  }
+  // Where a step has the line of a column's third bits.
+  static int64_t third_bits(int column) { return LOW_BYTES + column / 16 * LINE_BYTES; }
 };
 
 }  // namespace

@@ -14,12 +14,12 @@ struct Codes5 {
   static constexpr int64_t STEP_BYTES = Codes4::STEP_BYTES + 2 * LINE_BYTES;
 
   static int get(const uint8_t* step, int column, int k) {
-    const int high = read<uint16_t>(high_bits(step, column) + 2 * k) >> (column % 16) & 1;
+    const int high = read<uint16_t>(step + high_bits(column) + 2 * k) >> (column % 16) & 1;
     return Codes4::get(step, column, k) | high << 4;
   }
   static void put(uint8_t* step, int column, const uint8_t* codes) {
     Codes4::put(step, column, codes);
-    uint8_t* words = step + (high_bits(step, column) - step);
+    uint8_t* words = step + high_bits(column);
     const int bit = column % 16;
     for (int k = 0; k < CODES_K; ++k) {
       write(words + 2 * k, uint16_t((read<uint16_t>(words + 2 * k) & ~(1 << bit)) | (codes[k] >> 4) << bit));
@@ -39,7 +39,7 @@ struct Codes5 {
   template <class Lanes>
   static inline void unpack(const Words& words, int k, int column, Lanes (&codes)[AT_ONCE]) {
     Codes4::unpack(words.low, k, column, codes);
-    const Lanes fifth = Lanes::broadcast(read<uint32_t>(high_bits(words.step, column) + 2 * k));
+    const Lanes fifth = Lanes::broadcast(read<uint32_t>(words.step + high_bits(column) + 2 * k));
     const Lanes columns = Lanes::load(COLUMN_SHIFTS<16>.of + column % HALF_COLUMNS);
     codes[0] = Lanes::choose(0x000f000f, codes[0], fifth.template bits_to<4>(columns));
     codes[1] = codes[0];
@@ -57,7 +57,7 @@ struct Codes5 {
     const int64_t group = group_of<Format>(step * CODES_K);
     const __m512 low = _mm512_loadu_ps(Format::LEVELS), high = _mm512_loadu_ps(Format::LEVELS + 16);
     const __m512i low_four = _mm512_set1_epi16(15);
-    const __m512i fifth = _mm512_load_si512(high_bits(codes, half * HALF_COLUMNS));
+    const __m512i fifth = _mm512_load_si512(codes + high_bits(half * HALF_COLUMNS));
 #pragma GCC unroll 16
     for (int c = 0; c < HALF_COLUMNS; ++c) {
       const int column = half * HALF_COLUMNS + c;
@@ -80,9 +80,8 @@ struct Codes5 {
 #endif
 
  private:
-  static const uint8_t* high_bits(const uint8_t* step, int column) {
-    return step + Codes4::STEP_BYTES + column / 16 * LINE_BYTES;
-  }
+  // Where a step has the line of a column's fifth bits.
+  static int64_t high_bits(int column) { return Codes4::STEP_BYTES + column / 16 * LINE_BYTES; }
 };
 
 #define OCTAVO_THIRTY_TWO_LEVELS(less)                                                                            \

@@ -13,12 +13,12 @@ struct Codes6 {
   static constexpr int64_t STEP_BYTES = 12 * LINE_BYTES;
 
   static int get(const uint8_t* step, int column, int k) {
-    const uint8_t* bytes = bytes_at(step, column) + k;
+    const uint8_t* bytes = step + bytes_at(column) + k;
     if (column % 8 < 6) return *bytes & 63;
     return bytes[0] >> 6 | bytes[LINE_BYTES] >> 6 << 2 | bytes[2 * LINE_BYTES] >> 6 << 4;
   }
   static void put(uint8_t* step, int column, const uint8_t* codes) {
-    uint8_t* bytes = step + (bytes_at(step, column) - step);
+    uint8_t* bytes = step + bytes_at(column);
     if (column % 8 < 6) {
       for (int k = 0; k < CODES_K; ++k) bytes[k] = uint8_t((bytes[k] & 0xc0) | codes[k]);
       return;
@@ -83,9 +83,9 @@ struct Codes6 {
 #endif
 
  private:
-  static const uint8_t* bytes_at(const uint8_t* step, int column) {
+  static int64_t bytes_at(int column) {
     const int pair = column % 8 / 2;
-    return step + column / 8 * 3 * LINE_BYTES + (pair < 3 ? pair * LINE_BYTES : 0) + column % 2 * 32;
+    return column / 8 * 3 * LINE_BYTES + (pair < 3 ? pair * LINE_BYTES : 0) + column % 2 * 32;
   }
 
 #if defined(__AVX512BF16__)

@@ -75,6 +75,15 @@ constexpr int64_t SPAN_BYTES = Format::HEADER_BYTES + SPAN_STEPS<Format>* Format
 template <class Format>
 constexpr int64_t GROUP_K = Format::BLOCK_K / Format::GROUPS;
 
+// Where a span lies, from the start of the packed weights: that of `step` of a block.
+template <class Format>
+constexpr int64_t span_offset(int64_t k, int64_t block, int64_t step) {
+  return (block * (k / Format::BLOCK_K) + step / SPAN_STEPS<Format>) * SPAN_BYTES<Format>;
+}
+
+// A product that expands ahead of itself reads that much beyond the last span.
+constexpr int64_t SLACK_SPANS = 4;
+
 // The codes of a step.
 template <class Format>
 inline const uint8_t* codes_at(const uint8_t* span, int64_t step) {

@@ -8,11 +8,8 @@
 namespace octavo {
 namespace {
 
-struct IQ4NL {
+struct IQ4NL : HalfScales {
   static constexpr int64_t BLOCK_K = 32, BLOCK_BYTES = 18;
-  static constexpr int64_t GROUPS = 1, HEADER_BYTES = LINE_BYTES;
-  static constexpr bool HAS_OFFSET = false, HAS_ZERO = false;
-  static constexpr Values VALUES = Values::ORDINARY;
   static constexpr float LEVELS[16] = OCTAVO_IQ4_LEVELS;
   using Codes = Codes4;
 
@@ -21,12 +18,6 @@ struct IQ4NL {
   static auto levels(Lanes codes) { return codes.look_up(LEVELS); }
 
   static void codes(const uint8_t* block, int, uint8_t* codes) { read_nibbles(block + 2, codes); }
-  static bool pack_scales(const uint8_t* block, int column, uint8_t* span) {
-    memcpy(span + 2 * column, block, 2);
-    return is_finite_half(block);
-  }
-  static Scale scale(const uint8_t* span, int64_t, int column) { return {half_at(span, column)}; }
-  static void read_scales(const uint8_t* span, Scales<IQ4NL>& to) { read_halves(span, to.factor[0]); }
 };
 
 }  // namespace

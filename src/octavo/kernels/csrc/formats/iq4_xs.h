@@ -11,11 +11,8 @@
 namespace octavo {
 namespace {
 
-struct IQ4XS {
+struct IQ4XS : ByteScales<8> {
   static constexpr int64_t BLOCK_K = 256, BLOCK_BYTES = 136;
-  static constexpr int64_t GROUPS = 8, HEADER_BYTES = LINE_BYTES + GROUPS * SPAN_COLUMNS;
-  static constexpr bool HAS_OFFSET = false, HAS_ZERO = false;
-  static constexpr Values VALUES = Values::ORDINARY;
   static constexpr float LEVELS[16] = OCTAVO_IQ4_LEVELS;
   using Codes = Codes4;
 
@@ -27,15 +24,12 @@ struct IQ4XS {
   static bool pack_scales(const uint8_t* block, int column, uint8_t* span) {
     const uint16_t high = read<uint16_t>(block + 2);
     const uint8_t* low = block + 4;
-    memcpy(span + 2 * column, block, 2);
     for (int group = 0; group < GROUPS; ++group) {
       const int scale = (low[group / 2] >> (group % 2 * 4) & 15) | (high >> (2 * group) & 3) << 4;
-      span[LINE_BYTES + group * SPAN_COLUMNS + column] = uint8_t(int8_t(scale - 32));
+      pack_scale(scale - 32, group, column, span);
     }
-    return is_finite_half(block);
+    return pack_factor(block, column, span);
   }
-  static Scale scale(const uint8_t* span, int64_t group, int column) { return {scaled_byte(span, group, column)}; }
-  static void read_scales(const uint8_t* span, Scales<IQ4XS>& to) { read_scaled_bytes(span, to.factor); }
 };
 
 }  // namespace

@@ -21,31 +21,33 @@ namespace {
 
 struct KScales {
   static constexpr int64_t GROUPS = 8, HEADER_BYTES = 512;
+  static constexpr bool HAS_OFFSET = true, HAS_ZERO = false;
+  static constexpr Values VALUES = Values::ORDINARY;
   static constexpr int64_t BYTES = 12;  // of a block
 
   // `block` begins with d, dmin and the twelve bytes.
-  static bool pack(const uint8_t* block, int column, uint8_t* header) {
+  static bool pack_scales(const uint8_t* block, int column, uint8_t* header) {
     memcpy(header + 2 * column, block, 2);
     memcpy(header + LINE_BYTES + 2 * column, block + 2, 2);
-    for (int i = 0; i < BYTES; ++i) *place(header, column, i) = block[4 + i];
+    for (int i = 0; i < BYTES; ++i) header[place(column, i)] = block[4 + i];
     return is_finite_half(block) && is_finite_half(block + 2);
   }
 
   static Scale scale(const uint8_t* header, int64_t group, int column) {
-    const auto byte = [&](int64_t i) { return *place(header, column, i); };
+    const auto byte = [&](int64_t i) { return header[place(column, i)]; };
     const int64_t i = group % 4;
     const int scale = group < 4 ? byte(i) & 63 : (byte(8 + i) & 15) | byte(i) >> 6 << 4;
     const int minimum = group < 4 ? byte(4 + i) & 63 : byte(8 + i) >> 4 | byte(4 + i) >> 6 << 4;
     return {half_at(header, column) * float(scale), -(half_at(header + LINE_BYTES, column) * float(minimum))};
   }
 
-  template <class Scales>
-  static void read_scales(const uint8_t* header, Scales& to) {
+  template <class Format>
+  static void read_scales(const uint8_t* header, Scales<Format>& to) {
     alignas(64) float d[SPAN_COLUMNS], dmin[SPAN_COLUMNS];
     read_halves(header, d);
     read_halves(header + LINE_BYTES, dmin);
     for (int first = 0; first < SPAN_COLUMNS; first += HALF_COLUMNS) {
-      const uint8_t* bytes = place(header, first, 0);
+      const uint8_t* bytes = header + place(first, 0);
 #if defined(__AVX512BF16__)
       read_half(bytes, _mm512_load_ps(d + first), _mm512_load_ps(dmin + first), first, to);
 #elif defined(OCTAVO_CODE_LANES)
@@ -67,17 +69,15 @@ struct KScales {
   }
 
  private:
-  static const uint8_t* place(const uint8_t* header, int column, int64_t byte) {
-    return header + 2 * LINE_BYTES + column / 16 * 3 * LINE_BYTES + byte * 16 + column % 16;
-  }
-  static uint8_t* place(uint8_t* header, int column, int64_t byte) {
-    return header + (place(static_cast<const uint8_t*>(header), column, byte) - header);
+  // Of the twelve bytes of a column.
+  static int64_t place(int column, int64_t byte) {
+    return 2 * LINE_BYTES + column / 16 * 3 * LINE_BYTES + byte * 16 + column % 16;
   }
 
 #if defined(__AVX512BF16__)
   // A number of six bits in the mantissa of 128.0 is 128 + it; a fused multiply-add takes the 128 off, exactly.
-  template <class Scales>
-  static inline void read_half(const uint8_t* bytes, __m512 d, __m512 dmin, int first, Scales& to) {
+  template <class Format>
+  static inline void read_half(const uint8_t* bytes, __m512 d, __m512 dmin, int first, Scales<Format>& to) {
     const __m512i low_six = _mm512_set1_epi8(63), low_four = _mm512_set1_epi8(15), middle = _mm512_set1_epi8(0x30);
     const __m512i a = _mm512_loadu_si512(bytes), b = _mm512_loadu_si512(bytes + 64), c = _mm512_loadu_si512(bytes + 128);
     constexpr int FIRST_OR_BOTH = 0xf8;  // x | (y & z)

@@ -9,11 +9,8 @@
 namespace octavo {
 namespace {
 
-struct Q3K {
+struct Q3K : ByteScales<16> {
   static constexpr int64_t BLOCK_K = 256, BLOCK_BYTES = 110;
-  static constexpr int64_t GROUPS = 16, HEADER_BYTES = LINE_BYTES + GROUPS * SPAN_COLUMNS;
-  static constexpr bool HAS_OFFSET = false, HAS_ZERO = false;
-  static constexpr Values VALUES = Values::ORDINARY;
   static constexpr float LEVEL_OF_ZERO = -4;
   static constexpr float LEVELS[16] = {-4, -3, -2, -1, 0, 1, 2, 3, -4, -3, -2, -1, 0, 1, 2, 3};
   using Codes = LowCodes<3>;
@@ -26,16 +23,13 @@ struct Q3K {
   }
   static bool pack_scales(const uint8_t* block, int column, uint8_t* span) {
     const uint8_t *scales = block + 96, *d = block + 108;
-    memcpy(span + 2 * column, d, 2);
     for (int group = 0; group < GROUPS; ++group) {
       const int low_bits = scales[group % 8] >> (group / 8 * 4) & 15;
       const int high_bits = scales[8 + group % 4] >> (group / 4 * 2) & 3;
-      span[LINE_BYTES + group * SPAN_COLUMNS + column] = uint8_t(int8_t((low_bits | high_bits << 4) - 32));
+      pack_scale((low_bits | high_bits << 4) - 32, group, column, span);
     }
-    return is_finite_half(d);
+    return pack_factor(d, column, span);
   }
-  static Scale scale(const uint8_t* span, int64_t group, int column) { return {scaled_byte(span, group, column)}; }
-  static void read_scales(const uint8_t* span, Scales<Q3K>& to) { read_scaled_bytes(span, to.factor); }
 };
 
 }  // namespace

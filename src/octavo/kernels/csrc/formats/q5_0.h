@@ -7,11 +7,8 @@
 namespace octavo {
 namespace {
 
-struct Q5_0 {
+struct Q5_0 : HalfScales {
   static constexpr int64_t BLOCK_K = 32, BLOCK_BYTES = 22;
-  static constexpr int64_t GROUPS = 1, HEADER_BYTES = LINE_BYTES;
-  static constexpr bool HAS_OFFSET = false, HAS_ZERO = false;
-  static constexpr Values VALUES = Values::ORDINARY;
   static constexpr float LEVEL_OF_ZERO = -16;
   static constexpr float LEVELS[32] = OCTAVO_THIRTY_TWO_LEVELS(16);
   using Codes = Codes5;
@@ -22,12 +19,6 @@ struct Q5_0 {
     read_nibbles(block + 6, codes);
     add_bits(block + 2, 4, codes);
   }
-  static bool pack_scales(const uint8_t* block, int column, uint8_t* span) {
-    memcpy(span + 2 * column, block, 2);
-    return is_finite_half(block);
-  }
-  static Scale scale(const uint8_t* span, int64_t, int column) { return {half_at(span, column)}; }
-  static void read_scales(const uint8_t* span, Scales<Q5_0>& to) { read_halves(span, to.factor[0]); }
 };
 
 }  // namespace

@@ -8,11 +8,8 @@
 namespace octavo {
 namespace {
 
-struct Q5K {
+struct Q5K : KScales {
   static constexpr int64_t BLOCK_K = 256, BLOCK_BYTES = 176;
-  static constexpr int64_t GROUPS = KScales::GROUPS, HEADER_BYTES = KScales::HEADER_BYTES;
-  static constexpr bool HAS_OFFSET = true, HAS_ZERO = false;
-  static constexpr Values VALUES = Values::ORDINARY;
   static constexpr float LEVEL_OF_ZERO = 0;
   static constexpr float LEVELS[32] = OCTAVO_THIRTY_TWO_LEVELS(0);
   using Codes = Codes5;
@@ -20,13 +17,10 @@ struct Q5K {
   static float level(int code) { return float(code); }
 
   static void codes(const uint8_t* block, int step, uint8_t* codes) {
-    const uint8_t *fifth = block + 4 + KScales::BYTES, *nibbles = fifth + 32;
+    const uint8_t *fifth = block + 4 + BYTES, *nibbles = fifth + 32;
     read_k_nibbles(nibbles, step, codes);
     for (int k = 0; k < CODES_K; ++k) codes[k] |= uint8_t((fifth[k] >> step & 1) << 4);
   }
-  static bool pack_scales(const uint8_t* block, int column, uint8_t* span) { return KScales::pack(block, column, span); }
-  static Scale scale(const uint8_t* span, int64_t group, int column) { return KScales::scale(span, group, column); }
-  static void read_scales(const uint8_t* span, Scales<Q5K>& to) { KScales::read_scales(span, to); }
 };
 
 }  // namespace

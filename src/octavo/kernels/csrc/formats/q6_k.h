@@ -10,11 +10,8 @@
 namespace octavo {
 namespace {
 
-struct Q6K {
+struct Q6K : ByteScales<16> {
   static constexpr int64_t BLOCK_K = 256, BLOCK_BYTES = 210;
-  static constexpr int64_t GROUPS = 16, HEADER_BYTES = LINE_BYTES + GROUPS * SPAN_COLUMNS;
-  static constexpr bool HAS_OFFSET = false, HAS_ZERO = false;
-  static constexpr Values VALUES = Values::ORDINARY;
   static constexpr float LEVEL_OF_ZERO = -32;
   using Codes = Codes6;
 
@@ -29,13 +26,11 @@ struct Q6K {
   }
   static bool pack_scales(const uint8_t* block, int column, uint8_t* span) {
     const uint8_t *scales = block + 192, *d = block + 208;
-    memcpy(span + 2 * column, d, 2);
-    for (int group = 0; group < GROUPS; ++group) span[LINE_BYTES + group * SPAN_COLUMNS + column] = scales[group];
-    return is_finite_half(d);
+    for (int group = 0; group < GROUPS; ++group) pack_scale(int8_t(scales[group]), group, column, span);
+    return pack_factor(d, column, span);
   }
-  static Scale scale(const uint8_t* span, int64_t group, int column) { return {scaled_byte(span, group, column)}; }
   static void read_scales(const uint8_t* span, Scales<Q6K>& to) {
-    read_scaled_bytes(span, to.factor);
+    ByteScales::read_scales(span, to);
 #if defined(__AVX512BF16__)
     fill_back(-32.0f, SIX_BITS, to);
 #endif

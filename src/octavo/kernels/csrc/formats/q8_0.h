@@ -8,11 +8,8 @@
 namespace octavo {
 namespace {
 
-struct Q8_0 {
+struct Q8_0 : HalfScales {
   static constexpr int64_t BLOCK_K = 32, BLOCK_BYTES = 34;
-  static constexpr int64_t GROUPS = 1, HEADER_BYTES = LINE_BYTES;
-  static constexpr bool HAS_OFFSET = false, HAS_ZERO = false;
-  static constexpr Values VALUES = Values::ORDINARY;
   using Codes = Codes8;
 
   static float level(int code) { return float(int8_t(code)); }
@@ -27,13 +24,8 @@ struct Q8_0 {
 #endif
 
   static void codes(const uint8_t* block, int, uint8_t* codes) { memcpy(codes, block + 2, CODES_K); }
-  static bool pack_scales(const uint8_t* block, int column, uint8_t* span) {
-    memcpy(span + 2 * column, block, 2);
-    return is_finite_half(block);
-  }
-  static Scale scale(const uint8_t* span, int64_t, int column) { return {half_at(span, column)}; }
   static void read_scales(const uint8_t* span, Scales<Q8_0>& to) {
-    read_halves(span, to.factor[0]);
+    HalfScales::read_scales(span, to);
 #if defined(__AVX512BF16__)
     fill_back(-128.0f, EIGHT_BITS, to);
 #endif

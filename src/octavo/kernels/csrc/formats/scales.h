@@ -47,5 +47,66 @@ inline float scaled_byte(const uint8_t* header, int64_t group, int column) {
   return half_at(header, column) * float(scale);
 }
 
+// -- What formats with the same kind of scales have in common: they inherit it ------------------------------------------
+
+// Blocks begin with a factor, a half.   The header: d[32] half
+struct HalfScales {
+  static constexpr int64_t GROUPS = 1, HEADER_BYTES = LINE_BYTES;
+  static constexpr bool HAS_OFFSET = false, HAS_ZERO = false;
+  static constexpr Values VALUES = Values::ORDINARY;
+
+  static bool pack_scales(const uint8_t* block, int column, uint8_t* span) {
+    memcpy(span + 2 * column, block, 2);
+    return is_finite_half(block);
+  }
+  static Scale scale(const uint8_t* span, int64_t, int column) { return {half_at(span, column)}; }
+  template <class Format>
+  static void read_scales(const uint8_t* span, Scales<Format>& to) {
+    read_halves(span, to.factor[0]);
+  }
+};
+
+// Blocks begin with a factor and an offset.   The header: d[32] half | m[32] half
+struct HalfScalesAndOffsets {
+  static constexpr int64_t GROUPS = 1, HEADER_BYTES = 2 * LINE_BYTES;
+  static constexpr bool HAS_OFFSET = true, HAS_ZERO = false;
+  static constexpr Values VALUES = Values::ORDINARY;
+
+  static bool pack_scales(const uint8_t* block, int column, uint8_t* span) {
+    memcpy(span + 2 * column, block, 2);
+    memcpy(span + LINE_BYTES + 2 * column, block + 2, 2);
+    return is_finite_half(block) && is_finite_half(block + 2);
+  }
+  static Scale scale(const uint8_t* span, int64_t, int column) {
+    return {half_at(span, column), half_at(span + LINE_BYTES, column)};
+  }
+  template <class Format>
+  static void read_scales(const uint8_t* span, Scales<Format>& to) {
+    read_halves(span, to.factor[0]);
+    read_halves(span + LINE_BYTES, to.offset[0]);
+  }
+};
+
+// A factor for each block, which each group counts.   The header: d[32] half | scale[NUM_GROUPS][32] int8
+template <int64_t NUM_GROUPS>
+struct ByteScales {
+  static constexpr int64_t GROUPS = NUM_GROUPS, HEADER_BYTES = LINE_BYTES + NUM_GROUPS * SPAN_COLUMNS;
+  static constexpr bool HAS_OFFSET = false, HAS_ZERO = false;
+  static constexpr Values VALUES = Values::ORDINARY;
+
+  static bool pack_factor(const uint8_t* d, int column, uint8_t* span) {
+    memcpy(span + 2 * column, d, 2);
+    return is_finite_half(d);
+  }
+  static void pack_scale(int scale, int64_t group, int column, uint8_t* span) {
+    span[LINE_BYTES + group * SPAN_COLUMNS + column] = uint8_t(int8_t(scale));
+  }
+  static Scale scale(const uint8_t* span, int64_t group, int column) { return {scaled_byte(span, group, column)}; }
+  template <class Format>
+  static void read_scales(const uint8_t* span, Scales<Format>& to) {
+    read_scaled_bytes(span, to.factor);
+  }
+};
+
 }  // namespace
 }  // namespace octavo
