@@ -1,16 +1,20 @@
 """What a format costs and gives: memory, speed and perplexity of one model in several quantised files.
 
-    python -m benchmarks.formats FILE... [--windows 5] [--rounds 5] [--json OUT] [--plot OUT.svg]
+    python -m benchmarks.formats FILE... [--windows 5] [--rounds 5] [--llama-cpp DIR] [--json OUT]
+                                         [--plot OUT.svg]
 
 All files are open at once (their packed weights are mapped), and rounds are interleaved; figures are medians.
 Perplexity is that of windows of 1,024 tokens of a stored text, once with weights as they are stored and once
-widened to bfloat16: they must be equal to the last digit, or the program fails.
+widened to bfloat16: they must be equal to the last digit, or the program fails. With `--llama-cpp` (its folder,
+as benchmarks/peers/install.sh makes it) llama.cpp computes the perplexity of the same tokens as well.
 """
 
 import argparse
 import json
 import math
+import os
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -37,6 +41,7 @@ class FormatFigures:
     name: str
     gigabytes: float  # of weights in memory
     perplexity: float
+    peer_perplexity: float | None = None  # llama.cpp's
     decode: dict[int, float] = field(default_factory=dict)  # tokens a second, by the number of streams
     prompt: float = 0.0  # tokens a second
 
@@ -53,8 +58,27 @@ def perplexity(llm: LLM, windows: Sequence[list[int]]) -> float:
     return math.exp(-sum(scores) / len(scores))
 
 
+def peer_perplexity(llama_cpp: Path, path: str, windows: Sequence[list[int]]) -> float:
+    """By llama.cpp's own logits."""
+    program = Path(__file__).resolve().parent / "peers" / "llama_logits.py"
+    places = {
+        "PYTHONPATH": str(llama_cpp / "unpacked"),
+        "LLAMA_CPP_LIB_PATH": str(llama_cpp / "build" / "bin"),
+    }
+    run = subprocess.run(
+        [llama_cpp / "bin" / "python", program, path],
+        input=json.dumps(windows),
+        env=os.environ | places,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    total, count = json.loads(run.stdout)
+    return math.exp(-total / count)
+
+
 def open_model(path: str, **options: Any) -> LLM:
-    return LLM(path, kv_memory="1GiB", prefix_caching=False, progress=False, **options)
+    return LLM(path, kv_memory="384MiB", prefix_caching=False, progress=False, **options)
 
 
 def decoded_a_second(llm: LLM, streams: int, seed: int) -> float:
@@ -71,33 +95,39 @@ def read_a_second(llm: LLM, prompt: list[int]) -> float:
     return len(prompt) / (time.perf_counter() - started)
 
 
-def measure(paths: Sequence[str], num_windows: int, rounds: int) -> list[FormatFigures]:
-    windows = windows_of(paths[0], num_windows)
-    models: list[tuple[LLM, FormatFigures]] = []
-    for path in paths:
-        with open_model(path, weights="widened") as widened:
-            expected = perplexity(widened, windows)
-        llm = open_model(path)
-        found = perplexity(llm, windows)
-        if found != expected:
-            sys.exit(f"{path}: perplexity {found!r}, but {expected!r} when it is widened")
-        gigabytes = sum(llm.facts.weight_bytes.values()) / 1e9
-        models.append((llm, FormatFigures(Path(path).stem, gigabytes, found)))
-        print(
-            f"{Path(path).stem:>40}  {gigabytes:6.2f} GB  perplexity {found:.6f}, kept and widened",
-            flush=True,
-        )
+def measure_perplexity(path: str, windows: Sequence[list[int]], llama_cpp: Path | None) -> FormatFigures:
+    with open_model(path, weights="widened") as widened:
+        expected = perplexity(widened, windows)
+    with open_model(path) as kept:
+        found = perplexity(kept, windows)
+        gigabytes = sum(kept.facts.weight_bytes.values()) / 1e9
+    if found != expected:
+        sys.exit(f"{path}: perplexity {found!r}, but {expected!r} when it is widened")
+    figures = FormatFigures(Path(path).stem, gigabytes, found)
+    if llama_cpp is not None:
+        figures.peer_perplexity = peer_perplexity(llama_cpp, path, windows)
+    peer = f", llama.cpp {figures.peer_perplexity:.6f}" if figures.peer_perplexity else ""
+    print(
+        f"{figures.name:>40}  {gigabytes:6.2f} GB  perplexity {found:.6f}, kept and widened{peer}", flush=True
+    )
+    return figures
+
+
+def measure_speeds(
+    paths: Sequence[str], all_figures: Sequence[FormatFigures], prompt: list[int], rounds: int
+) -> None:
+    """Into the figures."""
+    models = [open_model(path) for path in paths]
     samples: dict[tuple[int, int], list[float]] = {}
     for turn in range(rounds):
-        for number, (llm, _) in enumerate(models):
+        for number, llm in enumerate(models):
             for streams in STREAMS:
                 samples.setdefault((number, streams), []).append(decoded_a_second(llm, streams, turn))
-            samples.setdefault((number, 0), []).append(read_a_second(llm, windows[turn % num_windows]))
-    for number, (llm, figures) in enumerate(models):
+            samples.setdefault((number, 0), []).append(read_a_second(llm, prompt))
+    for number, figures in enumerate(all_figures):
         figures.decode = {streams: statistics.median(samples[number, streams]) for streams in STREAMS}
         figures.prompt = statistics.median(samples[number, 0])
-        llm.close()
-    return [figures for _, figures in models]
+        models[number].close()
 
 
 def plot(all_figures: Sequence[FormatFigures], path: Path) -> None:
@@ -128,13 +158,17 @@ def main() -> None:
     )
     parser.add_argument("files", nargs="+", metavar="FILE")
     parser.add_argument("--windows", type=int, default=5)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5, help="0: no speeds")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
+    parser.add_argument("--llama-cpp", type=Path)
     arguments = parser.parse_args()
-    all_figures = measure(arguments.files, arguments.windows, arguments.rounds)
-    print(f"\n{'file':>40}  {'GB':>6}  {'perplexity':>10}  {'1 stream':>8}  {'16':>8}  {'prompt':>8}")
-    for figures in all_figures:
+    windows = windows_of(arguments.files[0], arguments.windows)
+    all_figures = [measure_perplexity(path, windows, arguments.llama_cpp) for path in arguments.files]
+    if arguments.rounds:
+        measure_speeds(arguments.files, all_figures, windows[0], arguments.rounds)
+        print(f"\n{'file':>40}  {'GB':>6}  {'perplexity':>10}  {'1 stream':>8}  {'16':>8}  {'prompt':>8}")
+    for figures in all_figures if arguments.rounds else ():
         speeds = "  ".join(f"{speed:8.1f}" for speed in (*figures.decode.values(), figures.prompt))
         print(f"{figures.name:>40}  {figures.gigabytes:6.2f}  {figures.perplexity:10.4f}  {speeds}")
     if arguments.json:

@@ -26,17 +26,18 @@ class Expander {
   void then(const uint8_t* span) { next_run_ = span; }
   void run_of(int64_t num_spans) { num_spans_ = num_spans; }
 
-  // Both halves of the step, and on to the next one. Whoever wants only one of them calls `half` and `advance`.
-  inline void step(bf16* lines) {
+  // Both halves of the step, and on to the next one. Whoever wants only one of them calls `half` and `advance`. Out of
+  // line: its callers either need few steps or have many rows to multiply for each.
+  __attribute__((noinline)) void step(bf16* lines) {
     half(0, lines);
     half(1, lines + HALF);
     advance();
   }
-  inline void half(int half, bf16* lines) {
+  OCTAVO_INLINED void half(int half, bf16* lines) {
     Codes::template prepare<Format>(next_scales(), is_last() ? 0 : step_ + 1, half, tables_[parity_ ^ 1]);
     Codes::template expand<Format>(span_, step_, half, scales_[turn_], tables_[parity_], lines);
   }
-  inline void advance() {
+  OCTAVO_INLINED void advance() {
     parity_ ^= 1;
     if (is_last()) {
       step_ = 0;

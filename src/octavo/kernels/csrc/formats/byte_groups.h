@@ -42,7 +42,8 @@ struct Int8 : ByteGroups<GROUP> {
   static auto levels(Lanes codes) { return codes.template right_signed<24>().to_float(); }
 #if defined(__AVX512BF16__)
   static __m512 sixteen_levels(__m128i codes) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes)); }
-  static __m512 sixteen_values(const uint8_t* codes, int quarter, const Scales<Int8>& scales, int64_t group, int column) {
+  static OCTAVO_INLINED __m512 sixteen_values(const uint8_t* codes, int quarter, const Scales<Int8>& scales,
+                                              int64_t group, int column) {
     const __m128i sixteen = _mm_load_si128(reinterpret_cast<const __m128i*>(codes + 16 * quarter));
     return _mm512_mul_ps(sixteen_levels(sixteen), _mm512_set1_ps(scales.factor[group][column]));
   }
@@ -72,7 +73,8 @@ struct Fp8 : ByteGroups<GROUP> {
   static __m512 sixteen_levels(__m128i codes) {
     return levels(CodeLanes{_mm512_slli_epi32(_mm512_cvtepu8_epi32(codes), 24)}).value;
   }
-  static __m512 sixteen_values(const uint8_t* codes, int quarter, const Scales<Fp8>& scales, int64_t group, int column) {
+  static OCTAVO_INLINED __m512 sixteen_values(const uint8_t* codes, int quarter, const Scales<Fp8>& scales,
+                                              int64_t group, int column) {
     const __m128i sixteen = _mm_load_si128(reinterpret_cast<const __m128i*>(codes + 16 * quarter));
     return _mm512_mul_ps(sixteen_levels(sixteen), _mm512_set1_ps(scales.factor[group][column]));
   }

@@ -63,11 +63,11 @@ struct LowCodes {
 #if defined(__AVX512BF16__)
   struct Tables {};
   template <class Format>
-  static inline void prepare(const Scales<Format>&, int64_t, int, Tables&) {}
+  static OCTAVO_INLINED void prepare(const Scales<Format>&, int64_t, int, Tables&) {}
 
   template <class Format>
-  static inline void expand(const uint8_t* span, int64_t step, int half, const Scales<Format>& scales, const Tables&,
-                            bf16* lines) {
+  static OCTAVO_INLINED void expand(const uint8_t* span, int64_t step, int half, const Scales<Format>& scales,
+                                    const Tables&, bf16* lines) {
     static_assert(GROUP_K<Format> == 16);
     const uint8_t* codes = codes_at<Format>(span, step);
     const int64_t first = group_of<Format>(step * CODES_K);

@@ -50,7 +50,7 @@ struct Codes4 {
 
   // Two tables at a time, as one rounding instruction takes two vectors.
   template <class Format>
-  static inline void prepare(const Scales<Format>& scales, int64_t step, int half, Tables& tables) {
+  static OCTAVO_INLINED void prepare(const Scales<Format>& scales, int64_t step, int half, Tables& tables) {
     const __m512 levels = _mm512_loadu_ps(Format::LEVELS);
     const int64_t group = group_of<Format>(step * CODES_K);
     const auto table = [&](int column) {
@@ -71,8 +71,8 @@ struct Codes4 {
   }
 
   template <class Format>
-  static inline void expand(const uint8_t* span, int64_t step, int half, const Scales<Format>&, const Tables& tables,
-                            bf16* lines) {
+  static OCTAVO_INLINED void expand(const uint8_t* span, int64_t step, int half, const Scales<Format>&,
+                                    const Tables& tables, bf16* lines) {
     const uint8_t* codes = codes_at<Format>(span, step) + half * 4 * LINE_BYTES;
     const bf16(*table)[16] = tables.table + half * HALF_COLUMNS;
     const auto look_up = [&](int column, __m512i indices) {

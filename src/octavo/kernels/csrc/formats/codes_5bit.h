@@ -48,11 +48,11 @@ struct Codes5 {
 #if defined(__AVX512BF16__)
   struct Tables {};
   template <class Format>
-  static inline void prepare(const Scales<Format>&, int64_t, int, Tables&) {}
+  static OCTAVO_INLINED void prepare(const Scales<Format>&, int64_t, int, Tables&) {}
 
   template <class Format>
-  static inline void expand(const uint8_t* span, int64_t step, int half, const Scales<Format>& scales, const Tables&,
-                            bf16* lines) {
+  static OCTAVO_INLINED void expand(const uint8_t* span, int64_t step, int half, const Scales<Format>& scales,
+                                    const Tables&, bf16* lines) {
     const uint8_t* codes = codes_at<Format>(span, step);
     const int64_t group = group_of<Format>(step * CODES_K);
     const __m512 low = _mm512_loadu_ps(Format::LEVELS), high = _mm512_loadu_ps(Format::LEVELS + 16);

@@ -55,12 +55,12 @@ struct Codes6 {
 #if defined(__AVX512BF16__)
   struct Tables {};
   template <class Format>
-  static inline void prepare(const Scales<Format>&, int64_t, int, Tables&) {}
+  static OCTAVO_INLINED void prepare(const Scales<Format>&, int64_t, int, Tables&) {}
 
   // Of formats with two groups in a step, k below 16 and the others.
   template <class Format>
-  static inline void expand(const uint8_t* span, int64_t step, int half, const Scales<Format>& scales, const Tables&,
-                            bf16* lines) {
+  static OCTAVO_INLINED void expand(const uint8_t* span, int64_t step, int half, const Scales<Format>& scales,
+                                    const Tables&, bf16* lines) {
     static_assert(GROUP_K<Format> == 16 && !Format::HAS_OFFSET);
     const int64_t group = group_of<Format>(step * CODES_K);
     const uint8_t* codes = codes_at<Format>(span, step) + half * (STEP_BYTES / 2);
@@ -90,7 +90,8 @@ struct Codes6 {
 
 #if defined(__AVX512BF16__)
   template <class Format>
-  static inline void two_columns(__m512i codes, const Scales<Format>& scales, int64_t group, int column, bf16* lines) {
+  static OCTAVO_INLINED void two_columns(__m512i codes, const Scales<Format>& scales, int64_t group, int column,
+                                         bf16* lines) {
 #pragma GCC unroll 2
     for (int c = 0; c < 2; ++c) {
       const auto values = [&](int half) {

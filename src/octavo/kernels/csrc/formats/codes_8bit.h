@@ -31,11 +31,11 @@ struct Codes8 {
 #if defined(__AVX512BF16__)
   struct Tables {};
   template <class Format>
-  static inline void prepare(const Scales<Format>&, int64_t, int, Tables&) {}
+  static OCTAVO_INLINED void prepare(const Scales<Format>&, int64_t, int, Tables&) {}
 
   template <class Format>
-  static inline void expand(const uint8_t* span, int64_t step, int half, const Scales<Format>& scales, const Tables&,
-                            bf16* lines) {
+  static OCTAVO_INLINED void expand(const uint8_t* span, int64_t step, int half, const Scales<Format>& scales,
+                                    const Tables&, bf16* lines) {
     static_assert(!Format::HAS_OFFSET && !Format::HAS_ZERO);
     const int64_t group = group_of<Format>(step * CODES_K);
     const uint8_t* codes = codes_at<Format>(span, step) + half * HALF_COLUMNS * CODES_K;

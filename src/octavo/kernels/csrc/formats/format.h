@@ -42,6 +42,10 @@
 #include <immintrin.h>
 #endif
 
+// For what is expanded in an inner loop: gcc, left to itself, makes calls of half of it, which costs up to a fifth of the
+// time.
+#define OCTAVO_INLINED inline __attribute__((always_inline))
+
 namespace octavo {
 namespace {
 

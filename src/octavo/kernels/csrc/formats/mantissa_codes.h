@@ -25,7 +25,7 @@ constexpr Mantissa EIGHT_BITS = {0x47000000, 1, 32768.0f};  // bit 8 counts 1
 
 // Sixteen weights: codes 16 * quarter and on.
 template <const Mantissa& MANTISSA>
-inline __m512 mantissa_values(__m512i codes, int quarter, float factor, float back) {
+OCTAVO_INLINED __m512 mantissa_values(__m512i codes, int quarter, float factor, float back) {
   constexpr int SHIFT = MANTISSA.byte * 8;
   constexpr __mmask64 BYTES = __mmask64(0x1111111111111111) << MANTISSA.byte;
   const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);

@@ -16,7 +16,8 @@ struct Q8_0 : HalfScales {
   template <class Lanes>
   static auto levels(Lanes codes) { return codes.template right_signed<24>().to_float(); }
 #if defined(__AVX512BF16__)
-  static __m512 sixteen_values(const uint8_t* codes, int quarter, const Scales<Q8_0>& scales, int64_t, int column) {
+  static OCTAVO_INLINED __m512 sixteen_values(const uint8_t* codes, int quarter, const Scales<Q8_0>& scales, int64_t,
+                                              int column) {
     // With 128 added, codes are 0 to 255.
     const __m512i from_zero = _mm512_xor_si512(_mm512_load_si512(codes), _mm512_set1_epi8(char(0x80)));
     return mantissa_values<EIGHT_BITS>(from_zero, quarter, scales.factor[0][column], scales.back[0][column]);
