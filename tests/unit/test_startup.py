@@ -1,6 +1,8 @@
 """What the processes of a server do while they start."""
 
 import gc
+import subprocess
+import sys
 
 import pytest
 
@@ -23,3 +25,30 @@ def test_the_collector_runs_again_after_an_error() -> None:
         raise KeyError
     assert gc.isenabled()
     gc.unfreeze()
+
+
+LOAD_AHEAD = """
+import sys
+from pathlib import Path
+from octavo.startup import _load_torch_library
+
+def mapped():
+    return {line.split()[-1] for line in open("/proc/self/maps") if "libtorch_cpu" in line}
+
+_load_torch_library()
+ahead = mapped()
+assert ahead and "torch" not in sys.modules
+import torch
+assert mapped() == ahead
+assert torch.ones(3).sum() == 3
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_the_library_that_is_loaded_ahead_is_the_one_that_torch_uses() -> None:
+    subprocess.run([sys.executable, "-c", LOAD_AHEAD], check=True)
+
+
+def test_without_torch_nothing_is_loaded_ahead_and_nothing_is_said() -> None:
+    hidden = "import sys; sys.modules['torch'] = None; import octavo.startup as s; s._load_torch_library()"
+    subprocess.run([sys.executable, "-c", hidden], check=True)

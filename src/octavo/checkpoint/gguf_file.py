@@ -8,7 +8,8 @@ left of the file, and against a fixed limit, before anything is allocated from i
 import os
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,7 @@ _SCALARS = {
     GGUFValueType.INT64: "<q",
     GGUFValueType.FLOAT64: "<d",
 }
+_unpack_length = struct.Struct("<Q").unpack_from
 _SMALLEST_ENTRY = 8 + 4 + 1
 _SMALLEST_TENSOR = 8 + 4 + 8 + 4 + 8
 
@@ -67,11 +69,42 @@ class GgufTensor:
 
 
 @dataclass(frozen=True)
+class StringArray:
+    """Strings of the metadata, as bytes. Vocabularies are the bulk of a header, and an engine has no use for
+    them: it is known where each begins and ends, and that is all until somebody wants to read them."""
+
+    path: Path
+    start: int  # in the file
+    count: int
+    encoded: bytes = field(repr=False)  # as in the file: u64 length, UTF-8, and the next
+
+    def decode(self) -> list[str]:
+        strings: list[str] = []
+        encoded, at = self.encoded, 0
+        try:
+            for _ in range(self.count):
+                end = at + 8 + _unpack_length(encoded, at)[0]
+                strings.append(encoded[at + 8 : end].decode())
+                at = end
+        except UnicodeDecodeError:
+            raise _unusable(self.path, _not_utf8(self.start + at)) from None
+        return strings
+
+
+@dataclass(frozen=True)
 class GgufFile:
     path: Path
     version: int
-    metadata: Mapping[str, Any]  # plain Python values: str, int, float, bool and lists of them
+    entries: Mapping[str, Any]  # metadata: str, int, float, bool, lists of the last three, StringArray
     tensors: Mapping[str, GgufTensor]  # in the order of their data
+
+    @cached_property
+    def metadata(self) -> Mapping[str, Any]:
+        """The entries with all strings read."""
+        return {
+            key: value.decode() if isinstance(value, StringArray) else value
+            for key, value in self.entries.items()
+        }
 
     def read_rows(self, tensor: GgufTensor, group: int = 1) -> Iterator[RowChunk]:
         """All rows in chunks cut at multiples of `group`; quantised kinds come out as F32."""
@@ -128,21 +161,21 @@ def read_gguf(path: Path) -> GgufFile:
         version = _read_version(cursor)
         num_tensors = cursor.count("tensor", _SMALLEST_TENSOR, MAX_TENSORS)
         num_entries = cursor.count("metadata entry", _SMALLEST_ENTRY, MAX_METADATA_ENTRIES)
-        metadata: dict[str, Any] = {}
+        entries: dict[str, Any] = {}
         for _ in range(num_entries):
             key = cursor.string(MAX_NAME_BYTES)
-            if key in metadata:
+            if key in entries:
                 raise cursor.error(f"the metadata key {key!r} occurs twice")
-            metadata[key] = cursor.value(cursor.value_type())
+            entries[key] = cursor.value(cursor.value_type())
         described = [_describe_tensor(cursor) for _ in range(num_tensors)]
-        alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+        alignment = entries.get("general.alignment", DEFAULT_ALIGNMENT)
         if type(alignment) is not int or not 1 <= alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
             raise cursor.error(
                 f"general.alignment is {alignment!r}, not a power of two up to {MAX_ALIGNMENT}"
             )
         data_start = -(-cursor.position // alignment) * alignment
         tensors = _checked_layout(cursor, described, data_start, alignment)
-    return GgufFile(path, version, metadata, tensors)
+    return GgufFile(path, version, entries, tensors)
 
 
 def _read_version(cursor: "_Cursor") -> int:
@@ -213,7 +246,7 @@ class _Cursor:
         self._elements_left = MAX_ARRAY_ELEMENTS
 
     def error(self, reason: str) -> CheckpointError:
-        return CheckpointError(f"{self.path} is not a usable GGUF file: {reason}.")
+        return _unusable(self.path, reason)
 
     def take(self, length: int) -> bytes:
         """The caller has bounded `length` by a constant; here it is checked against the file."""
@@ -251,13 +284,20 @@ class _Cursor:
             raise self.error(f"unknown metadata type {code} before byte {self.position}") from None
 
     def string(self, most: int) -> str:
-        length = self.scalar(GGUFValueType.UINT64)
+        start = self.position
+        encoded = self._encoded_string(most)
+        try:
+            return encoded[8:].decode()
+        except UnicodeDecodeError:
+            raise self.error(_not_utf8(start)) from None
+
+    def _encoded_string(self, most: int) -> bytes:
+        """With its length before it."""
+        encoded_length = self.take(8)
+        length = _unpack_length(encoded_length)[0]
         if length > most:
             raise self.error(f"a string of {length} bytes is announced before byte {self.position}")
-        try:
-            return self.take(length).decode()
-        except UnicodeDecodeError:
-            raise self._not_utf8(self.position - length) from None
+        return encoded_length + self.take(length)
 
     def value(self, kind: GGUFValueType) -> Any:
         if kind == GGUFValueType.STRING:
@@ -275,29 +315,30 @@ class _Cursor:
         values = np.frombuffer(self.take(count * smallest), _SCALARS[element])
         return (values.astype(bool) if element == GGUFValueType.BOOL else values).tolist()
 
-    def _strings(self, count: int) -> list[str]:
-        """Vocabularies are the bulk of a header: whole strings are cut straight out of the window."""
-        strings: list[str] = []
-        unpack_length = struct.Struct("<Q").unpack_from
-        while len(strings) < count:
-            window, at = self._window, self.position - self._window_start
-            size = len(window)
-            try:
-                for _ in range(count - len(strings)):
-                    text_at = at + 8
-                    if text_at > size:
-                        break
-                    end = text_at + unpack_length(window, at)[0]
-                    if end > size:
-                        break
-                    strings.append(window[text_at:end].decode())
-                    at = end
-            except UnicodeDecodeError:
-                raise self._not_utf8(self._window_start + at) from None
+    def _strings(self, count: int) -> StringArray:
+        """Steps over whole strings in the window, and takes one that crosses its end by itself."""
+        start, left = self.position, count
+        pieces: list[bytes] = []
+        while left:
+            window, begin = self._window, self.position - self._window_start
+            at, last = begin, len(window) - 8
+            while left and at <= last:
+                end = at + 8 + _unpack_length(window, at)[0]
+                if end > len(window):
+                    break
+                at = end
+                left -= 1
+            pieces.append(window[begin:at])
             self.position = self._window_start + at
-            if len(strings) < count:
-                strings.append(self.string(MAX_STRING_BYTES))  # crosses the window's end, which moves it on
-        return strings
+            if left:
+                pieces.append(self._encoded_string(MAX_STRING_BYTES))  # which moves the window on
+                left -= 1
+        return StringArray(self.path, start, count, b"".join(pieces))
 
-    def _not_utf8(self, position: int) -> CheckpointError:
-        return self.error(f"the string at byte {position} is not UTF-8")
+
+def _unusable(path: Path, reason: str) -> CheckpointError:
+    return CheckpointError(f"{path} is not a usable GGUF file: {reason}.")
+
+
+def _not_utf8(position: int) -> str:
+    return f"the string at byte {position} is not UTF-8"

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from octavo.checkpoint.gguf_file import GgufFile, GgufTensor
+from octavo.checkpoint.gguf_file import GgufFile, GgufTensor, StringArray
 from octavo.checkpoint.tensors import RowChunk, TensorInfo
 from octavo.errors import CheckpointError
 from octavo.weight_format import FORMATS
@@ -139,7 +139,7 @@ def _as_float32(chunk: RowChunk) -> npt.NDArray[np.float32]:
 
 def present_as_huggingface(file: GgufFile) -> tuple[dict[str, Any], GgufStore]:
     """The config.json that the model would have had, and its tensors."""
-    architecture = file.metadata.get("general.architecture")
+    architecture = file.entries.get("general.architecture")
     family = _FAMILIES.get(architecture) if isinstance(architecture, str) else None
     if family is None or not isinstance(architecture, str):
         raise CheckpointError(
@@ -192,7 +192,7 @@ class _Fields:
         self._architecture = architecture
 
     def raw(self, key: str, *, prefixed: bool = True) -> Any:
-        return self._file.metadata.get(f"{self._architecture}.{key}" if prefixed else key)
+        return self._file.entries.get(f"{self._architecture}.{key}" if prefixed else key)
 
     def integer(self, key: str, *, default: int | None = None, prefixed: bool = True) -> int:
         value = self.raw(key, prefixed=prefixed)
@@ -276,10 +276,10 @@ def _vocabulary_size(file: GgufFile) -> int:
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None:
         raise CheckpointError(f"{file.path.name} has no tensor token_embd.weight: it is not a whole model.")
-    tokens = file.metadata.get("tokenizer.ggml.tokens")
-    if isinstance(tokens, list) and len(tokens) > embedding.shape[0]:
+    tokens = file.entries.get("tokenizer.ggml.tokens")
+    if isinstance(tokens, StringArray) and tokens.count > embedding.shape[0]:
         raise CheckpointError(
-            f"{file.path.name} lists {len(tokens)} tokens and has embeddings for {embedding.shape[0]} only."
+            f"{file.path.name} lists {tokens.count} tokens and has embeddings for {embedding.shape[0]} only."
         )
     return embedding.shape[0]
 
@@ -338,7 +338,7 @@ def _token_ids(file: GgufFile, vocab_size: int) -> dict[str, Any]:
     """All ids that end a turn: of the text, of a turn (eot), of a message to a tool (eom)."""
 
     def token_id(name: str) -> int | None:
-        value = file.metadata.get(f"tokenizer.ggml.{name}_token_id")
+        value = file.entries.get(f"tokenizer.ggml.{name}_token_id")
         return value if type(value) is int and 0 <= value < vocab_size else None
 
     ends = dict.fromkeys(end for name in ("eos", "eot", "eom") if (end := token_id(name)) is not None)

@@ -10,11 +10,13 @@ from octavo.engine.loop import Around, run_engine
 from octavo.link.folder import EngineSettings
 from octavo.link.status_page import PATIENCE_DOWNLOADING, Phase, StatusPage
 from octavo.protocol import EngineFacts
+from octavo.startup import begin_with_torch
 
 
 def start_engine(
     settings: EngineSettings, page: StatusPage, around: Around
 ) -> tuple[EngineCore, EngineFacts]:
+    begin_with_torch()
     from octavo.checkpoint import open_checkpoint
     from octavo.config import EngineOptions
     from octavo.engine.build import build_engine

@@ -6,7 +6,13 @@ import sys
 import time
 from pathlib import Path
 
-from octavo.link.folder import EXIT_CANNOT_START, EngineFolder, EngineSettings
+from octavo.link.folder import (
+    EXIT_CANNOT_START,
+    EngineFolder,
+    EngineSettings,
+    engine_path,
+    new_run_folder,
+)
 from octavo.link.status_page import Status
 
 ENGINE_MODULE = "octavo.engine.process"
@@ -80,3 +86,8 @@ class EngineProcess:
 
     def _overdue(self, status: Status) -> float:
         return time.monotonic() - max(status.stamp, self._watched_since) - status.patience
+
+
+def first_engine(settings: EngineSettings) -> EngineProcess:
+    """An engine for a supervisor that is still to be imported: both take their time, and at the same time."""
+    return EngineProcess(engine_path(new_run_folder(), 0), settings)

@@ -55,12 +55,20 @@ class EngineLife:
 class EngineSupervisor:
     """Owned by the event loop that owns the hub."""
 
-    def __init__(self, settings: EngineSettings, hub: Hub, *, module: str = ENGINE_MODULE) -> None:
-        """`module` is what the engine process runs."""
+    def __init__(
+        self,
+        settings: EngineSettings,
+        hub: Hub,
+        *,
+        module: str = ENGINE_MODULE,
+        first: EngineProcess | None = None,
+    ) -> None:
+        """`module` is what the engine process runs. `first`: see `first_engine`; from now on it is ours."""
         self._settings = settings
         self._hub = hub
         self._module = module
-        self._folder: Path | None = None
+        self._first = first
+        self._folder: Path | None = None if first is None else first.folder.path.parent
         self._context = zmq.asyncio.Context()
         self._life: EngineLife | None = None
         self._channel: SocketChannel | None = None  # to an engine that is ready
@@ -74,7 +82,7 @@ class EngineSupervisor:
         self.on_view: Callable[[EngineView], None] | None = None  # see `watch`
 
     def start(self) -> None:
-        self._folder = new_run_folder()
+        self._folder = self._folder or new_run_folder()
         self._task = asyncio.create_task(self._supervise(self._folder), name="octavo-supervisor")
 
     async def close(self) -> None:
@@ -85,8 +93,9 @@ class EngineSupervisor:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
-        if self._life is not None:
-            self._life.engine.stop()
+        for engine in (self._first, None if self._life is None else self._life.engine):
+            if engine is not None:
+                engine.stop()
         self._context.destroy(linger=0)
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -148,8 +157,8 @@ class EngineSupervisor:
 
     async def _live_once(self, path: Path) -> EngineLife:
         """An engine from start to death."""
-        life = EngineLife(EngineProcess(path, self._settings, self._module))
-        self._life = life
+        life = EngineLife(self._first or EngineProcess(path, self._settings, self._module))
+        self._first, self._life = None, life
         self.tally.begin(time.monotonic())
         reader = asyncio.create_task(self._read(life), name="octavo-engine-reader")
         try:

@@ -6,9 +6,10 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
-import uvloop
-
 from octavo.config import EngineOptions, ServerOptions
+from octavo.frontend.engine_process import EngineProcess, first_engine
+from octavo.link.folder import EngineSettings
+from octavo.link.profile_window import ProfileWindow
 from octavo.observe.logs import configure_logs
 from octavo.observe.tracing import check_endpoint
 from octavo.server.http.listener import EarlyAnswers, allow_many_files, is_loopback, listen
@@ -18,7 +19,6 @@ from octavo.startup import collector_paused
 if TYPE_CHECKING:
     from octavo.frontend.hub import Hub
     from octavo.frontend.supervisor import EngineSupervisor
-    from octavo.link.profile_window import ProfileWindow
     from octavo.server.lifecycle import RunningServer
 
 logger = logging.getLogger(__name__)
@@ -36,16 +36,30 @@ def serve(options: EngineOptions, server_options: ServerOptions) -> int:
     logger.info("listening on %s, port %d", host, port)
     if not is_loopback(host) and server_options.api_key is None and server_options.api_key_file is None:
         logger.warning("anybody who reaches %s may use this server: set an API key", host)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(options, server_options, listener))
+    profile = _profile_window(server_options)
+    settings = EngineSettings(options.model_dump(), options.log_level, server_options.log_format, profile)
+    engine = first_engine(settings)
+    try:
+        import uvloop
+
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_serve(options, server_options, listener, settings, engine))
+    finally:
+        engine.stop()
 
 
-async def _serve(options: EngineOptions, server_options: ServerOptions, listener: socket.socket) -> int:
+async def _serve(
+    options: EngineOptions,
+    server_options: ServerOptions,
+    listener: socket.socket,
+    settings: EngineSettings,
+    engine: EngineProcess,
+) -> int:
     stopping = Stopping()
     stopping.listen()
     # Early answers are plain HTTP: a client that wants TLS waits for the application.
     early = await EarlyAnswers.start(listener) if server_options.tls_cert is None else None
-    hub, supervisor = await asyncio.to_thread(_engine, options, server_options)
+    hub, supervisor = await asyncio.to_thread(_supervisor, settings, engine)
     supervisor.start()
     try:
         loading = asyncio.ensure_future(asyncio.to_thread(_open, options, server_options))
@@ -60,20 +74,15 @@ async def _serve(options: EngineOptions, server_options: ServerOptions, listener
         await supervisor.close()
 
 
-def _engine(options: EngineOptions, server_options: ServerOptions) -> "tuple[Hub, EngineSupervisor]":
+def _supervisor(settings: EngineSettings, engine: EngineProcess) -> "tuple[Hub, EngineSupervisor]":
     from octavo.frontend.hub import Hub
     from octavo.frontend.supervisor import EngineSupervisor
-    from octavo.link.folder import EngineSettings
 
-    profile = _profile_window(server_options)
-    settings = EngineSettings(options.model_dump(), options.log_level, server_options.log_format, profile)
     hub = Hub()
-    return hub, EngineSupervisor(settings, hub)
+    return hub, EngineSupervisor(settings, hub, first=engine)
 
 
-def _profile_window(server_options: ServerOptions) -> "ProfileWindow | None":
-    from octavo.link.profile_window import ProfileWindow
-
+def _profile_window(server_options: ServerOptions) -> ProfileWindow | None:
     if server_options.profile is None:
         return None
     window = ProfileWindow(os.path.abspath(server_options.profile), server_options.profile_seconds)

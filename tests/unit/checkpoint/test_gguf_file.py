@@ -89,6 +89,17 @@ def test_strings_that_cross_the_window_come_back_whole(
     assert read_gguf(tmp_path / "a.gguf").metadata["tokens"] == tokens
 
 
+def test_strings_are_read_when_somebody_asks_for_them(tmp_path: Path) -> None:
+    begin = header(entries=1, body=text(b"k") + struct.pack("<IIQ", 9, 8, 2))
+    path = tmp_path / "a.gguf"
+    path.write_bytes(begin + text(b"fine") + text(b"\xff\xfe"))
+    file = read_gguf(path)
+    assert file.entries["k"].count == 2
+    bad = len(begin + text(b"fine"))
+    with pytest.raises(CheckpointError, match=rf"a\.gguf .* the string at byte {bad} is not UTF-8"):
+        _ = file.metadata
+
+
 @pytest.mark.parametrize("kind", DEQUANTISABLE, ids=lambda kind: kind.name)
 def test_chunks_equal_dequantising_the_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind

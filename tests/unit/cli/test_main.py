@@ -46,6 +46,28 @@ def test_help_and_config_load_nothing_heavy(argv: list[str]) -> None:
     assert python("-c", CHECK_LIGHT, *argv).stderr.strip() == "[]"
 
 
+# What an engine process is started before: the front end imports it while the engine imports its own.
+FOR_LATER = ("uvloop", "zmq", "fastapi", "uvicorn", "prometheus_client", "octavo.frontend.hub")
+CHECK_EARLY = f"""
+import subprocess, sys
+from octavo.cli.main import main
+
+def start(command, **settings):
+    print([name for name in {(*HEAVY_MODULES, *FOR_LATER)!r} if name in sys.modules])
+    sys.exit("octavo.engine.process" not in command)
+
+subprocess.Popen = start
+main(["serve", "some-model.gguf", "--port", "0"])
+"""
+
+
+def test_a_server_starts_its_engine_before_it_imports_anything_heavy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert python("-c", CHECK_EARLY).stdout.strip() == "[]"
+
+
 # What a command may cost, as a multiple of importing what it cannot do without, measured by turns: a second
 # of one machine is half a second of another.
 ARGPARSE = "import argparse, logging, dataclasses"
