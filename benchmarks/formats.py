@@ -5,8 +5,8 @@
 
 All files are open at once (their packed weights are mapped), and rounds are interleaved; figures are medians.
 Perplexity is that of windows of 1,024 tokens of a stored text, once with weights as they are stored and once
-widened to bfloat16: they must be equal to the last digit, or the program fails. With `--llama-cpp` (its folder,
-as benchmarks/peers/install.sh makes it) llama.cpp computes the perplexity of the same tokens as well.
+widened to bfloat16: they must be equal to the last digit, or the program fails. With `--llama-cpp` (its
+folder, as benchmarks/peers/install.sh makes it) llama.cpp computes the perplexity of the same tokens as well.
 """
 
 import argparse
