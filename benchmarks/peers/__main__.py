@@ -1,7 +1,8 @@
 """Octavo beside other engines on this machine.
 
     benchmarks/peers/install.sh DEST                        the peers, each in an environment of its own
-    python -m benchmarks.peers models DEST --smollm2 FILE.gguf --tokenizer FOLDER      what they all run
+    python -m benchmarks.peers models DEST --smollm2 FILE.gguf --qwen FILE.gguf --tokenizer FOLDER
+                                                            what they all run
     python -m benchmarks.peers run DEST                     measures; stopped and started again, it goes on
     python -m benchmarks.peers page                         docs/benchmarks-peers.md and its pictures
 
@@ -15,7 +16,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.peers.engines import engines
-from benchmarks.peers.models import make_models
+from benchmarks.peers.models import Sources, make_models
 from benchmarks.peers.page import write_page
 from benchmarks.peers.plan import cases
 from benchmarks.peers.results import Results, this_machine
@@ -35,10 +36,9 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     making = commands.add_parser("models", help="make the models")
     making.add_argument("dest", type=Path, help="where install.sh has put the peers")
-    making.add_argument("--smollm2", type=Path, required=True, help="GGUF file of SmolLM2-135M-Instruct")
-    making.add_argument(
-        "--tokenizer", type=Path, required=True, help="folder with Llama 3.2's tokenizer.json"
-    )
+    making.add_argument("--smollm2", type=Path, help="GGUF file of SmolLM2-135M-Instruct, Q4_1")
+    making.add_argument("--qwen", type=Path, help="GGUF file of Qwen2.5-Coder-1.5B-Instruct, Q4_K_M")
+    making.add_argument("--tokenizer", type=Path, help="folder with Llama 3.2's tokenizer.json")
     running = commands.add_parser("run", help="measure, then write the page")
     running.add_argument("dest", type=Path, help="where install.sh has put the peers")
     running.add_argument("--rounds", type=int, default=3, help="every engine runs every case so many times")
@@ -55,7 +55,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))  # so that the engines are ended
     if options.command == "models":
-        make_models(options.dest, options.dest / "models", options.smollm2, options.tokenizer)
+        sources = Sources(options.smollm2, options.qwen, options.tokenizer)
+        make_models(options.dest, options.dest / "models", sources)
         return 0
     if options.command == "run":
         run(options)

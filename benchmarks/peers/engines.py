@@ -1,7 +1,7 @@
 """The engines that are compared: where each is installed, how it is started, what its version is.
 
-All get the same weights in bfloat16, the same number of threads, prefix caching, and about as much KV.
-Everything else is the engine's own default, except where its notes say so.
+All get the same weights in bfloat16, or quantised as `FORMATS` says, the same number of threads, prefix
+caching, and about as much KV. Everything else is the engine's own default, except where its notes say so.
 """
 
 import os
@@ -64,7 +64,7 @@ def engines(root: Path) -> list[Engine]:
 def _octavo() -> Engine:
     def command(start: Start) -> list[str]:
         return [
-            *(sys.executable, "-m", "octavo.cli.main", "serve", str(start.model.folder)),
+            *(sys.executable, "-m", "octavo.cli.main", "serve", str(start.model.ours)),
             *("--served-model-name", MODEL_NAME, "--host", "127.0.0.1", "--port", str(start.port)),
             *("--dtype", "bfloat16", "--threads", str(start.threads)),
             *(
@@ -90,7 +90,7 @@ def _octavo() -> Engine:
         command,
         lambda start: {},
         version,
-        lambda model: model.folder,
+        lambda model: model.ours,
     )
 
 
@@ -152,7 +152,7 @@ def _openvino(root: Path, here: Path) -> Engine:
         lambda model: model.openvino,
         (
             "OpenVINO GenAI runs inside the process that drives it, without HTTP and without making text,"
-            " which flatters it; its weights are stored as float16 and computed in bfloat16;"
+            " which flatters it; what others have as bfloat16 it stores as float16 and computes in bfloat16;"
             " 512 batched tokens, 64 sequences and dynamic split fuse are set",
         ),
     )

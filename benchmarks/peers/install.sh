@@ -52,11 +52,12 @@ install_llama.cpp() {
         mv "$root/unpacked/vendor/llama.cpp" "$sources"
         cp "$root/unpacked/PKG-INFO" "$root/package-info"
     fi
-    [ -x "$root/build/bin/llama-server" ] || {
+    # llama-quantize makes one of the quantised models.
+    [ -x "$root/build/bin/llama-server" ] && [ -x "$root/build/bin/llama-quantize" ] || {
         "$root/bin/cmake" -S "$sources" -B "$root/build" -G Ninja -DCMAKE_MAKE_PROGRAM="$root/bin/ninja" \
             -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DLLAMA_OPENSSL=OFF -DLLAMA_USE_PREBUILT_UI=OFF \
             -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF >"$root/configure.log"
-        "$root/bin/cmake" --build "$root/build" --target llama-server >"$root/build.log"
+        "$root/bin/cmake" --build "$root/build" --target llama-server llama-quantize >"$root/build.log"
     }
     "$root/build/bin/llama-server" --version
 }

@@ -1,23 +1,44 @@
-"""The models that every engine runs, made once from a GGUF file of SmolLM2 and a tokenizer of Llama 3.2.
+"""The models that every engine runs, made once from GGUF files and a tokenizer of Llama 3.2.
 
 - `smollm2-135m`: the real SmolLM2-135M-Instruct, its weights rounded to bfloat16;
-- `llama-3.2-1b`: random weights in the shape of Llama-3.2-1B, in bfloat16.
+- `llama-3.2-1b`: random weights in the shape of Llama-3.2-1B, in bfloat16;
+- `qwen2.5-coder-1.5b`, `smollm2-135m-q4_1`, `smollm2-135m-q8_0`: quantised, as `FORMATS` says.
 
-Each is there as a folder that transformers can read (Octavo, vLLM), as a GGUF file (llama.cpp), and as a
-folder in OpenVINO's format. The weights are the same numbers everywhere.
+Each is there as a folder that transformers can read (vLLM), as a GGUF file (llama.cpp), and as a folder in
+OpenVINO's format. The weights of those in bfloat16 are the same numbers everywhere. A quantised model is a
+GGUF file; in the other forms its weights are widened to bfloat16 and quantised again.
 """
 
 import json
 import os
 import shutil
 import subprocess
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from octavo.bench.random_model import write_random_model
 
 SMOLLM2 = "smollm2-135m"
 LLAMA_1B = "llama-3.2-1b"
+QWEN = "qwen2.5-coder-1.5b"
+SMOLLM2_Q4, SMOLLM2_Q8 = "smollm2-135m-q4_1", "smollm2-135m-q8_0"
+
+# Of each quantised model: which engines run it, and in which format.
+FORMATS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        QWEN: {
+            "Octavo": "Q4_K_M",
+            "vLLM CPU": "int4 in groups of 128, head in bfloat16",
+            "OpenVINO GenAI": "int4 in groups of 128, embedding and head in int8",
+            "llama.cpp server": "Q4_K_M",
+        },
+        SMOLLM2_Q4: {"Octavo": "Q4_1", "llama.cpp server": "Q4_1"},
+        SMOLLM2_Q8: {"Octavo": "Q8_0", "llama.cpp server": "Q8_0"},
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -39,23 +60,72 @@ class ModelFiles:
     def openvino(self) -> Path:
         return self.root / f"{self.name}.openvino"
 
+    @property
+    def ours(self) -> Path:
+        """What Octavo reads, and whose tokens the prompts are made of."""
+        return self.gguf if self.name in FORMATS else self.folder
 
-def make_models(peers: Path, root: Path, smollm2: Path, tokenizer: Path) -> None:
+
+@dataclass(frozen=True)
+class Sources:
+    """What models are made from. Those of what is not given are left out."""
+
+    smollm2: Path | None = None  # GGUF file, Q4_1
+    qwen: Path | None = None  # GGUF file, Q4_K_M
+    tokenizer: Path | None = None  # folder, of Llama 3.2
+
+
+def make_models(peers: Path, root: Path, sources: Sources) -> None:
     """What is there is kept. Formats of peers that are not installed are left out."""
-    for name in (SMOLLM2, LLAMA_1B):
-        files = ModelFiles(root, name)
-        if not files.folder.exists():
-            if name == SMOLLM2:
-                write_smollm2(smollm2, files.folder)
-            else:
-                write_llama_1b(tokenizer, files.folder)
-        if not files.gguf.exists() and (peers / "llama.cpp").exists():
-            write_gguf(peers / "llama.cpp", files)
-        if not files.openvino.exists() and (peers / "openvino").exists():
-            write_openvino(peers / "openvino", files)
+    root.mkdir(parents=True, exist_ok=True)
+    smollm2, qwen, tokenizer = sources.smollm2, sources.qwen, sources.tokenizer
+    if smollm2 is not None:
+        make_bfloat16(peers, ModelFiles(root, SMOLLM2), lambda folder: write_widened(smollm2, folder))
+        make_smaller(peers, root, smollm2)
+    if tokenizer is not None:
+        make_bfloat16(peers, ModelFiles(root, LLAMA_1B), lambda folder: write_llama_1b(tokenizer, folder))
+    if qwen is not None:
+        make_qwen(peers, ModelFiles(root, QWEN), qwen)
 
 
-def write_smollm2(gguf: Path, folder: Path) -> None:
+def make_bfloat16(peers: Path, files: ModelFiles, write_folder: Callable[[Path], None]) -> None:
+    if not files.folder.exists():
+        write_folder(files.folder)
+    if not files.gguf.exists() and (peers / "llama.cpp").exists():
+        write_gguf(peers / "llama.cpp", files)
+    if not files.openvino.exists() and (peers / "openvino").exists():
+        # float16, because its exporter knows no bfloat16; the engine is asked to compute in bfloat16.
+        write_openvino(peers / "openvino", files.folder, files.openvino, "fp16")
+
+
+def make_smaller(peers: Path, root: Path, smollm2: Path) -> None:
+    """Both of one file: as it is, and with 8 bits from its 4."""
+    q4, q8 = ModelFiles(root, SMOLLM2_Q4).gguf, ModelFiles(root, SMOLLM2_Q8).gguf
+    link(smollm2, q4)
+    program = peers / "llama.cpp/build/bin/llama-quantize"
+    if not q8.exists() and program.exists():
+        subprocess.run([str(program), "--allow-requantize", str(q4), str(q8), "Q8_0"], check=True)
+
+
+def make_qwen(peers: Path, files: ModelFiles, gguf: Path) -> None:
+    link(gguf, files.gguf)
+    widened = files.root / f"{files.name}.widened"
+    if not widened.exists():
+        write_widened(gguf, widened)
+    if not files.folder.exists():
+        write_quantised(widened, files.folder)
+    if not files.openvino.exists() and (peers / "openvino").exists():
+        write_openvino(
+            peers / "openvino", widened, files.openvino, "int4", "--group-size", "128", "--ratio", "1.0"
+        )
+
+
+def link(file: Path, name: Path) -> None:
+    if not name.exists():
+        name.symlink_to(file.resolve())
+
+
+def write_widened(gguf: Path, folder: Path) -> None:
     """The quantised file, widened to bfloat16."""
     import torch
     from safetensors.torch import save_file
@@ -72,9 +142,15 @@ def write_smollm2(gguf: Path, folder: Path) -> None:
     unwanted = ("quantization_config", "_name_or_path")
     config = {name: value for name, value in model.config.to_dict().items() if name not in unwanted}
     (folder / "config.json").write_text(
-        json.dumps(config | {"architectures": ["LlamaForCausalLM"]}, indent=2)
+        json.dumps(config | {"architectures": [type(model).__name__]}, indent=2)
     )
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def write_quantised(folder: Path, out: Path) -> None:
+    """In the format of compressed-tensors, with int4 in groups of 128."""
+    command = [sys.executable, "-m", "octavo.cli.main", "quantize", str(folder), str(out), "--scheme", "int4"]
+    subprocess.run(command, check=True)
 
 
 def write_llama_1b(tokenizer: Path, folder: Path) -> None:
@@ -93,10 +169,9 @@ def write_gguf(llama_cpp: Path, files: ModelFiles) -> None:
     subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": str(llama_cpp / "sources/gguf-py")})
 
 
-def write_openvino(openvino: Path, files: ModelFiles) -> None:
-    """float16, because OpenVINO's exporter knows no bfloat16; the engine is asked to compute in bfloat16."""
+def write_openvino(openvino: Path, folder: Path, out: Path, weights: str, *more: str) -> None:
     command = [
-        *(str(openvino / "bin/optimum-cli"), "export", "openvino", "--model", str(files.folder)),
-        *("--task", "text-generation-with-past", "--weight-format", "fp16", str(files.openvino)),
+        *(str(openvino / "bin/optimum-cli"), "export", "openvino", "--model", str(folder)),
+        *("--task", "text-generation-with-past", "--weight-format", weights, *more, str(out)),
     ]
     subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": "", "HF_HUB_OFFLINE": "1"})

@@ -19,7 +19,7 @@ from octavo.text.tokenizer import Tokenizer
 
 
 def run_through_pipe(running: Running, files: ModelFiles, workload: Workload, seed: int) -> LoadReport:
-    tokenizer = Tokenizer(open_checkpoint(str(files.folder)).text)
+    tokenizer = Tokenizer(open_checkpoint(str(files.ours)).text)
     vocabulary = Vocabulary.of_text(lambda text: tokenizer.encode(text, add_special_tokens=False))
     warm_up = workload.scaled(num_requests=1, arrivals=Closed(1))
     running.ask(job_of(warm_up, plan_requests(warm_up, -1 - seed), vocabulary))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.peers.models import LLAMA_1B, SMOLLM2
+from benchmarks.peers.models import FORMATS, LLAMA_1B, QWEN, SMOLLM2, SMOLLM2_Q4, SMOLLM2_Q8
 from benchmarks.peers.plan import HOPELESS, Case, cases
 from benchmarks.peers.plots import plot_figures
 from benchmarks.peers.results import EngineFacts, Results
@@ -20,6 +20,9 @@ FEW_ROUNDS = 5
 MODEL_TITLES = {
     SMOLLM2: "SmolLM2-135M-Instruct, real weights in bfloat16",
     LLAMA_1B: "Llama-3.2-1B in shape, random weights in bfloat16",
+    QWEN: "Qwen2.5-Coder-1.5B-Instruct, quantised",
+    SMOLLM2_Q4: "SmolLM2-135M-Instruct, quantised to Q4_1",
+    SMOLLM2_Q8: "SmolLM2-135M-Instruct, quantised to Q8_0",
 }
 INTRODUCTION = """\
 <!-- Made by python -m benchmarks.peers page, from assets/{data}. -->
@@ -30,8 +33,10 @@ lengths of answers. On your own machine: `benchmarks/peers/install.sh DEST` inst
 environment of its own, and then
 
 ```console
-$ python -m benchmarks.peers models DEST --smollm2 smollm2-135m-instruct.gguf --tokenizer llama-3.2/
+$ python -m benchmarks.peers models DEST --smollm2 smollm2-135m-instruct-q4_1.gguf --tokenizer llama-3.2/ \\
+      --qwen qwen2.5-coder-1.5b-instruct-q4_k_m.gguf
 $ python -m benchmarks.peers run DEST --rounds 3          # measures, and writes this page
+$ python -m benchmarks.peers run DEST --cases qwen q4_1 q8_0                # only what is quantised
 ```
 
 All figures are in one file, [{data}](assets/{data}), and the page is made from it.
@@ -46,6 +51,12 @@ All figures are in one file, [{data}](assets/{data}), and the page is made from 
 - A figure is the median of its rounds; "x best peer" is the median of the ratios within rounds, with the
   least and the greatest of them. An engine with less than {hopeless} of the best figure in the first round
   is not measured again in that workload.
+"""
+QUANTISED = """\
+- Quantised models: the first row of their tables says which format each engine ran. Octavo and llama.cpp read
+  the same GGUF file; for the others its weights were widened to bfloat16 and quantised again.
+  Octavo computes with activations in bfloat16; llama.cpp rounds them to 8 bits, and so does vLLM
+  beside int4 weights, its default on processors with AMX. How much quality a format costs is not measured.
 """
 
 
@@ -71,9 +82,11 @@ def _picture(model: str) -> str:
 def page_text(results: Results) -> str:
     hopeless = f"1/{round(1 / HOPELESS)}"
     parts = [INTRODUCTION.format(data=DATA, threads=results.threads, hopeless=hopeless)]
+    by_model = _by_model(results)
+    if FORMATS.keys() & by_model.keys():
+        parts[-1] += QUANTISED
     parts[-1] += "\n".join(f"- {note}." for engine in results.engines for note in engine.notes)
     parts += ["", *_machine(results), ""]
-    by_model = _by_model(results)
     for model, mine in by_model.items():
         parts += [
             f"## {MODEL_TITLES[model]}",
@@ -106,8 +119,10 @@ def _machine(results: Results) -> Iterator[str]:
 
 
 def _figures(results: Results, chosen: Sequence[Case]) -> Iterator[str]:
-    names = [engine.name for engine in results.engines]
+    names = [engine.name for engine in results.engines_of(chosen)]
     yield from table_head(["tokens per second", *names, "x best peer"])
+    if formats := FORMATS.get(chosen[0].model):
+        yield row(["weights", *(formats.get(name, "-") for name in names), ""])
     for case in chosen:
         cells = [number_text(results.median(name, case, case.figure)) for name in names]
         yield row([f"{case.title}: {case.figure_name}", *cells, _times(results, case)])
@@ -125,7 +140,7 @@ def _figures(results: Results, chosen: Sequence[Case]) -> Iterator[str]:
 
 
 def _latencies(results: Results, chosen: Sequence[Case]) -> Iterator[str]:
-    names = [engine.name for engine in results.engines]
+    names = [engine.name for engine in results.engines_of(chosen)]
     yield from table_head(["TTFT p50, ITL p50 / p99 in ms", *names])
     for case in chosen:
         yield row([case.title, *(_latency(results, name, case) for name in names)])

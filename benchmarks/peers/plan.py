@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from benchmarks.peers.models import LLAMA_1B, SMOLLM2
+from benchmarks.peers.models import FORMATS, LLAMA_1B, QWEN, SMOLLM2, SMOLLM2_Q4, SMOLLM2_Q8
 
 from octavo.bench.serve import WORKLOADS, AtOnce, Fixed, Steady, Summary, Workload
 
@@ -79,12 +79,30 @@ def cases() -> list[Case]:
         Case(LLAMA_1B, "burst", burst.scaled(num_requests=16, output=Fixed(64)), "output tok/s", output_rate),
         Case(LLAMA_1B, "prefill", prefill.scaled(num_requests=2), "prompt tok/s", prefill_rate),
     ]
-    return [*paced, *at_once, *larger]
+    return [*paced, *at_once, *larger, *quantised_cases()]
+
+
+def quantised_cases() -> list[Case]:
+    """Run by the engines that have a format of the model."""
+    single, burst = WORKLOADS["baseline"], WORKLOADS["continuous_batching"]
+    long, prefix, prefill = (WORKLOADS[name] for name in ("chunked_prefill", "prefix_caching", "prefill"))
+    found = [
+        Case(QWEN, "single", single.scaled(num_requests=1), "decode tok/s", decode_rate),
+        Case(QWEN, "burst", burst.scaled(num_requests=16, output=Fixed(64)), "output tok/s", output_rate),
+        Case(QWEN, "long", long.scaled(num_requests=8), "output tok/s", output_rate),
+        Case(QWEN, "prefix", prefix.scaled(num_requests=8), "output tok/s", output_rate),
+        Case(QWEN, "prefill", prefill.scaled(num_requests=2), "prompt tok/s", prefill_rate),
+        *(
+            Case(model, "single", single.scaled(num_requests=2), "decode tok/s", decode_rate)
+            for model in (SMOLLM2_Q4, SMOLLM2_Q8)
+        ),
+    ]
+    return [replace(case, engines=tuple(FORMATS[case.model])) for case in found]
 
 
 def kv_gigabytes_of(model: str) -> int:
     """More than any of the cases needs, and little enough for all engines to be loaded beside each other."""
-    return 1 if model == LLAMA_1B else 2
+    return 1 if model == LLAMA_1B or model in FORMATS else 2
 
 
 def slots_of(model: str) -> int:

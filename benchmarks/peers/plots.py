@@ -17,7 +17,9 @@ def plot_figures(results: Results, chosen: Sequence[Case], title: str, path: Pat
     matplotlib.use("svg")
     from matplotlib import pyplot
 
-    names = [engine.name for engine in results.engines]
+    names = [engine.name for engine in results.engines_of(chosen)]
+    places = [engine.name for engine in results.engines]  # an engine has one colour in all pictures
+    colours = {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(places)}
     figure, axes = pyplot.subplots(figsize=(max(6.0, 1.5 * len(chosen) + 1.5), 3.6))
     width = 0.8 / max(len(names), 1)
     for place, name in enumerate(names):
@@ -26,12 +28,10 @@ def plot_figures(results: Results, chosen: Sequence[Case], title: str, path: Pat
             if value is not None:
                 best = max(results.median(each, case, case.figure) or 0.0 for each in names)
                 x = column - 0.4 + width * (place + 0.5)
-                axes.bar(x, value / best, width, color=COLOURS[place % len(COLOURS)])
+                axes.bar(x, value / best, width, color=colours[name])
                 axes.text(x, value / best + 0.015, _short(value), ha="center", va="bottom", fontsize=7)
     _dress(axes, chosen, title)
-    handles = [
-        pyplot.Rectangle((0, 0), 1, 1, color=COLOURS[place % len(COLOURS)]) for place in range(len(names))
-    ]
+    handles = [pyplot.Rectangle((0, 0), 1, 1, color=colours[name]) for name in names]
     axes.legend(
         handles,
         names,

@@ -74,6 +74,10 @@ class Results:
     def of(self, engine: str, case: Case) -> list[RunFacts]:
         return [run for run in self.runs if (run.engine, run.case) == (engine, case.key)]
 
+    def engines_of(self, chosen: Sequence[Case]) -> list[EngineFacts]:
+        """Those that have run one of them."""
+        return [engine for engine in self.engines if any(self.of(engine.name, case) for case in chosen)]
+
     def median(self, engine: str, case: Case, figure: Figure) -> float | None:
         values = [value for run in self.of(engine, case) if (value := figure(run.summary)) is not None]
         return statistics.median(values) if values else None

@@ -81,7 +81,7 @@ class Comparison:
         missing = sum(name not in self._loaded for name in names)
         if not missing:
             return True
-        weights = weight_bytes(ModelFiles(self._settings.models, case.model).folder)
+        weights = weight_bytes(ModelFiles(self._settings.models, case.model).ours)
         memory = self._settings.memory
         free = psutil.virtual_memory().available if memory is None else memory
         kv = kv_gigabytes_of(case.model) * 2**30
@@ -178,7 +178,7 @@ class Comparison:
 def measure(running: Running, files: ModelFiles, case: Case, seed: int) -> LoadReport:
     if not running.engine.has_http:
         return run_through_pipe(running, files, case.workload, seed)
-    target = find_target(running.url, model=MODEL_NAME, tokenizer=str(files.folder))
+    target = find_target(running.url, model=MODEL_NAME, tokenizer=str(files.ours))
     return run_load(target, case.workload, seed, timeout=REQUEST_SECONDS)
 
 

@@ -1,6 +1,7 @@
 """benchmarks/peers, with engines that compute nothing in the place of the peers."""
 
 import importlib
+import itertools
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 from benchmarks.peers.engines import Start, engines, environment_of
-from benchmarks.peers.models import SMOLLM2, ModelFiles
+from benchmarks.peers.models import FORMATS, QWEN, SMOLLM2, SMOLLM2_Q4, ModelFiles, Sources, make_models
 from benchmarks.peers.openvino_load import record_of
 from benchmarks.peers.page import write_page
 from benchmarks.peers.plan import FAST, Case, cases, heats, output_rate
@@ -100,8 +101,8 @@ def test_the_page_has_every_figure_and_says_what_is_missing(tmp_path: Path) -> N
 def test_engines_are_told_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "ours")
     assert set(FAST) <= {engine.name for engine in engines(tmp_path)}
-    model = ModelFiles(tmp_path, "model")
-    for engine in engines(tmp_path):
+    models = [ModelFiles(tmp_path, name) for name in ("model", QWEN)]
+    for engine, model in itertools.product(engines(tmp_path), models):
         start = Start(model, 1234, threads=3, slots=5, kv_gigabytes=1)
         words = [*engine.command(start), *environment_of(engine, start).values()]
         assert str(engine.needs(model)) in words
@@ -110,6 +111,51 @@ def test_engines_are_told_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert engine.is_ours or "PYTHONPATH" not in environment_of(engine, start)
         assert str(tmp_path) not in shown_command(words)
         assert "1234" not in shown_command(engine.command(start))
+
+
+def test_a_quantised_model_is_run_by_those_that_have_a_format_of_it(tmp_path: Path) -> None:
+    known = {engine.name: engine for engine in engines(tmp_path)}
+    quantised = [case for case in cases() if case.model in FORMATS]
+    assert {case.model for case in quantised} == set(FORMATS)
+    for case in quantised:
+        assert case.engines == tuple(FORMATS[case.model])
+        files = ModelFiles(tmp_path, case.model)
+        ours, theirs = known["Octavo"], known["llama.cpp server"]
+        assert ours.needs(files) == theirs.needs(files) == files.ours, "both read the very same file"
+        assert FORMATS[case.model][ours.name] == FORMATS[case.model][theirs.name]
+    assert set(FORMATS[QWEN]) == set(known)
+
+
+def test_the_page_says_which_format_each_engine_ran(tmp_path: Path) -> None:
+    case = next(case for case in cases() if case.model == SMOLLM2_Q4)
+    assert case.engines is not None
+    names = [*case.engines, "another"]
+    results = results_of(case, {name: [100.0] for name in names})
+    plain = results_of(cases()[0], {name: [100.0] for name in names})
+    both = replace(results, runs=(*plain.runs, *results.runs[:-1]))
+    write_page(both, tmp_path / "page.md")
+    text = (tmp_path / "page.md").read_text()
+    _, _, section = text.partition("quantised to Q4_1\n")
+    head, _, formats = [line for line in section.splitlines() if line.startswith("|")][:3]
+    assert head == f"| tokens per second | {' | '.join(case.engines)} | x best peer |", (
+        "who has not run it is not there"
+    )
+    assert formats == "| weights | Q4_1 | Q4_1 |  |"
+    assert text.count("| weights |") == text.count("- Quantised models:") == 1
+    write_page(plain, tmp_path / "page.md")
+    assert "uantised" not in (tmp_path / "page.md").read_text().partition("## How it is measured")[2]
+
+
+def test_models_whose_peers_are_missing_are_still_made_for_us(tmp_path: Path) -> None:
+    source = tmp_path / "smollm2.gguf"
+    source.write_bytes(b"GGUF")
+    for name in (SMOLLM2, QWEN, f"{QWEN}.widened"):  # there already, so that nothing is computed
+        (tmp_path / "models" / name).mkdir(parents=True)
+    for _ in range(2):
+        make_models(tmp_path / "peers", tmp_path / "models", Sources(smollm2=source, qwen=source))
+    made = {path.name for path in (tmp_path / "models").iterdir() if path.is_file()}
+    assert made == {f"{SMOLLM2_Q4}.gguf", f"{QWEN}.gguf"}
+    assert ModelFiles(tmp_path / "models", QWEN).ours.read_bytes() == b"GGUF"
 
 
 def test_what_is_not_installed_is_skipped_and_said(
