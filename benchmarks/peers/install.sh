@@ -40,7 +40,8 @@ install_llama.cpp() {
     environment llama.cpp
     local root=$dest/llama.cpp
     local sources=$root/sources
-    "$root/bin/pip" install --quiet "$torch" transformers sentencepiece 'cmake>=3.25' ninja scikit-build-core
+    "$root/bin/pip" install --quiet "$torch" transformers sentencepiece 'cmake>=3.25' ninja scikit-build-core \
+        diskcache jinja2 typing-extensions # the last three: for llama_logits.py
     if [ ! -d "$sources" ]; then
         "$root/bin/pip" download --quiet --no-deps --no-build-isolation --no-binary llama-cpp-python \
             --dest "$root/download" llama-cpp-python==0.3.36
