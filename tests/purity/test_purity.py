@@ -9,14 +9,17 @@ dtype and instruction set; that takes hours.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import cycle
 from pathlib import Path
 
 import pytest
 
 from full_size import FULL
+from octavo.bench.random_gguf import write_random_gguf
 from octavo.checkpoint import open_checkpoint
 from octavo.kernels.library import KernelLibrary, find_library
 from octavo.text.tokenizer import Tokenizer
+from octavo.weight_format import FORMATS
 from purity.ways import (
     ALL_WAYS,
     MORE_WAYS,
@@ -45,10 +48,16 @@ def available_isas() -> list[str]:
 
 
 def compare(
-    model: Model, requests: Sequence[Request], ways: Sequence[Way], *, whole: bool
+    model: Model,
+    requests: Sequence[Request],
+    ways: Sequence[Way],
+    *,
+    whole: bool,
+    plain_model: Model | None = None,
 ) -> tuple[int, Answers, set[int]]:
-    """How many answers were compared, the plain ones, and the sizes of batches that were met."""
-    plain = model.run(PLAIN, requests)
+    """How many answers were compared, the plain ones (of `plain_model` if there is one), and the sizes of
+    batches that were met."""
+    plain = (plain_model or model).run(PLAIN, requests)
     compared, sizes = 0, set[int]()
     for way in ways:
         numbers = list(range(len(requests)) if whole else range(way.first, len(requests), way.every))
@@ -112,3 +121,43 @@ def test_every_family_on_every_instruction_set(
     )  # they are not all alike
     assert not is_whole or sizes >= set(range(1, 33)), sizes
     record_property("purity", f"{every_family}, {dtype}, {isa}: {compared} answers")
+
+
+GGUF_FORMATS = [name for name in FORMATS if not name.startswith(("INT", "FP"))]
+EVERY_FORMAT = {  # 15 matrices
+    "vocab_size": 260,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 1024,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10_000.0,
+}
+
+
+@pytest.mark.parametrize("scheme", [None, "int8", "int4"])
+@pytest.mark.parametrize("isa", available_isas())
+def test_quantised_weights_in_every_way_answer_as_widened_ones_alone(
+    family: Callable[[str], Path], isa: str, scheme: str | None, tmp_path: Path, record_property: Record
+) -> None:
+    """All formats of GGUF in one model, and a model that is quantised while it is loaded."""
+    is_whole = FULL or isa == available_isas()[-1]
+    ways = ALL_WAYS if FULL else WAYS + MORE_WAYS if is_whole else WAYS
+    if scheme is None:
+        path = tmp_path / "every-format.gguf"
+        turns = cycle(GGUF_FORMATS)
+        write_random_gguf(path, EVERY_FORMAT, lambda _: next(turns))
+    else:
+        path = family("llama")
+    requests = tiny_requests() if is_whole else tiny_requests()[1::2]
+    with (
+        loaded(path, "bfloat16", isa, quantize=scheme, weights="widened") as widened,
+        loaded(path, "bfloat16", isa, quantize=scheme) as kept,
+    ):
+        compared, _, _ = compare(kept, requests, ways, whole=is_whole, plain_model=widened)
+        formats = set(kept._llm(WAYS[0]).facts.weight_bytes)
+        assert set(widened._llm(PLAIN).facts.weight_bytes) <= {"bfloat16", "float32"}
+    assert formats >= set(GGUF_FORMATS) if scheme is None else any(name.startswith("INT") for name in formats)
+    record_property("purity", f"{scheme or 'GGUF'}, {isa}: {compared} answers")

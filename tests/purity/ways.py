@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -203,9 +204,12 @@ class Model:
     """A checkpoint in one dtype on one instruction set. It is loaded once for each number of threads, eager
     or taped; between two ways the engine gets a new scheduler and cache, while pages and weights stay."""
 
-    def __init__(self, path: Path, dtype: str, kernels: str, *, kv_memory: str = "64MiB") -> None:
+    def __init__(
+        self, path: Path, dtype: str, kernels: str, *, kv_memory: str = "64MiB", **options: Any
+    ) -> None:
+        """`options`: more of `LLM`'s."""
         self.path, self.dtype, self.kernels = path, dtype, kernels
-        self._kv_memory = kv_memory
+        self._options = {"kv_memory": kv_memory, **options}
         self._loaded: dict[tuple[int, bool], LLM] = {}
 
     def run(self, way: Way, requests: Sequence[Request], expected: Answers | None = None) -> Run:
@@ -246,8 +250,8 @@ class Model:
                 kernels=self.kernels,
                 threads=way.threads,
                 tape=way.tape,
-                kv_memory=self._kv_memory,
                 progress=False,
+                **self._options,
             )
         return self._loaded[key]
 
@@ -271,8 +275,8 @@ class Model:
 
 
 @contextmanager
-def loaded(path: Path, dtype: str, kernels: str, *, kv_memory: str = "64MiB") -> Iterator[Model]:
-    model = Model(path, dtype, kernels, kv_memory=kv_memory)
+def loaded(path: Path, dtype: str, kernels: str, **options: Any) -> Iterator[Model]:
+    model = Model(path, dtype, kernels, **options)
     try:
         yield model
     finally:
