@@ -145,6 +145,7 @@ def plot(all_figures: Sequence[FormatFigures], path: Path) -> None:
         )
         label = f"{figures.name}\n{figures.decode[1]:.1f} tokens/s"
         axes.annotate(label, (figures.gigabytes, figures.perplexity), fontsize=7, ha="center", va="center")
+    axes.margins(0.15)  # discs and labels are wider than their points
     axes.set_xlabel("weights in memory, GB")
     axes.set_ylabel("perplexity")
     for side in ("top", "right"):
