@@ -130,6 +130,13 @@ def measure_speeds(
         models[number].close()
 
 
+def print_table(all_figures: Sequence[FormatFigures]) -> None:
+    print(f"\n{'file':>40}  {'GB':>6}  {'perplexity':>10}  {'1 stream':>8}  {'16':>8}  {'prompt':>8}")
+    for figures in all_figures:
+        speeds = "  ".join(f"{speed:8.1f}" for speed in (*figures.decode.values(), figures.prompt))
+        print(f"{figures.name:>40}  {figures.gigabytes:6.2f}  {figures.perplexity:10.4f}  {speeds}")
+
+
 def plot(all_figures: Sequence[FormatFigures], path: Path) -> None:
     """Size against perplexity; a disc's area is the speed of one stream."""
     import matplotlib
@@ -164,14 +171,13 @@ def main() -> None:
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--llama-cpp", type=Path)
     arguments = parser.parse_args()
+    if arguments.plot and not arguments.rounds:
+        parser.error("--plot shows speeds: give --rounds 1 or more")
     windows = windows_of(arguments.files[0], arguments.windows)
     all_figures = [measure_perplexity(path, windows, arguments.llama_cpp) for path in arguments.files]
     if arguments.rounds:
         measure_speeds(arguments.files, all_figures, windows[0], arguments.rounds)
-        print(f"\n{'file':>40}  {'GB':>6}  {'perplexity':>10}  {'1 stream':>8}  {'16':>8}  {'prompt':>8}")
-    for figures in all_figures if arguments.rounds else ():
-        speeds = "  ".join(f"{speed:8.1f}" for speed in (*figures.decode.values(), figures.prompt))
-        print(f"{figures.name:>40}  {figures.gigabytes:6.2f}  {figures.perplexity:10.4f}  {speeds}")
+        print_table(all_figures)
     if arguments.json:
         arguments.json.write_text(json.dumps([asdict(figures) for figures in all_figures], indent=2) + "\n")
     if arguments.plot:

@@ -56,7 +56,8 @@ QUANTISED = """\
 - Quantised models: the first row of their tables says which format each engine ran. Octavo and llama.cpp read
   the same GGUF file; for the others its weights were widened to bfloat16 and quantised again.
   Octavo computes with activations in bfloat16; llama.cpp rounds them to 8 bits, and so does vLLM
-  beside int4 weights, its default on processors with AMX. How much quality a format costs is not measured.
+  beside int4 weights, its default on processors with AMX. What formats cost in quality:
+  [choosing a format](formats.md).
 """
 
 

@@ -19,7 +19,6 @@ from octavo.bench.random_gguf import write_random_gguf
 from octavo.checkpoint import open_checkpoint
 from octavo.kernels.library import KernelLibrary, find_library
 from octavo.text.tokenizer import Tokenizer
-from octavo.weight_format import FORMATS
 from purity.ways import (
     ALL_WAYS,
     MORE_WAYS,
@@ -33,6 +32,7 @@ from purity.ways import (
     mismatch,
 )
 from purity.workloads import TEXT, real_requests, tiny_requests
+from test_kept_weights import CONFIG, GGUF_FORMATS
 
 # What runs here, other tests cover.
 pytestmark = pytest.mark.usefixtures("untraced")
@@ -123,20 +123,6 @@ def test_every_family_on_every_instruction_set(
     record_property("purity", f"{every_family}, {dtype}, {isa}: {compared} answers")
 
 
-GGUF_FORMATS = [name for name in FORMATS if not name.startswith(("INT", "FP"))]
-EVERY_FORMAT = {  # 15 matrices
-    "vocab_size": 260,
-    "hidden_size": 256,
-    "intermediate_size": 512,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 1024,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 10_000.0,
-}
-
-
 @pytest.mark.parametrize("scheme", [None, "int8", "int4"])
 @pytest.mark.parametrize("isa", available_isas())
 def test_quantised_weights_in_every_way_answer_as_widened_ones_alone(
@@ -148,7 +134,7 @@ def test_quantised_weights_in_every_way_answer_as_widened_ones_alone(
     if scheme is None:
         path = tmp_path / "every-format.gguf"
         turns = cycle(GGUF_FORMATS)
-        write_random_gguf(path, EVERY_FORMAT, lambda _: next(turns))
+        write_random_gguf(path, CONFIG | {"max_position_embeddings": 1024}, lambda _: next(turns))
     else:
         path = family("llama")
     requests = tiny_requests() if is_whole else tiny_requests()[1::2]
