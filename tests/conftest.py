@@ -1,5 +1,6 @@
 """Fixtures for every test."""
 
+import logging
 import os
 import shutil
 import sys
@@ -35,6 +36,15 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         del os.environ["OCTAVO_CACHE_DIR"]
     else:
         os.environ["OCTAVO_CACHE_DIR"] = before
+
+
+@pytest.fixture(autouse=True)
+def log_level() -> Iterator[None]:
+    """Of the package: a command that runs in this process sets it, and the next test finds it unset."""
+    logger = logging.getLogger("octavo")
+    level = logger.level
+    yield
+    logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")
