@@ -40,7 +40,7 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def log_level() -> Iterator[None]:
-    """Of the package: a command that runs in this process sets it, and the next test finds it unset."""
+    """A command that a test runs in its own process sets the package's level; the next test never sees it."""
     logger = logging.getLogger("octavo")
     level = logger.level
     yield
