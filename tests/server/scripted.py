@@ -28,6 +28,7 @@ from octavo.protocol import (
 )
 from octavo.server.app import build_app
 from octavo.server.http.keys import Keys
+from octavo.server.lifecycle import KEEP_ALIVE_SECONDS
 from octavo.server.state import ServerState
 from octavo.text.chat_template import ChatTemplate
 from octavo.text.huggingface import text_assets_from_directory
@@ -129,7 +130,9 @@ def serving(model: TextModel, hub: Hub, facts: EngineFacts) -> Iterator[int]:
     """The application over real HTTP, in a thread of this process; the result is its port."""
     state = ServerState(ServerOptions(), model, hub, FakeSupervisor(facts))  # type: ignore[arg-type]
     app = recorded(build_app(state, Keys()))
-    config = uvicorn.Config(app, port=0, log_config=None, lifespan="off", ws="none")
+    config = uvicorn.Config(
+        app, port=0, log_config=None, lifespan="off", ws="none", timeout_keep_alive=KEEP_ALIVE_SECONDS
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
     thread.start()
