@@ -46,12 +46,13 @@ reference:
 	$(PYTHON) tools/reference.py
 	$(PYTHON) tools/diagrams.py
 
-# Everything in its full size, of which CI runs the short form: load and chaos over HTTP (docs/reliability.md), hostile
+# Everything in its full size, of which CI runs the short form: load, chaos and attacks over HTTP (docs/reliability.md), hostile
 # bodies, answers under 216 schemas, fifty conversations with a larger model, the whole product of the purity suite.
 # Hours, on a machine that does nothing else.
 figures:
 	$(PYTHON) benchmarks/server_load.py
 	$(PYTHON) benchmarks/scheduler.py
+	$(PYTHON) benchmarks/attacked.py $(OCTAVO_TEST_ASSETS)/smollm2-135m-instruct-q4_1.gguf
 	OCTAVO_TEST_FULL=1 $(PYTHON) -m pytest tests/server/test_access.py tests/server/test_hostile_bodies.py \
 		tests/grammar/test_validity.py tests/parity/test_text_parity.py tests/purity/test_purity.py \
 		tests/purity/test_instruction_sets.py \

@@ -20,6 +20,10 @@ class TemplateError(OctavoError):
     """A chat template is missing, failed, or ran past its limits."""
 
 
+class PromptNotMade(OctavoError):
+    """Nothing is known against a request: its prompt could not be made now."""
+
+
 class CapacityError(OctavoError):
     """This machine is too small for what was asked of it."""
 

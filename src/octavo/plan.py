@@ -18,6 +18,7 @@ class SlotOpening(msgspec.Struct, frozen=True):
     stop_ids: tuple[int, ...]
     num_prompt: int
     token_ids: tuple[int, ...]  # the prompt, then what was emitted before a preemption or a crash
+    request_id: str = ""  # for those who watch; no result depends on it
 
 
 class SequenceSlice(msgspec.Struct, frozen=True):
@@ -47,13 +48,19 @@ class StepPlan(msgspec.Struct, frozen=True):
 
 
 class SliceResult(msgspec.Struct, frozen=True):
-    """`failure` blames this sequence alone; its neighbours' results stand."""
+    """`failure` blames this sequence alone; its neighbours' results stand.
+
+    `is_late`: the slice was to draw a token, and what its grammar allows is not known yet. Its last row is
+    computed again, in a step after the one that does not name the slot in `StepResult.late` any more.
+    """
 
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     failure: Failure | None = None
+    is_late: bool = False
 
 
 class StepResult(msgspec.Struct, frozen=True):
     slices: tuple[SliceResult, ...]  # one per slice of the plan, in its order
+    late: tuple[int, ...] = ()  # slots that could still draw no token

@@ -182,6 +182,7 @@ class Timings(msgspec.Struct, frozen=True):
     decode: float
     chunks: tuple[PrefillChunk, ...] = ()  # the first ones, with those that a preemption made necessary
     num_chunks_left_out: int = 0
+    num_passed_over: int = 0  # steps between two tokens of this sequence that computed others only
 
 
 class TokenOutput(msgspec.Struct, frozen=True, kw_only=True):

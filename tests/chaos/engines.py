@@ -1,11 +1,12 @@
-"""Engine processes that die, for the tests beside this file: `python -m engines FOLDER PARENT`.
+"""Engine processes that die or hang, for the tests beside this file: `python -m engines FOLDER PARENT`.
 
 The real engine (of the options in the settings), but the first chunk of a poisoned prompt kills the process,
-and no step with a faulty one succeeds.
+no step with a faulty one succeeds, and none with a request that hangs engines ever ends.
 """
 
 import os
 import sys
+import time
 
 from octavo.engine.core import EngineCore, Execute
 from octavo.engine.loop import Around, run_engine
@@ -17,13 +18,25 @@ from octavo.protocol import EngineFacts
 
 POISON = (255, 255)  # how no other prompt of the tests begins
 FAULT = 254  # in no other prompt either
+HANG = 253  # and this
+AT_ONCE = -1e9  # seconds: however patient the parent is, it will not wait
 
 
 def start_mortal(
     settings: EngineSettings, page: StatusPage, around: Around
 ) -> tuple[EngineCore, EngineFacts]:
     def mortal(execute: Execute) -> Execute:
+        hanging: set[int] = set()  # slots
+
         def run(plan: StepPlan) -> StepResult:
+            for opening in plan.opened:
+                (hanging.add if HANG in opening.token_ids[: opening.num_prompt] else hanging.discard)(
+                    opening.slot
+                )
+            if any(piece.slot in hanging for piece in plan.slices):
+                status = page.read()
+                page.stamp(status.phase, patience=AT_ONCE, request_id=status.request_id)
+                time.sleep(1e6)
             if any(not piece.start and piece.token_ids[:2] == POISON for piece in plan.slices):
                 os.kill(os.getpid(), 9)
             if any(FAULT in piece.token_ids for piece in plan.slices):

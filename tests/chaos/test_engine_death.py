@@ -20,8 +20,9 @@ import pytest
 
 from octavo.checkpoint import open_checkpoint
 from octavo.engine.core import STEP_FAILED
+from octavo.frontend import engine_process
 from octavo.frontend.hub import Hub
-from octavo.frontend.in_flight import ENGINE_LOST, MOST_REPLAYS, InFlight
+from octavo.frontend.in_flight import ENGINE_HUNG, ENGINE_LOST, MOST_REPLAYS, InFlight
 from octavo.frontend.intake import Intake, Limits, PromptTask
 from octavo.frontend.output import RequestOutput
 from octavo.frontend.supervisor import EngineState, EngineSupervisor
@@ -36,6 +37,7 @@ from patience import HANG_SECONDS
 NUM_TOKENS = 300
 POISON = [255, 255]  # as in engines.py
 FAULT = 254
+HANG = 253
 WORDS = GrammarSpec(GrammarKind.REGEX, "(and (that|this) [a-z]{1,9}[,;] )*")  # some of its tokens are forced
 
 
@@ -183,9 +185,9 @@ def test_streams_outlive_three_engines(serve: Serve) -> None:
 
 def kernels_of_engine(supervisor: EngineSupervisor) -> str | None:
     """What the engine that runs now was told."""
-    assert supervisor._life is not None
+    assert supervisor._engine is not None
     try:
-        settings = (supervisor._life.engine.folder.path / "settings.json").read_bytes()
+        settings = (supervisor._engine.folder.path / "settings.json").read_bytes()
     except OSError:  # it is gone, and the next one is not there yet
         return None
     return str(json.loads(settings)["options"]["kernels"])
@@ -235,6 +237,29 @@ def test_a_poisoned_request_ends_alone(serve: Serve) -> None:
             assert harness.supervisor.num_restarts == MOST_REPLAYS + 1
 
     run(test)
+
+
+@pytest.mark.parametrize("neighbours", [0, 8])
+def test_a_request_that_hangs_the_engine_ends_alone(
+    serve: Serve, neighbours: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It hangs whatever step it is in: first with its neighbours, if it has any, and then on trial."""
+    monkeypatch.setattr(engine_process, "HUNG_AFTER", HANG_SECONDS)  # no engine is only slow
+
+    async def test() -> None:
+        async with serve(module="engines") as harness:
+            plain = await harness.ask_all(requests(neighbours))
+            harness.num_deltas = 0
+            streams = asyncio.create_task(harness.ask_all(requests(neighbours)))
+            await harness.until(lambda: harness.num_deltas > 20 or not neighbours, HANG_SECONDS)
+            ended = await harness.ask([70, HANG, 70], SamplingParams(max_tokens=5, n=2))
+            assert {choice.finish_reason for choice in ended.choices} == {"error"}
+            assert {choice.error for choice in ended.choices} == {ENGINE_HUNG.message}
+            assert await streams == plain
+            await harness.ask("and all is well", SamplingParams(max_tokens=3))
+            assert harness.supervisor.num_restarts == 2
+
+    run(test, 4 * HANG_SECONDS)
 
 
 def test_a_faulty_request_ends_alone_and_the_engine_lives(serve: Serve) -> None:

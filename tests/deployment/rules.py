@@ -4,10 +4,13 @@ import re
 from collections.abc import Iterator
 
 from data.json_types import JsonObject
+from octavo.frontend.engine_process import HUNG_AFTER
+from octavo.server.http.listener import OTHER_FILES
 
 Manifest = JsonObject
 
-MARGIN = 5  # seconds that an orderly end takes beside --grace
+MARGIN = 15  # seconds beside --grace after which a server ends whatever hangs (octavo.server.signals)
+MUST_BE_SET = re.compile(r"\$\{\w+:\?.+\}")  # compose refuses to start without it
 HOST_NAME = re.compile(r"\b[\w-]+(\.[\w-]+)*\.(com|org|io|dev|net)\b")
 
 
@@ -60,12 +63,49 @@ def container_problems(container: Manifest, pod: Manifest) -> Iterator[str]:
         yield "the engine's socket needs a /tmp that can be written"
     if not mounted.keys() <= {volume["name"] for volume in pod.get("volumes", [])}:
         yield "a mount without a volume"
-    keys = [one for one in container.get("env", []) if one["name"] == "OCTAVO_API_KEY"]
-    if not keys or "secretKeyRef" not in keys[0].get("valueFrom", {}):
-        yield "the API key does not come from a secret"
+    yield from key_problems(container, pod)
     pause = int(container.get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command", [0])[-1])
     if pod.get("terminationGracePeriodSeconds", 30) < pause + grace_of(container["args"]) + MARGIN:
         yield "answers under way are cut off before --grace is over"
+
+
+def key_problems(container: Manifest, pod: Manifest) -> Iterator[str]:
+    """A file that only our group may read, and no variable, which every child process would have."""
+    variables = {one["name"]: one.get("value", "") for one in container.get("env", [])}
+    if "OCTAVO_API_KEY" in variables:
+        yield "the API key is a variable"
+    folder, _, name = variables.get("OCTAVO_API_KEY_FILE", "").rpartition("/")
+    mounts = [mount for mount in container.get("volumeMounts", []) if mount["mountPath"] == folder]
+    volumes = {volume["name"]: volume.get("secret") for volume in pod.get("volumes", [])}
+    secret = volumes.get(mounts[0]["name"]) if mounts else None
+    if secret is None or name not in [item["path"] for item in secret["items"]]:
+        yield "the API key does not come from a secret"
+        return
+    if secret.get("defaultMode") != 0o440 or mounts[0].get("readOnly") is not True:
+        yield "others may read the API key, or write it"
+    if "fsGroup" not in pod.get("securityContext", {}):
+        yield "the server cannot read the API key without fsGroup"
+
+
+def network_problems(policy: Manifest, deployment: Manifest) -> Iterator[str]:
+    spec = policy["spec"]
+    if spec["podSelector"] != deployment["spec"]["selector"]:
+        yield "the policy is for other pods"
+    if sorted(spec["policyTypes"]) != ["Egress", "Ingress"]:
+        yield "a direction is not restricted"
+    ports = {port["name"] for port in deployment["spec"]["template"]["spec"]["containers"][0]["ports"]}
+    for rule in spec["ingress"]:
+        senders = [labels.get("matchLabels") for one in rule.get("from", []) for labels in one.values()]
+        if not senders or not all(senders):
+            yield "everybody may send"
+        if not rule.get("ports") or not {port["port"] for port in rule["ports"]} <= ports:
+            yield "more than the API's port can be reached"
+    for rule in spec["egress"]:
+        numbers = {port["port"] for port in rule.get("ports", [])}
+        if not numbers or not numbers <= {53, 443}:
+            yield "the pods may reach more than DNS and a hub"
+        if 53 in numbers and not rule.get("to"):
+            yield "any server is asked for names"
 
 
 def budget_problems(budget: Manifest, deployment: Manifest) -> Iterator[str]:
@@ -96,9 +136,15 @@ def compose_problems(compose: Manifest) -> Iterator[str]:
             yield "answers under way are cut off before --grace is over"
         if any(not port.startswith("127.0.0.1:") for port in service["ports"]):
             yield "the port is open to everybody"
+        given = {f"/run/secrets/{name}" for name in service.get("secrets", [])}
+        if service["environment"].get("OCTAVO_API_KEY_FILE") not in given:
+            yield "the API key does not come from a secret"
         for name, value in service["environment"].items():
-            if not re.fullmatch(r"\$\{\w+:\?.+\}", value):
+            if value not in given and not MUST_BE_SET.fullmatch(value):
                 yield f"{name} is written down, or may be left out"
+    for name, secret in compose["secrets"].items():
+        if not MUST_BE_SET.fullmatch(secret.get("file", "")):
+            yield f"the secret {name} is not a file that whoever starts this names"
 
 
 def instructions(dockerfile: str) -> list[tuple[str, str]]:
@@ -157,7 +203,23 @@ REQUIRED_OF_UNIT = {
     "SystemCallArchitectures": "native",
     "KillMode": "mixed",
     "Restart": "on-failure",
+    "Type": "notify",
+    "NotifyAccess": "main",
+    "OOMPolicy": "continue",
+    "LimitCORE": "0",
 }
+
+
+def bound_problems(settings: dict[str, str]) -> Iterator[str]:
+    """Numbers that suit most machines: bounded, but not so tightly that a server at work meets them."""
+    if not 2 * HUNG_AFTER <= int(settings.get("WatchdogSec", 0)) <= 120:
+        yield "WatchdogSec restarts a server that mends itself, or one that hangs too late"
+    if int(settings.get("LimitNOFILE", 0)) < 16 * OTHER_FILES:
+        yield "LimitNOFILE leaves no room for many connections"
+    if not 256 <= int(settings.get("TasksMax", 0)) <= 8192:
+        yield "TasksMax is too low for a large machine, or bounds nothing"
+    if not re.fullmatch(r"\d+(%|[MGT])", settings.get("MemoryMax", "")):
+        yield "MemoryMax does not bound the memory"
 
 
 def unit_problems(unit: str) -> Iterator[str]:
@@ -165,6 +227,7 @@ def unit_problems(unit: str) -> Iterator[str]:
     for name, value in REQUIRED_OF_UNIT.items():
         if settings.get(name) != value:
             yield f"{name} is not {value or 'empty'}"
+    yield from bound_problems(settings)
     if int(settings["TimeoutStopSec"]) < grace_of(settings["ExecStart"].split()) + MARGIN:
         yield "answers under way are cut off before --grace is over"
     if "OCTAVO_API_KEY=" in unit or "LoadCredential" not in settings:

@@ -16,6 +16,7 @@ from deployment.rules import (
     compose_problems,
     deployment_problems,
     dockerfile_problems,
+    network_problems,
     service_problems,
     unit_problems,
 )
@@ -45,6 +46,7 @@ def problems_of(name: str, content: str) -> list[str]:
         "kubernetes/deployment.yaml": lambda: deployment_problems(yaml.safe_load(content)),
         "kubernetes/service.yaml": lambda: service_problems(yaml.safe_load(content), deployment),
         "kubernetes/disruption-budget.yaml": lambda: budget_problems(yaml.safe_load(content), deployment),
+        "kubernetes/network-policy.yaml": lambda: network_problems(yaml.safe_load(content), deployment),
         "kubernetes/kustomization.yaml": list,
         "build.lock": list,  # tests/deployment/test_lock.py
         "requirements.lock": list,
@@ -71,9 +73,17 @@ BREAKS = [
     ("Dockerfile", "COPY . .", "ADD . .", "ADD"),
     ("Dockerfile", "--require-hashes -r deploy/requirements.lock", "-r deploy/requirements.lock", "hash"),
     ("Dockerfile", "--no-build-isolation ", "", "hash"),
-    ("compose.yaml", "40s", "10s", "--grace"),
+    ("compose.yaml", "50s", "10s", "--grace"),
     ("compose.yaml", "127.0.0.1:8000:8000", "8000:8000", "open"),
-    ("compose.yaml", "${OCTAVO_API_KEY:?set a key that clients must send}", "secret", "OCTAVO_API_KEY"),
+    ("compose.yaml", "${OCTAVO_MODEL:?name", "${OCTAVO_MODEL:-name", "OCTAVO_MODEL"),
+    (
+        "compose.yaml",
+        "OCTAVO_API_KEY_FILE: /run/secrets/api-keys",
+        "OCTAVO_API_KEY: secret",
+        "OCTAVO_API_KEY",
+    ),
+    ("compose.yaml", "/run/secrets/api-keys", "/models/api-keys", "from a secret"),
+    ("compose.yaml", "file: ${OCTAVO_API_KEY_FILE:?", "file: ${OCTAVO_API_KEY_FILE:-", "api-keys"),
     ("compose.yaml", "read_only: true", "read_only: false", "more than it needs"),
     ("compose.yaml", "memory: 16g", "pids: 9", "limits"),
     ("compose.yaml", "no-new-privileges:true", "label:disable", "privileges"),
@@ -81,7 +91,7 @@ BREAKS = [
     ("kubernetes/deployment.yaml", "automountServiceAccountToken: false", "", "token"),
     ("kubernetes/deployment.yaml", "runAsNonRoot: true", "", "root"),
     ("kubernetes/deployment.yaml", "seccompProfile: {type: RuntimeDefault}", "", "seccomp"),
-    ("kubernetes/deployment.yaml", "GracePeriodSeconds: 45", "GracePeriodSeconds: 30", "--grace"),
+    ("kubernetes/deployment.yaml", "GracePeriodSeconds: 55", "GracePeriodSeconds: 30", "--grace"),
     ("kubernetes/deployment.yaml", "path: /livez", "path: /readyz", "liveness"),
     ("kubernetes/deployment.yaml", "path: /readyz", "path: /livez", "readiness"),
     ("kubernetes/deployment.yaml", "{path: /livez, port: http}", "{path: /livez, port: web}", "port"),
@@ -92,7 +102,18 @@ BREAKS = [
     ("kubernetes/deployment.yaml", "drop: [ALL]", "drop: []", "capabilities"),
     ("kubernetes/deployment.yaml", "mountPath: /tmp", "mountPath: /var", "/tmp"),
     ("kubernetes/deployment.yaml", "{name: tmp, emptyDir", "{name: t, emptyDir", "volume"),
-    ("kubernetes/deployment.yaml", "name: OCTAVO_API_KEY", "name: API_KEY", "secret"),
+    ("kubernetes/deployment.yaml", "name: OCTAVO_API_KEY_FILE", "name: OCTAVO_API_KEY", "variable"),
+    ("kubernetes/deployment.yaml", "octavo/api-key}", "octavo/key}", "secret"),
+    ("kubernetes/deployment.yaml", "mountPath: /run/secrets/octavo", "mountPath: /run/keys", "secret"),
+    ("kubernetes/deployment.yaml", "defaultMode: 0440", "defaultMode: 0444", "others"),
+    ("kubernetes/deployment.yaml", ", readOnly: true", "", "write"),
+    ("kubernetes/deployment.yaml", "fsGroup: 10001", "", "fsGroup"),
+    ("kubernetes/network-policy.yaml", "matchLabels: {app", "matchLabels: {a: b, app", "other pods"),
+    ("kubernetes/network-policy.yaml", "[Ingress, Egress]", "[Ingress]", "direction"),
+    ("kubernetes/network-policy.yaml", 'matchLabels: {octavo-client: "true"}', "{}", "everybody"),
+    ("kubernetes/network-policy.yaml", "port: http", "port: 22", "API's port"),
+    ("kubernetes/network-policy.yaml", "port: 443", "port: 80", "hub"),
+    ("kubernetes/network-policy.yaml", "- to:", "- not:", "names"),
     (
         "kubernetes/deployment.yaml",
         "matchLabels: {app.kubernetes.io/name: octavo}",
@@ -111,8 +132,16 @@ BREAKS = [
     ("systemd/octavo.service", "DynamicUser=yes", "User=root", "DynamicUser"),
     ("systemd/octavo.service", "ProtectSystem=strict", "", "ProtectSystem"),
     ("systemd/octavo.service", "KillMode=mixed", "", "KillMode"),
-    ("systemd/octavo.service", "TimeoutStopSec=40", "TimeoutStopSec=10", "--grace"),
+    ("systemd/octavo.service", "TimeoutStopSec=50", "TimeoutStopSec=10", "--grace"),
     ("systemd/octavo.service", "LoadCredential=", "X=", "credential"),
+    ("systemd/octavo.service", "Type=notify", "Type=exec", "Type"),
+    ("systemd/octavo.service", "NotifyAccess=main", "NotifyAccess=all", "NotifyAccess"),
+    ("systemd/octavo.service", "WatchdogSec=30", "WatchdogSec=5", "WatchdogSec"),
+    ("systemd/octavo.service", "LimitNOFILE=65536", "LimitNOFILE=1024", "LimitNOFILE"),
+    ("systemd/octavo.service", "LimitCORE=0", "", "LimitCORE"),
+    ("systemd/octavo.service", "TasksMax=1024", "TasksMax=16", "TasksMax"),
+    ("systemd/octavo.service", "MemoryMax=80%", "MemoryMax=infinity", "MemoryMax"),
+    ("systemd/octavo.service", "OOMPolicy=continue", "OOMPolicy=stop", "OOMPolicy"),
 ]
 
 
@@ -127,7 +156,7 @@ def test_all_manifests_are_in_the_kustomization() -> None:
     listed = manifest("kubernetes/kustomization.yaml")["resources"]
     assert sorted([*listed, "kustomization.yaml"]) == sorted(path.name for path in KUBERNETES.iterdir())
     kinds = {manifest(f"kubernetes/{name}")["kind"] for name in listed}
-    assert kinds == {"Deployment", "Service", "PodDisruptionBudget"}
+    assert kinds == {"Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy"}
 
 
 def test_every_option_that_is_set_exists() -> None:

@@ -16,6 +16,7 @@ from octavo.server.app import build_app
 from octavo.server.http.keys import Keys
 from octavo.server.openapi import describe
 from octavo.server.state import ServerState
+from server.direct_prompter import DirectPrompter
 from server.fake_supervisor import FakeSupervisor
 from server.recording import Accepted, Description, problems
 
@@ -28,7 +29,7 @@ def description(tiny_checkpoint: Path) -> Description:
     """Of a server whose model has the name that the pages use."""
     model = TextModel.of_checkpoint(open_checkpoint(str(tiny_checkpoint)), "smollm2")
     supervisor = FakeSupervisor(engine_facts())
-    state = ServerState(ServerOptions(), model, Hub(), supervisor)  # type: ignore[arg-type]
+    state = ServerState(ServerOptions(), model, Hub(), supervisor, prompter=DirectPrompter(model))  # type: ignore[arg-type]
     try:
         return describe(build_app(state, Keys()), state)
     finally:

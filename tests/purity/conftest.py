@@ -7,6 +7,8 @@ from typing import TypedDict
 import pytest
 import transformers
 
+from octavo.runner import model_runner
+
 
 class Sizes(TypedDict):
     vocab_size: int
@@ -53,6 +55,12 @@ FAMILIES: dict[str, Callable[[], transformers.PreTrainedConfig]] = {
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "every_family" in metafunc.fixturenames:
         metafunc.parametrize("every_family", FAMILIES)
+
+
+@pytest.fixture(autouse=True)
+def patient_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No sequence sits a step out on a slow machine: the tests say how large batches are."""
+    monkeypatch.setattr(model_runner, "LEAST_PATIENCE", 300.0)
 
 
 @pytest.fixture(scope="session")

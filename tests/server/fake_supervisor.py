@@ -13,5 +13,6 @@ class FakeSupervisor:
     state: EngineState = EngineState.READY
     is_live: bool = True
     engine_status: None = None
+    problem: str | None = None
     num_restarts: int = 0
     tally: EngineTally = field(default_factory=EngineTally)

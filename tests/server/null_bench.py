@@ -17,6 +17,7 @@ from octavo.server.app import build_app
 from octavo.server.http.keys import Keys
 from octavo.server.state import ServerState
 from patience import HANG_SECONDS
+from server.direct_prompter import DirectPrompter
 from server.exchange import Exchange
 from server.recording import recorded
 
@@ -53,7 +54,7 @@ class Bench:
     def __init__(self, hub: Hub, supervisor: EngineSupervisor, model: TextModel) -> None:
         self.hub = hub
         self.supervisor = supervisor
-        self.state = ServerState(ServerOptions(), model, hub, supervisor)
+        self.state = ServerState(ServerOptions(), model, hub, supervisor, prompter=DirectPrompter(model))
         self.app = recorded(build_app(self.state, Keys()))
 
     def ask(self, path: str, body: Json) -> Exchange:

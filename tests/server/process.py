@@ -8,7 +8,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -16,6 +16,7 @@ import httpx
 import openai
 
 from data.json_types import Json
+from octavo.server.loop_watch import MOST_SECONDS
 from patience import HANG_SECONDS
 from server.recording import octavo_command, problems_in
 
@@ -31,12 +32,14 @@ class Server:
         *flags: str,
         environ: dict[str, str] | None = None,
         records: bool = True,
+        prefix: Sequence[str] = (),
     ) -> None:
+        """`prefix` is a command that runs the rest of its line, to limit the server."""
         self.log_path = folder / f"server-{time.monotonic_ns()}.log"
         self.requests_path = self.log_path.with_suffix(".requests")
         self.temporary = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))  # short: sockets have short names
         program = octavo_command(self.requests_path if records else None)
-        command = [*program, "serve", str(model), "--port", "0", *flags]
+        command = [*prefix, *program, "serve", str(model), "--port", "0", *flags]
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
                 command,
@@ -113,6 +116,9 @@ class Server:
             self.process.kill()
             self.process.wait()
             raise
+        # Of processor time, which no other process takes; but a slow processor may need twice as much.
+        held = [int(number) for number in re.findall(r"the event loop was held for (\d+) ms", self.log)]
+        assert max(held, default=0) <= 2 * 1000 * MOST_SECONDS, self.log
         problems = problems_in(self.requests_path)
         assert not problems, "\n".join(problems)
 

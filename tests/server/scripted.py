@@ -34,6 +34,7 @@ from octavo.text.chat_template import ChatTemplate
 from octavo.text.huggingface import text_assets_from_directory
 from octavo.text.tokenizer import Tokenizer
 from patience import HANG_SECONDS
+from server.direct_prompter import DirectPrompter
 from server.fake_supervisor import FakeSupervisor
 from server.recording import recorded
 
@@ -128,7 +129,7 @@ def scripted_server(path: Path) -> Iterator[ScriptedServer]:
 @contextmanager
 def serving(model: TextModel, hub: Hub, facts: EngineFacts) -> Iterator[int]:
     """The application over real HTTP, in a thread of this process; the result is its port."""
-    state = ServerState(ServerOptions(), model, hub, FakeSupervisor(facts))  # type: ignore[arg-type]
+    state = ServerState(ServerOptions(), model, hub, FakeSupervisor(facts), prompter=DirectPrompter(model))  # type: ignore[arg-type]
     app = recorded(build_app(state, Keys()))
     config = uvicorn.Config(
         app, port=0, log_config=None, lifespan="off", ws="none", timeout_keep_alive=KEEP_ALIVE_SECONDS

@@ -27,6 +27,7 @@ from octavo.server.http.keys import Keys
 from octavo.server.state import ServerState
 from patience import HANG_SECONDS
 from server.bench_reader import BenchReader
+from server.direct_prompter import DirectPrompter
 from server.exchange import Exchange
 from server.fake_supervisor import FakeSupervisor
 from server.recording import recorded
@@ -92,7 +93,14 @@ class Bench:
         self.supervisor = FakeSupervisor(
             engine_facts(max_model_len=100_000, num_pages=9, device="cpu", dtype="float32")
         )
-        self.state = ServerState(ServerOptions(**options), model, self.hub, self.supervisor)  # type: ignore[arg-type]
+        self.prompter = DirectPrompter(model)
+        self.state = ServerState(
+            ServerOptions.model_validate(options),
+            model,
+            self.hub,  # type: ignore[arg-type]
+            self.supervisor,  # type: ignore[arg-type]
+            prompter=self.prompter,
+        )
         self.app = recorded(build_app(self.state, Keys.from_options(self.state.options)))
 
     def ask(self, body: Json, path: str = COMPLETIONS, *headers: tuple[bytes, bytes]) -> Exchange:
@@ -153,11 +161,35 @@ def test_a_client_that_leaves_ends_its_requests(run: Run, stream: bool, tokens: 
 
 def test_a_client_that_leaves_while_its_prompt_is_tokenised(run: Run) -> None:
     async def test(bench: Bench) -> None:
-        asked = bench.ask({"prompt": "x" * 50_000})
-        await bench.until(lambda: bench.state.num_open)
+        bench.prompter.works.clear()
+        asked = bench.ask({"prompt": "x"})
+        await bench.until(lambda: bench.prompter.num_asked)
         asked.disconnect()
         await asked.done()
-        assert bench.hub.submitted == []
+        assert (bench.prompter.num_given_up, bench.hub.submitted) == (1, [])
+
+    run(test)
+
+
+@pytest.mark.parametrize(("path", "body"), [("/tokenize", {"prompt": "x"}), ("/detokenize", {"tokens": [1]})])
+def test_a_client_that_leaves_while_its_tokens_are_looked_up(run: Run, path: str, body: Json) -> None:
+    async def test(bench: Bench) -> None:
+        bench.prompter.works.clear()
+        asked = bench.ask(body, path)
+        await bench.until(lambda: bench.prompter.num_asked)
+        asked.disconnect()
+        await asked.done()
+        assert bench.prompter.num_given_up == 1
+
+    run(test)
+
+
+def test_the_deadline_includes_the_time_in_which_a_prompt_is_made(run: Run) -> None:
+    async def test(bench: Bench) -> None:
+        bench.prompter.works.clear()
+        asked = await bench.ask({"prompt": "x", "timeout": 0.05}).done()
+        assert (asked.status, asked.error["code"]) == (408, "deadline_exceeded")
+        assert (bench.prompter.num_given_up, bench.hub.submitted) == (1, [])
 
     run(test)
 

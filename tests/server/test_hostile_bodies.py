@@ -176,8 +176,11 @@ def test_what_the_description_of_the_api_says_is_so(run_null: RunNull, mode: Gen
         await check_unharmed(bench, pid)
         print(f"\n{mode.value}: {sum(map(Counter.total, statuses.values()))} requests", statuses, refusals)
         if mode is GenerationMode.POSITIVE:
-            # A chat with tools, calls and a grammar has many ways to be wrong that no schema can say.
-            assert all(statuses[path][200] > statuses[path].total() / 10 for path in MODELS), statuses
+            # A chat with tools, calls and a grammar has many ways to be wrong that no schema can say. What is
+            # generated depends on which modules are loaded, so of one endpoint few may be right.
+            of_models = sum((statuses[path] for path in MODELS), Counter[int]())
+            assert of_models[200] > of_models.total() / 5, statuses
+            assert all(statuses[path][200] for path in MODELS), statuses
 
     run_null(test, **SMALL)
 

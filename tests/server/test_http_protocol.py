@@ -10,7 +10,8 @@ import uvicorn
 import uvloop
 from starlette.types import Receive, Scope, Send
 
-from octavo.server.http.connection import BoundedHttpProtocol
+from octavo.server.http.connection import PROBES_ONLY, BoundedHttpProtocol
+from octavo.server.http.room import MOST_PROBES, Room
 from octavo.server.lifecycle import HttpServer
 from patience import HANG_SECONDS
 
@@ -18,7 +19,11 @@ LARGE = 8 << 20  # bytes: more than the kernel keeps for a client with a small b
 
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
-    headers = [(b"content-length", str(LARGE).encode()), (b"connection", b"close")]
+    headers = [
+        (b"content-length", str(LARGE).encode()),
+        (b"connection", b"close"),
+        (b"x-probes-only", str(scope[PROBES_ONLY]).encode()),
+    ]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": b"x" * LARGE})
 
@@ -50,9 +55,8 @@ async def serving(
     silent_seconds: float = 60, *, most_connections: int = 10, stalled_seconds: float = 60
 ) -> AsyncIterator[Bench]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        make = partial(
-            BoundedHttpProtocol, most_connections=most_connections, stalled_seconds=stalled_seconds
-        )
+        room: Room[BoundedHttpProtocol] = Room(most_connections, BoundedHttpProtocol.refuse_busy)
+        make = partial(BoundedHttpProtocol, room=room, stalled_seconds=stalled_seconds)
         config = uvicorn.Config(app, http=make, log_config=None, timeout_graceful_shutdown=0)  # type: ignore[arg-type]
         config.timeout_keep_alive = silent_seconds  # type: ignore[assignment]
         server = HttpServer(config)
@@ -72,21 +76,41 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
         runner.run(bounded())
 
 
-def test_one_connection_too_many_is_told_so() -> None:
+def test_who_asks_for_nothing_makes_way_for_a_new_connection() -> None:
     async def test() -> None:
         async with serving(most_connections=2) as bench:
             first, second = await bench.connect(), await bench.connect()
             await bench.until(lambda: bench.num_connections == 2)
-            reader, _ = await bench.connect()
-            told = await reader.read(-1)
+            third = await bench.connect()
+            told = await first[0].read(-1)
             assert told.startswith(b"HTTP/1.1 503")
             assert b"too many connections" in told
-            first[1].close()
-            await bench.until(lambda: bench.num_connections == 1)
-            third = await bench.connect()
-            third[1].write(b"GET / HTTP/1.1\r\n\r\n")
-            assert (await third[0].read(12)) == b"HTTP/1.1 200"
-            assert second[0].at_eof() is False
+            for reader, writer in (third, second):
+                writer.write(b"GET / HTTP/1.1\r\n\r\n")
+                assert (await reader.read(12)) == b"HTTP/1.1 200"
+
+    run(test)
+
+
+def test_when_all_are_busy_there_is_room_for_probes_and_nobody_else() -> None:
+    async def test() -> None:
+        async with serving(most_connections=2) as bench:
+            busy = [await bench.connect() for _ in range(2)]
+            for reader, writer in busy:
+                writer.write(b"GET / HTTP/1.1\r\n\r\n")
+                assert b"x-probes-only: False" in await reader.readuntil(b"\r\n\r\n")
+            probes = [await bench.connect() for _ in range(MOST_PROBES)]
+            await bench.until(lambda: bench.num_connections == 2 + MOST_PROBES)
+            reader, _ = await bench.connect()
+            assert b"too many connections" in await reader.read(-1)
+            for reader, writer in probes[:2]:
+                writer.write(b"GET / HTTP/1.1\r\n\r\n")
+                assert b"x-probes-only: True" in await reader.readuntil(b"\r\n\r\n")
+                await reader.read(-1)
+            # Who wants nothing does not stay for long.
+            for reader, _ in probes[2:]:
+                await reader.read(-1)
+            assert bench.num_connections == 2
 
     run(test)
 

@@ -90,6 +90,23 @@ def test_sigterm_while_it_loads(start: StartServer) -> None:
     assert list(server.temporary.iterdir()) == []
 
 
+def test_sigterm_while_loading_hangs(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """A thread cannot be ended, and a hub may never answer."""
+    program = (
+        "import sys, time; import octavo.server.serve as serve; from octavo.cli.main import main;"
+        f" hang = lambda *_: (print('hangs', flush=True), time.sleep({2 * HANG_SECONDS}));"
+        " serve.LAST_SECONDS = 0.1; serve._open = hang;"
+        f" sys.exit(main(['serve', {str(tiny_checkpoint)!r}, '--port', '0']))"
+    )
+    environ = os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, env=environ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"hangs\n"
+        process.terminate()
+        assert process.wait(HANG_SECONDS) == 1
+    assert list(tmp_path.glob("octavo-*")) == []
+
+
 def test_a_killed_front_end_takes_its_engine_along(start: StartServer) -> None:
     server = start().wait_until_ready()
     engine = server.engine_pid

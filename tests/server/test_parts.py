@@ -82,7 +82,8 @@ def test_parts_of_a_character_stay_apart(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("é€")
     assert len(ids) == 5
     scores = [TokenLogprob(i, -1.0, tuple((j, -1.0) for j in ids)) for i in ids]
-    shown = LegacyLogprobs(tokenizer, skip_special_tokens=True).of_answer(scores)
+    legacy = LegacyLogprobs(tokenizer, skip_special_tokens=True)
+    shown = json.loads(msgspec.json.encode(legacy.of_answer(scores)))
     assert shown["tokens"] == [f"bytes:\\x{byte:02x}" for byte in "é€".encode()]
     assert all(len(top) == 5 for top in shown["top_logprobs"])
     assert shown["text_offset"] == [0, 0, 1, 1, 1]

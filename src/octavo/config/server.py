@@ -76,6 +76,9 @@ class ServerOptions(Options, frozen=True):
         le=86400,
     )
     max_body: ByteCount = option(4 * MIB, Group.LIMITS, "largest request", ge=1024)
+    max_held: ByteCount = option(
+        64 * MIB, Group.LIMITS, "bytes of all requests and answers under way; more get 503", ge=64 << 10
+    )
     max_n: int = option(8, Group.LIMITS, "most answers to one prompt", ge=1, le=128)
     request_timeout: float = option(
         3600.0, Group.LIMITS, "seconds a request may take, waiting included", gt=0, le=1e9

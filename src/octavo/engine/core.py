@@ -35,9 +35,10 @@ class EngineCore:
         execute: Execute,
         clock: Callable[[], float],
         kernel_times: Callable[[], KernelTimes | None] = lambda: None,
-        prepare: Callable[[], None] = lambda: None,
+        prepare: Callable[[bool], None] = lambda wait: None,
     ) -> None:
-        """`prepare` begins, once, with what some requests need later."""
+        """`prepare(wait)` begins, once, with what some requests need later, and waits for the end of it or
+        does not."""
         self._scheduler = scheduler
         self._execute = execute
         self._clock = clock
@@ -80,7 +81,7 @@ class EngineCore:
             self._execute_slice(StepPlan(plan.step, (), (opening,) if opening else (), (piece,)))
             for opening, piece in zip(alone, plan.slices, strict=True)
         ]
-        return StepResult(tuple(results))
+        return StepResult(tuple(results), self._execute(StepPlan(plan.step, (), (), ())).late)
 
     def _execute_slice(self, plan: StepPlan) -> SliceResult:
         try:

@@ -59,6 +59,8 @@ def run_engine(arguments: list[str], start: StartEngine) -> int:
             core, facts = start(settings, page, around)
             page.stamp(Phase.WARMING_UP)
             _warm_up(core)
+            if settings.expects_grammars:  # it would hold up the streams that go on with this engine
+                core.prepare(True)
     except OctavoError as error:
         folder.write_failure(str(error))
         return EXIT_CANNOT_START
@@ -137,7 +139,7 @@ class EngineLoop:
                 logger.error("a message that is none was dropped: %s", error)
             wait = 0
         if wait:  # nothing to do, and nothing came
-            self._core.prepare()
+            self._core.prepare(False)
 
     def _handle(self, owner: bytes, message: ToEngine) -> None:
         if isinstance(message, Hello):

@@ -1,4 +1,4 @@
-"""The heartbeat of an engine: before every step it says how long the step may take."""
+"""The heartbeat of an engine: before every step it says how long the step may take, and for whom it is."""
 
 import time
 
@@ -20,18 +20,34 @@ class Pulse:
     def __init__(self, page: StatusPage) -> None:
         self._page = page
         self._slowest: dict[int, float] = {}  # seconds, by the bits of the number of tokens
+        self._owners: dict[int, str] = {}  # requests, by slot
+        self._late: set[int] = set()  # slots whose grammars were still being worked on after the last step
         self.phase = Phase.WARMING_UP
 
     def around(self, execute: Execute) -> Execute:
         def execute_stamped(plan: StepPlan) -> StepResult:
             size = sum([len(piece.token_ids) for piece in plan.slices]).bit_length()
-            self._page.stamp(self.phase, patience=self.patience(size))
+            alone = self.works_for_alone(plan)
+            self._page.stamp(self.phase, patience=self.patience(size), request_id=alone)
             started = time.monotonic()
             result = execute(plan)
             self.learn(size, time.monotonic() - started)
+            self._late = set(result.late)
             return result
 
         return execute_stamped
+
+    def works_for_alone(self, plan: StepPlan) -> str:
+        """The one request that the step works for; empty if there are several, or none.
+
+        A grammar that is late is worked on during the steps that its sequence sits out.
+        """
+        self._late.difference_update(plan.closed)
+        for opening in plan.opened:
+            self._owners[opening.slot] = opening.request_id
+        slots = [piece.slot for piece in plan.slices] + [opening.slot for opening in plan.opened]
+        owners = {self._owners.get(slot, "") for slot in (*slots, *self._late)}
+        return owners.pop() if len(owners) == 1 else ""
 
     def learn(self, size: int, seconds: float) -> None:
         self._slowest[size] = max(seconds, FADING * self._slowest.get(size, 0.0))

@@ -11,7 +11,7 @@ import time
 from collections import deque
 
 from octavo.frontend.channel import EngineChannel
-from octavo.frontend.in_flight import InFlight
+from octavo.frontend.in_flight import ENGINE_HUNG, InFlight
 from octavo.protocol import (
     Abort,
     EngineOutputs,
@@ -32,21 +32,32 @@ class Hub:
     whole.
 
     Mostly a new engine is asked for everything at once. But if two engines in a row died under a request and
-    had given nothing for it, some request may be the cause, and its neighbours must not end with it. Then all
-    go one by one: the next is asked for when the last has got a token. So if the engine dies again, it is
-    plain who was on trial, and only that one is blamed. The least suspicious go first.
+    had given nothing for it, or one hung and it is not known over whom, some request may be the cause, and
+    its neighbours must not end with it. Then all that are in flight go one by one, on trial: the next is
+    asked for when the last has got a token for each of its choices. So if the engine dies again, it is plain
+    who was on trial, and only that one is blamed. The least suspicious go first. What is submitted meanwhile
+    waits for the end of the trials.
+
+    By the law a request that hangs an engine does so again at the same token, which is the first that the
+    next engine computes for it: so it hangs two, and then it is ended.
     """
 
     def __init__(self) -> None:
         self._by_id: dict[str, InFlight] = {}
         self._queue: deque[InFlight] = deque()  # not asked for yet
         self._channel: EngineChannel | None = None  # to the engine that can be asked now
-        self._one_by_one = False
-        self._last_asked: InFlight | None = None
+        self._is_wary = False  # until everything in flight has stood its trial
+        self._num_trials = 0  # so many at the head of the queue are asked for one by one
+        self._on_trial: InFlight | None = None  # or was, until it got its tokens
         self._closed_because: Failure | None = None
 
     def __len__(self) -> int:
         return len(self._by_id)
+
+    @property
+    def has_grammars(self) -> bool:
+        """Some request in flight has one."""
+        return any(one.prepared.params.grammar is not None for one in self._by_id.values())
 
     # -- requests ------------------------------------------------------------------------------------
 
@@ -86,9 +97,11 @@ class Hub:
     def connect(self, channel: EngineChannel) -> None:
         """A new engine can be asked: for what the last one did not finish, and all that comes."""
         self._channel = channel
-        self._last_asked = None
-        self._queue = deque(sorted(self._by_id.values(), key=lambda in_flight: in_flight.blame))
-        self._one_by_one = any(in_flight.blame >= SUSPICIOUS for in_flight in self._queue)
+        self._on_trial = None
+        # A trial of many choices takes long.
+        self._queue = deque(sorted(self._by_id.values(), key=lambda one: (one.blame, one.num_left)))
+        self._is_wary = self._is_wary or any(one.blame >= SUSPICIOUS for one in self._queue)
+        self._num_trials = len(self._queue) if self._is_wary else 0
         self._ask_due()
 
     def disconnect(self) -> None:
@@ -96,6 +109,20 @@ class Hub:
         self._channel = None
         for in_flight in self._by_id.values():
             in_flight.lose_engine()
+
+    def blame_hang(self, request_id: str) -> None:
+        """The engine that is gone hung. `request_id`: what it worked for, if that was one request alone."""
+        on_trial = self._on_trial if self._is_trial_on else None
+        guilty = self._by_id.get(request_id) if request_id else on_trial
+        if guilty is not None and self._is_wary:
+            logger.error("request %s hung the engine: it is ended", guilty.request_id)
+            self._end(guilty, FinishReason.ERROR, ENGINE_HUNG)
+            self._is_wary = bool(self._by_id)  # there may be another among them
+            return
+        # Once may have been the machine's fault.
+        self._is_wary = True
+        whom = "one of several requests" if guilty is None else f"request {guilty.request_id}"
+        logger.error("the engine hung over %s: all are tried one by one", whom)
 
     def receive(self, message: EngineOutputs) -> None:
         """What a step of the engine gave. To be called by whoever runs the channel."""
@@ -110,20 +137,21 @@ class Hub:
     def _ask_due(self) -> None:
         while self._queue and self._channel is not None and not self._is_trial_on:
             in_flight = self._queue.popleft()
+            self._on_trial = in_flight if self._num_trials else None
+            self._num_trials = max(0, self._num_trials - 1)
             if in_flight.request_id not in self._by_id:  # it ended while it waited
                 continue
-            self._last_asked = in_flight
             messages, ended = in_flight.ask()
             for message in messages:
                 self._send(message)
             self._deliver_ends(in_flight, ended)
-        if not self._queue and not self._is_trial_on:
-            self._one_by_one = False
+        if self._channel is not None and not self._num_trials and not self._is_trial_on:
+            self._is_wary = False
 
     @property
     def _is_trial_on(self) -> bool:
-        last = self._last_asked
-        return self._one_by_one and last is not None and not last.is_proven and last.request_id in self._by_id
+        tried = self._on_trial
+        return tried is not None and not tried.is_fully_proven and tried.request_id in self._by_id
 
     def _deliver(self, in_flight: InFlight, output: TokenOutput) -> None:
         recipient = in_flight.recipient

@@ -16,6 +16,11 @@ ENGINE_LOST = Failure(
     FailureCode.ENGINE_FAILED, "the engine was restarted several times while it computed this request"
 )
 
+ENGINE_HUNG = Failure(
+    FailureCode.ENGINE_FAILED,
+    "the engine hung while it computed this request, and was replaced; do not send the same request again",
+)
+
 
 class InFlight:
     """Mutated by Hub only.
@@ -38,6 +43,7 @@ class InFlight:
         self._num_asked = 0
         self.is_asked = False  # the engine of now knows the request
         self.is_proven = False  # and has given a token for it, or its end
+        self._unproven: set[int] = set()  # choices for which it has not
         self.blame = 0  # engines in a row that died while they knew it, and had given nothing for it
 
     @property
@@ -47,6 +53,16 @@ class InFlight:
     @property
     def is_stopped(self) -> bool:
         return len(self._stopped) == len(self._emitted)
+
+    @property
+    def is_fully_proven(self) -> bool:
+        """The engine has given a token, or the end, for every choice that it was asked for."""
+        return not self._unproven
+
+    @property
+    def num_left(self) -> int:
+        """Choices that have not ended."""
+        return len(self._left())
 
     def ask(self) -> tuple[list[GenerateRequest], list[TokenOutput]]:
         """What to ask an engine that does not know the request, and the outputs that no engine will give."""
@@ -61,6 +77,7 @@ class InFlight:
             for message in left
             if message.choice not in self._stopped
         ]
+        self._unproven = {message.choice for message in again}
         return again, [_ended(m, FinishReason.ABORT) for m in left if m.choice in self._stopped]
 
     def process(self, output: TokenOutput) -> Processed:
@@ -93,6 +110,7 @@ class InFlight:
         if output.token_ids or output.finish is not None:
             self._emitted[choice] += output.token_ids
             self.is_proven, self.blame = True, 0
+            self._unproven.discard(choice)
         if output.finish is not None:
             self._ended.add(choice)
         if self._num_asked <= 1:

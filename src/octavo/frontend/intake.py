@@ -63,6 +63,7 @@ class PromptTask:
     prompt: Prompt
     params: SamplingParams
     add_special_tokens: bool = True
+    text: str | None = None  # of which a prompt of ids was made, if it was
     format: AnswerFormat | None = None  # None: an answer is text
     # Whoever has the task prepared has these checked before, by `GrammarChecker`, in order.
     grammars: tuple[FieldGrammar, ...] = ()
@@ -86,29 +87,36 @@ class Intake:
         self._tokenizer = tokenizer
         self._limits = limits
 
+    def check(self, params: SamplingParams, *, priority: int = 0, timeout: float | None = None) -> None:
+        """What can be checked before there is a prompt."""
+        check_params(params, self._limits)
+        check_integer("priority", priority, *PRIORITY)
+        check_number("timeout", 1.0 if timeout is None else timeout, *TIMEOUT)
+
     def prepare(
         self,
         request_id: str,
         task: PromptTask,
         *,
         now: float,
+        arrival: float | None = None,
         name: str | None = None,
         priority: int = 0,
         timeout: float | None = None,
         cache_salt: str = "",
     ) -> PreparedRequest:
+        """`timeout` seconds after `arrival`, or `now`, it is over."""
         prompt, params = task.prompt, task.params
-        check_params(params, self._limits)
-        check_integer("priority", priority, *PRIORITY)
-        check_number("timeout", 1.0 if timeout is None else timeout, *TIMEOUT)
+        self.check(params, priority=priority, timeout=timeout)
         for field, value in (("cache_salt", cache_salt), ("request_id", name or "")):
             if not isinstance(value, str):
                 raise RequestError(f"{field} must be a string", field)
-        text = prompt if isinstance(prompt, str) else None
+        text = prompt if isinstance(prompt, str) else task.text
         if isinstance(prompt, str):
             prompt_ids = tuple(self._tokenizer.encode(prompt, add_special_tokens=task.add_special_tokens))
         else:
             prompt_ids = tuple(prompt)
+        check_length(len(prompt_ids), self._limits.max_model_len)
         # Text too: some tokenizers know tokens (of images, say) that the model has no row for.
         check_ids("prompt", prompt_ids, self._limits.vocab_size)
         params = self._definite(params, prompt_ids)
@@ -127,7 +135,7 @@ class Intake:
                 stop_ids=tuple(dict.fromkeys((*eos_ids, *params.stop_token_ids))),
                 priority=priority,
                 arrival=now,
-                deadline=None if timeout is None else now + timeout,
+                deadline=None if timeout is None else (now if arrival is None else arrival) + timeout,
                 cache_salt=cache_salt,
             )
             for choice in range(params.n)
@@ -154,6 +162,16 @@ class Intake:
             )
         seed = secrets.randbits(63) if params.seed is None else params.seed
         return msgspec.structs.replace(params, max_tokens=wanted, seed=seed)
+
+
+def check_length(num_tokens: int, max_model_len: int, *, at_least: bool = False) -> None:
+    """Whether the model can answer a prompt of so many tokens at all."""
+    if num_tokens >= max_model_len:
+        raise ContextLengthError(
+            f"This model's maximum context length is {max_model_len} tokens; the prompt has"
+            f" {'at least ' if at_least else ''}{num_tokens}. Shorten the prompt or lower max_tokens.",
+            "prompt",
+        )
 
 
 def check_params(params: SamplingParams, limits: Limits) -> None:

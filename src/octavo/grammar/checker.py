@@ -11,6 +11,7 @@ Nobody's step and nobody's event loop waits for that. Verdicts are kept, good an
 
 import logging
 import os
+import select
 import subprocess
 import sys
 import threading
@@ -19,15 +20,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import msgspec
 
 from octavo.errors import GrammarError, GrammarNotChecked
-from octavo.grammar.limits import check_spec
+from octavo.grammar.limits import KNOWN_BYTES, check_spec, estimated_bytes
 from octavo.grammar.lru import ByteBoundedLru
 from octavo.protocol import GrammarSpec
 
 logger = logging.getLogger(__name__)
 
 CHECK_MODULE = "octavo.grammar.check_process"
-VERDICT_BYTES = 16 * 1024 * 1024
 MOST_WAITING = 256
+PATIENCE = 30.0  # seconds: no verdict takes so long, not even that a grammar takes too long
 
 LOST = "the grammar could not be checked; send the request again"
 TOO_MANY = "too many grammars are waiting to be checked; send the request again later"
@@ -43,7 +44,7 @@ class GrammarChecker:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # of the two below; never held for long
-        self._verdicts: ByteBoundedLru[GrammarSpec, Verdict] = ByteBoundedLru(VERDICT_BYTES)
+        self._verdicts: ByteBoundedLru[GrammarSpec, Verdict] = ByteBoundedLru(KNOWN_BYTES)
         self._num_waiting = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="octavo-grammar-check")
         self._is_closed = False
@@ -71,9 +72,12 @@ class GrammarChecker:
         return future
 
     def close(self) -> None:
-        """Those who wait get their verdicts first; each takes a second or two at most."""
+        """Who still waits for a verdict gets none."""
         if not self._is_closed:
             self._is_closed = True
+            process = self._process
+            if process is not None:
+                process.kill()  # so that nobody goes on reading from it
             self._thread.submit(self._end_process)
             self._thread.shutdown()
 
@@ -91,19 +95,26 @@ class GrammarChecker:
             if not verdict.is_final:
                 raise GrammarNotChecked(verdict.problem or LOST)
             with self._lock:
-                self._verdicts.put(spec, verdict, 512 + 2 * len(spec.text))
+                self._verdicts.put(spec, verdict, estimated_bytes(spec))
         if verdict.problem is not None:
             raise GrammarError(verdict.problem)
 
     def _fetch(self, spec: GrammarSpec) -> Verdict:
-        if self._process is None:
-            self._process = _start_process()
-        process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
         try:
+            if self._is_closed:
+                raise GrammarNotChecked(LOST)
+            if self._process is None:
+                self._process = _start_process()
+            process = self._process
+            assert process.stdin is not None
+            assert process.stdout is not None
             process.stdin.write(msgspec.json.encode(spec) + b"\n")
             process.stdin.flush()
+            # A verdict has one line, which is written at once.
+            answers = select.poll()  # `select.select` knows small descriptors only
+            answers.register(process.stdout, select.POLLIN)
+            if not answers.poll(1000 * PATIENCE):
+                process.kill()
             return msgspec.json.decode(process.stdout.readline(), type=Verdict)
         except (OSError, msgspec.DecodeError) as error:
             logger.warning("the process that checks grammars is gone; the next question starts another")

@@ -46,9 +46,8 @@ LONGEST_MESSAGE = 300
 class CompiledGrammar:
     """Never used itself, only copied: so a copy knows nothing of the answers before it."""
 
-    def __init__(self, matcher: llguidance.LLMatcher, num_bytes: int) -> None:
+    def __init__(self, matcher: llguidance.LLMatcher) -> None:
         self._pristine = matcher
-        self.num_bytes = num_bytes  # about what it takes in memory
 
     def new_matcher(self) -> llguidance.LLMatcher:
         return self._pristine.deep_copy()
@@ -65,7 +64,7 @@ def compile_grammar(spec: GrammarSpec, vocabulary: Vocabulary) -> CompiledGramma
     matcher = llguidance.LLMatcher(tokenizer, source, log_level=0, limits=_limits(spec.kind))
     if matcher.is_error():
         raise GrammarError(_message(matcher.get_error()))
-    return CompiledGrammar(matcher, _estimated_bytes(spec))
+    return CompiledGrammar(matcher)
 
 
 def _limits(kind: GrammarKind) -> llguidance.LLParserLimits:
@@ -95,10 +94,6 @@ def _source(spec: GrammarSpec) -> str:
             return make.grammar_from_regex("|".join(map(re.escape, choices_of(spec))))
         case GrammarKind.LARK | GrammarKind.CALLS:
             return make.grammar_from_lark(spec.text)
-
-
-def _estimated_bytes(spec: GrammarSpec) -> int:
-    return 64 * 1024 + 64 * len(spec.text)
 
 
 def _message(problem: str) -> str:

@@ -15,6 +15,15 @@ REPEAT = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 # Keywords of a schema whose value is a number of repetitions.
 COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 
+# Of grammars that are known: compiled in a worker, or with a verdict in the front end. Both count alike, so
+# that what one of them knows the other mostly does too.
+KNOWN_BYTES = 64 << 20
+
+
+def estimated_bytes(spec: GrammarSpec) -> int:
+    """About what a compiled grammar takes in memory."""
+    return 64 * 1024 + 64 * len(spec.text)
+
 
 @dataclass(frozen=True)
 class GrammarLimits:

@@ -26,9 +26,7 @@ class GrammarMatcher:
         self._queue: tuple[list[int], int] | None = None
         self._history: list[tuple[list[int], int]] = []  # of `_queue`, one per token
         for token_id in drawn:
-            if self.forced is None:
-                self._matcher.compute_bitmask()
-            self.append(token_id)
+            self.follow(token_id)
 
     @property
     def forced(self) -> int | None:
@@ -52,6 +50,12 @@ class GrammarMatcher:
         """Whether there is a first token."""
         self._matcher.compute_bitmask()
         return not self._matcher.is_error()
+
+    def follow(self, token_id: int) -> None:
+        """Append a token that was drawn elsewhere."""
+        if self.forced is None:
+            self._matcher.compute_bitmask()
+        self.append(token_id)
 
     def append(self, token_id: int) -> None:
         is_forced = self.forced == token_id

@@ -1,6 +1,5 @@
 """The folder of one engine process: who starts it writes the settings, and both find the socket there."""
 
-import tempfile
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,21 +12,6 @@ from octavo.link.status_page import StatusPage
 EXIT_CANNOT_START = 3  # the settings or the checkpoint are wrong: to try again would not help
 # Bytes in the path of a unix socket: the smallest of the kernels' limits (macOS has 103, Linux 107).
 LONGEST_SOCKET_PATH = 103
-MOST_RESTARTS = 999_999  # the path of an engine with this number still fits
-
-
-def new_run_folder() -> Path:
-    """A folder for the folders of engines. Only the user may look into it."""
-    path = Path(tempfile.mkdtemp(prefix="octavo-"))
-    if EngineFolder(engine_path(path, MOST_RESTARTS)).fits:
-        return path
-    path.rmdir()
-    return Path(tempfile.mkdtemp(prefix="octavo-", dir="/tmp"))
-
-
-def engine_path(run_folder: Path, number: int) -> Path:
-    """Where engine `number` of a run has its folder."""
-    return run_folder / f"engine-{number}"
 
 
 class EngineSettings(msgspec.Struct, frozen=True):
@@ -35,6 +19,7 @@ class EngineSettings(msgspec.Struct, frozen=True):
     log_level: str = "info"
     log_format: str = "human"
     profile: ProfileWindow | None = None
+    expects_grammars: bool = False  # requests with grammars wait for this engine
 
 
 class EngineFolder:

@@ -4,8 +4,8 @@ The engine stamps the page before every step, and says how long it may be until 
 is older than that means that no step can run, whatever the process looks like from outside: stopped, stuck
 in a kernel, or swapped out.
 
-    bytes   0 ..... 8 ....... 16 ...... 24 ...... 32 ........ 40
-            stamp   phase     done      total     patience
+    bytes   0 ..... 8 ....... 16 ...... 24 ...... 32 ........ 40 .............. 104
+            stamp   phase     done      total     patience    request, or zeros
 """
 
 import enum
@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-LAYOUT = struct.Struct("<dqqqd")
+MOST_ID_BYTES = 64
+LAYOUT = struct.Struct(f"<dqqqd{MOST_ID_BYTES}s")
 
 # Seconds. While it starts, an engine cannot know how long the next thing takes.
 PATIENCE_STARTING = 120.0
@@ -38,6 +39,7 @@ class Status:
     done: int
     total: int
     patience: float  # seconds from the stamp to the next, if all is well
+    request_id: str = ""  # whom the engine works for until the next stamp, if that is one request alone
 
 
 class StatusPage:
@@ -48,7 +50,7 @@ class StatusPage:
 
     @classmethod
     def create(cls, path: Path) -> None:
-        path.write_bytes(LAYOUT.pack(time.monotonic(), Phase.STARTING, 0, 0, PATIENCE_STARTING))
+        path.write_bytes(LAYOUT.pack(time.monotonic(), Phase.STARTING, 0, 0, PATIENCE_STARTING, b""))
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -56,10 +58,19 @@ class StatusPage:
             return cls(mmap.mmap(file.fileno(), LAYOUT.size))
 
     def read(self) -> Status:
-        stamp, phase, done, total, patience = LAYOUT.unpack(self._memory[: LAYOUT.size])
-        return Status(stamp, Phase(phase), done, total, patience)
+        stamp, phase, done, total, patience, name = LAYOUT.unpack(self._memory[: LAYOUT.size])
+        return Status(stamp, Phase(phase), done, total, patience, name.rstrip(b"\0").decode(errors="replace"))
 
     def stamp(
-        self, phase: Phase, done: int = 0, total: int = 0, *, patience: float = PATIENCE_STARTING
+        self,
+        phase: Phase,
+        done: int = 0,
+        total: int = 0,
+        *,
+        patience: float = PATIENCE_STARTING,
+        request_id: str = "",
     ) -> None:
-        self._memory[: LAYOUT.size] = LAYOUT.pack(time.monotonic(), phase, done, total, patience)
+        name = request_id.encode()
+        if len(name) > MOST_ID_BYTES:  # half a name would be another's
+            name = b""
+        self._memory[: LAYOUT.size] = LAYOUT.pack(time.monotonic(), phase, done, total, patience, name)

@@ -40,7 +40,7 @@ class Worker:
     ops: Ops
     kv: Sequence[KV]  # of each layer
     weight_bytes: dict[str, int]  # by the form they are stored in
-    prepare: Callable[[], None]  # what some requests need later; for a moment when none is there
+    prepare: Callable[[bool], None]  # what some requests need later; True: wait for it
 
 
 def start_worker(

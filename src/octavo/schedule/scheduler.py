@@ -11,6 +11,7 @@ merged walk, until the step's token budget is spent:
 3. A waiting sequence is admitted if there is a slot and its whole prompt fits, with a page to spare for each
    running one; a more urgent *priority* may preempt for that, mere age may not. If the first in the queue
    cannot be admitted, nobody behind it is: no request starves.
+4. A sequence whose grammar is late (the worker says so) is passed over; it keeps its slot and its pages.
 
 The first in the order can always go on: it may preempt all others, and alone it fits. So every step makes
 progress. A preempted sequence keeps its place in the order, and finds its full pages again in the prefix tree
@@ -60,6 +61,7 @@ class Scheduler:
         self._running: list[Sequence] = []  # sorted by key
         self._free_slots = list(range(config.max_running - 1, -1, -1))
         self._closed_slots: list[int] = []
+        self._late: set[int] = set()  # slots that can draw no token yet, as the worker said last
         self._in_flight: list[Sequence] = []  # one per slice of the plan that is being executed
         self._outbox: list[TokenOutput] = []
         self.preempted: list[int] = []  # slots, since the last plan was begun; for those who watch
@@ -108,7 +110,8 @@ class Scheduler:
         slices: list[SequenceSlice] = []
         running = self._running
         budget = self.config.max_step_tokens
-        reserved = sum([len(s.token_ids) - s.num_computed == 1 for s in running])
+        late = self._late
+        reserved = sum([len(s.token_ids) - s.num_computed == 1 and s.slot not in late for s in running])
         preemptions = self.counters.preemptions
         head = self._waiting.peek() if self._may_admit() else None
         index = 0
@@ -123,6 +126,9 @@ class Scheduler:
                 is_reserved = False
             elif index < len(running):
                 sequence = running[index]
+                if sequence.slot in late:
+                    index += 1
+                    continue
                 pending = len(sequence.token_ids) - sequence.num_computed
                 if is_reserved := pending == 1:
                     reserved -= 1
@@ -138,6 +144,8 @@ class Scheduler:
                 budget -= take
             if self.counters.preemptions != preemptions:
                 head = None  # pages are so short that one sequence had to yield: nobody else joins now
+        if len(slices) + len(late) < len(running):
+            self._count_passed_over()
         self.counters.steps += 1
         self._step_began = now
         return StepPlan(self.counters.steps, tuple(self._closed_slots), tuple(opened), tuple(slices))
@@ -148,13 +156,15 @@ class Scheduler:
         seconds = now - self._step_began
         self.counters.step_seconds += seconds
         self._closed_slots.clear()  # the workers know
+        self._late = set(result.late)
         for sequence, piece, outcome in zip(in_flight, plan.slices, result.slices, strict=True):
             if outcome.failure is not None:
                 # Not committed: what this step computed may be bad, and nobody else may ever read it.
                 self._finish(sequence, FinishReason.ERROR, now, failure=outcome.failure)
                 continue
             num_tokens = len(piece.token_ids)
-            computed = sequence.num_computed = piece.start + num_tokens
+            # The last row of a late one is computed again, which writes the same to the same page.
+            computed = sequence.num_computed = piece.start + num_tokens - int(outcome.is_late)
             if num_tokens > 1 or piece.start < sequence.num_prompt:  # else it is a decode
                 sequence.note_chunk(piece.start, num_tokens, seconds)
             self.counters.tokens_computed += num_tokens
@@ -333,6 +343,13 @@ class Scheduler:
             self._count_cached(sequence, gained)
         return gained
 
+    def _count_passed_over(self) -> None:
+        """Somebody reads along with these, and could have had a token."""
+        excused = {sequence.slot for sequence in self._in_flight} | self._late
+        for sequence in self._running:
+            if sequence.first_token_at is not None and sequence.slot not in excused:
+                sequence.num_passed_over += 1
+
     def _count_cached(self, sequence: Sequence, tokens: int) -> None:
         tokens = min(tokens, sequence.num_prompt - sequence.num_cached)
         sequence.num_cached += tokens
@@ -377,6 +394,7 @@ class Scheduler:
             request.stop_ids,
             sequence.num_prompt,
             tuple(sequence.token_ids),
+            request.request_id,
         )
 
     # -- endings --------------------------------------------------------------------------------------------
@@ -458,6 +476,7 @@ class Scheduler:
         self.kv.release(sequence.pages)
         self._free_slots.append(sequence.slot)
         self._closed_slots.append(sequence.slot)
+        self._late.discard(sequence.slot)
         sequence.pages, sequence.slot, sequence.num_computed = None, -1, 0
 
     def _preempt(self, sequence: Sequence) -> None:

@@ -34,6 +34,7 @@ class Sequence:
         "num_cached",
         "num_chunks",
         "num_computed",
+        "num_passed_over",
         "num_preemptions",
         "num_prompt",
         "num_scored",
@@ -58,6 +59,7 @@ class Sequence:
         self.num_cached = 0
         self.num_scored = 0  # prompt logprobs delivered
         self.num_preemptions = 0
+        self.num_passed_over = 0  # steps that computed others, between two tokens of this one
         self.pages: Pages | None = None
         self.pages_wanted = 0  # what admission lacked last time
         self.slot = -1
@@ -87,4 +89,5 @@ class Sequence:
             decode=now - first,
             chunks=tuple(self.chunks),
             num_chunks_left_out=self.num_chunks - len(self.chunks),
+            num_passed_over=self.num_passed_over,
         )

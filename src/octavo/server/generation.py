@@ -3,26 +3,28 @@ happens: the engine then works for nobody who is gone, and the queue has its roo
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Protocol, Self
 
 from starlette.types import Receive
 
 from octavo.errors import grammar_of
 from octavo.frontend.in_flight import InFlight
-from octavo.frontend.intake import TIMEOUT, FieldGrammar, PreparedRequest, PromptTask
+from octavo.frontend.intake import FieldGrammar, PreparedRequest, PromptTask
 from octavo.frontend.output import RequestOutput, StreamDelta
 from octavo.frontend.updates import Update, Updates
-from octavo.protocol import FailureCode
+from octavo.prompting.prompter import Prompter
+from octavo.protocol import FailureCode, SamplingParams
 from octavo.server.explanation import explanation
+from octavo.server.http.budget import Holding
 from octavo.server.http.errors import ApiError, ClientGone, internal, unavailable
+from octavo.server.http.leaving import until_gone
 from octavo.server.operate.record import RequestRecord
 from octavo.server.state import ServerState
 
-Result = TypeVar("Result")
-Asking = TypeVar("Asking")  # a chat, or a prompt
+SCORE_BYTES = 100  # of one token that could have come, as JSON and while that is made
 
 
 @dataclass(frozen=True)
@@ -34,26 +36,32 @@ class Asked:
     is_stream: bool
     shows_prompt: bool  # in the explanation
     priority: int
-    timeout: float | None
+    arrival: float  # of its first byte, by time.monotonic()
+    timeout: float | None  # seconds from then on
     cache_salt: str
 
 
-@dataclass(frozen=True)
-class Work(Generic[Asking]):
-    """How the tasks of a request are made, of what, and of how much text: little of it is left to the event
-    loop itself."""
+class Work(Protocol):
+    """What a request wants to be answered, before there are prompts."""
 
-    make: Callable[[Asking], PromptTask]
-    of: Sequence[Asking]
-    num_chars: int
+    @property
+    def num_prompts(self) -> int: ...
 
-    def tasks(self) -> list[PromptTask]:
-        return [self.make(one) for one in self.of]
+    @property
+    def params(self) -> SamplingParams: ...
+
+    async def tasks(self, prompter: Prompter, max_model_len: int) -> list[PromptTask]:
+        """With prompts of ids."""
+        ...
 
 
 class Generation:
-    def __init__(self, state: ServerState, asked: Asked, record: RequestRecord, receive: Receive) -> None:
+    def __init__(
+        self, state: ServerState, asked: Asked, record: RequestRecord, receive: Receive, holding: Holding
+    ) -> None:
+        """`holding` is the request's, and closed when its answer has been written."""
         self.state = state
+        self._holding = holding
         self.record = record
         self.asked = asked
         self.created = int(time.time())
@@ -65,6 +73,7 @@ class Generation:
         self._queued: dict[str, PreparedRequest] = {}  # no token yet, by name
         self._updates = Updates()
         self._is_gone = False
+        self._starting: asyncio.Task[Any] | None = None
         self._watcher = asyncio.create_task(self._watch(receive))
         state.num_open += 1
         record.response_id, record.is_stream = asked.response_id, asked.is_stream
@@ -91,14 +100,32 @@ class Generation:
         if self.state.feed.is_watched and self.results:
             self.record.explanation = self.explanation(has_words=False)
 
-    async def start(self, work: Work[Any]) -> None:
+    async def start(self, work: Work) -> None:
+        """Ends when the deadline has come, or the client has left: nothing is made for nobody."""
+        self.state.intake.check(work.params, priority=self.asked.priority, timeout=self.asked.timeout)
+        self._starting = asyncio.current_task()
+        try:
+            async with asyncio.timeout(self._seconds_left):
+                await self._start(work)
+        except TimeoutError as error:
+            raise overdue() from error
+        except asyncio.CancelledError:
+            if not self._is_gone or self._starting is None:
+                raise
+            self._starting.uncancel()
+            raise ClientGone from None
+        finally:
+            self._starting = None
+
+    async def _start(self, work: Work) -> None:
         """Everything is made, checked and tokenised before anything is asked of the engine."""
-        self.state.admission.check_size(len(work.of))
-        tasks = await self._timed(work.num_chars, work.tasks)
+        self.state.admission.check_size(work.num_prompts)
+        started = time.perf_counter()
+        tasks = await work.tasks(self.state.prompter, self.state.facts.max_model_len)
+        self._tokenise_seconds = time.perf_counter() - started
         await self._check_grammars(dict.fromkeys(one for task in tasks for one in task.grammars))
-        num_chars = sum(len(task.prompt) for task in tasks)
-        prepared = await self._timed(num_chars, self._prepare_all, tasks)
-        self.check_client()
+        prepared = self._prepare_all(tasks)
+        self._holding.take(SCORE_BYTES * sum(_num_prompt_scores(one) for one in prepared))
         self.state.check_ready()
         self.state.admission.enter(
             sum(len(one.messages) for one in prepared), sum(len(one.prompt_ids) for one in prepared)
@@ -121,6 +148,8 @@ class Generation:
                 self.state.admission.leave(len(prepared.messages), len(prepared.prompt_ids))
             if isinstance(update, RequestOutput):
                 self.results[self._index[update.request_id]] = update
+            elif not self.asked.is_stream:
+                self._holding.take(SCORE_BYTES * sum(1 + len(score.top) for score in update.logprobs))
         return updates
 
     async def finish(self) -> None:
@@ -158,24 +187,22 @@ class Generation:
         if self._is_gone:
             raise ClientGone
 
-    async def _timed(self, num_chars: int, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Work on the prompt, which counts as tokenising."""
-        started = time.perf_counter()
-        result = await self.state.in_thread(num_chars, function, *arguments)
-        self._tokenise_seconds += time.perf_counter() - started
-        return result
-
     async def _check_grammars(self, grammars: Iterable[FieldGrammar]) -> None:
         for one in grammars:
             with grammar_of(one.field):
                 await asyncio.wrap_future(self.state.grammars.submit(one.spec))
 
+    @property
+    def _timeout(self) -> float:
+        longest, asked = self.state.options.request_timeout, self.asked.timeout
+        return longest if asked is None else min(asked, longest)
+
+    @property
+    def _seconds_left(self) -> float:
+        return self.asked.arrival + self._timeout - time.monotonic()
+
     def _prepare_all(self, tasks: Sequence[PromptTask]) -> list[PreparedRequest]:
         asked, now = self.asked, time.monotonic()
-        longest = self.state.options.request_timeout
-        timeout = longest if asked.timeout is None else asked.timeout
-        if timeout <= TIMEOUT[1]:  # nonsense is not made sense of: it is refused below
-            timeout = min(timeout, longest)
         return [
             self.state.intake.prepare(
                 f"{asked.response_id}-{index}",
@@ -183,7 +210,8 @@ class Generation:
                 now=now,
                 name=str(index),
                 priority=asked.priority,
-                timeout=timeout,
+                arrival=asked.arrival,
+                timeout=self._timeout,
                 # A key's identity has no zero byte, so that no salt of one can be that of another.
                 cache_salt=f"{asked.identity}\0{asked.cache_salt}" if asked.identity else asked.cache_salt,
             )
@@ -191,10 +219,29 @@ class Generation:
         ]
 
     async def _watch(self, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
+        await until_gone(receive)
         self._is_gone = True
         self._updates.wake()
+        if self._starting is not None:
+            self._starting.cancel()
+
+
+def _num_prompt_scores(prepared: PreparedRequest) -> int:
+    """Each choice may be written with all of them."""
+    params = prepared.params
+    if params.prompt_logprobs is None:
+        return 0
+    return len(prepared.prompt_ids) * (1 + params.prompt_logprobs) * params.n
+
+
+def overdue() -> ApiError:
+    return ApiError(
+        408,
+        "the request did not finish before its deadline",
+        kind="timeout_error",
+        code="deadline_exceeded",
+        headers={"x-should-retry": "false"},
+    )
 
 
 def raise_if_failed(delta: StreamDelta) -> None:
@@ -203,13 +250,7 @@ def raise_if_failed(delta: StreamDelta) -> None:
     if finish_reason in (None, "stop", "length"):
         return
     if finish_reason == "deadline":
-        raise ApiError(
-            408,
-            "the request did not finish before its deadline",
-            kind="timeout_error",
-            code="deadline_exceeded",
-            headers={"x-should-retry": "false"},
-        )
+        raise overdue()
     if finish_reason == "abort":
         raise unavailable("the request was ended by the server", code="aborted")
     if error is None or error_code is None:

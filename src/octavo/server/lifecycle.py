@@ -4,10 +4,11 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
 import uvicorn
 
@@ -21,7 +22,11 @@ from octavo.server.app import build_app
 from octavo.server.http.connection import BoundedHttpProtocol
 from octavo.server.http.keys import Keys
 from octavo.server.http.listener import BACKLOG, EarlyAnswers, most_connections
-from octavo.server.signals import Stopping
+from octavo.server.http.room import Room
+from octavo.server.http.tls import MOST_HANDSHAKES, EncryptedDoor, tls_context
+from octavo.server.loop_watch import LoopWatch
+from octavo.server.notify import Notifier
+from octavo.server.signals import LAST_SECONDS, Stopping, end_surely
 from octavo.server.state import ServerState
 
 logger = logging.getLogger(__name__)
@@ -34,7 +39,29 @@ EXIT_FAILED = 1
 
 
 class HttpServer(uvicorn.Server):
-    """Leaves signals to us: a server that is told to stop first finishes its answers."""
+    """Leaves signals to us: a server that is told to stop first finishes its answers. With TLS, connections
+    come through a door of ours."""
+
+    def __init__(self, config: uvicorn.Config, tls: ssl.SSLContext | None = None) -> None:
+        super().__init__(config)
+        self._tls = tls
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._tls is None:
+            await super().startup(sockets)
+            return
+        await super().startup([])
+        protocol: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
+        make = partial(
+            protocol,
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        for listener in sockets or ():
+            door = EncryptedDoor(make, self._tls, most_handshakes())
+            door.open(listener)
+            self.servers.append(door)  # type: ignore[arg-type]
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -51,6 +78,7 @@ class RunningServer:
         self._tracing = tracing
         self._model = model
         self._keys = keys
+        self._tls: ssl.SSLContext | None = tls_context(server_options)
 
     @classmethod
     def open(cls, options: EngineOptions, server_options: ServerOptions) -> Self:
@@ -74,23 +102,32 @@ class RunningServer:
         listener: socket.socket,
         early: EarlyAnswers | None,
         stopping: Stopping,
+        *,
+        notifier: Notifier,
     ) -> int:
         """`supervisor` has been started, and is closed by who started it too: twice does no harm."""
-        state = ServerState(self._server_options, self._model, hub, supervisor, self._tracing)
-        http = HttpServer(self._http_config(state))
+        state = ServerState(self._server_options, self._model, hub, supervisor, tracing=self._tracing)
+        http = HttpServer(self._http_config(state), self._tls)
         if early is not None:
             early.close()
         serving = asyncio.create_task(http.serve([listener]))
+        watch = LoopWatch()
         try:
+            await state.prompter.start()
             is_up = await self._started(supervisor, stopping)
             if is_up:
                 logger.info("%s is ready at %s", self._model.name, self._url(listener) + "/v1")
                 if self._server_options.page:
                     logger.info("playground and engine view: %s", self._url(listener) + "/")
-                await stopping.first.wait()
+                watch.start()
+                notifier.ready()
+                await _first_of(stopping.first.wait(), supervisor.wait_until_failed())
             state.is_draining = True
+            notifier.stopping()
+            end_surely(self._server_options.grace + CLOSING_SECONDS + LAST_SECONDS)
             await self._drained(state, stopping)
         finally:
+            watch.stop()
             state.feed.close()
             await supervisor.close()
             http.should_exit = True
@@ -105,15 +142,7 @@ class RunningServer:
         return EXIT_FAILED if failed or stopping.second.is_set() else 0
 
     async def _started(self, supervisor: EngineSupervisor, stopping: Stopping) -> bool:
-        waits = [
-            asyncio.create_task(supervisor.wait_until_ready()),
-            asyncio.create_task(stopping.first.wait()),
-        ]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
+        await _first_of(supervisor.wait_until_ready(), stopping.first.wait())
         return supervisor.state is EngineState.READY
 
     async def _drained(self, state: ServerState, stopping: Stopping) -> None:
@@ -127,10 +156,10 @@ class RunningServer:
             logger.warning("%s not complete when time is up", counted(state.num_open, "request"))
 
     def _http_config(self, state: ServerState) -> uvicorn.Config:
+        most = most_connections() - (0 if self._tls is None else most_handshakes())
+        room: Room[BoundedHttpProtocol] = Room(most, BoundedHttpProtocol.refuse_busy)
         protocol = partial(
-            BoundedHttpProtocol,
-            most_connections=most_connections(),
-            stalled_seconds=self._server_options.stalled_timeout,
+            BoundedHttpProtocol, room=room, stalled_seconds=self._server_options.stalled_timeout
         )
         return uvicorn.Config(
             build_app(state, self._keys),
@@ -145,11 +174,23 @@ class RunningServer:
             backlog=BACKLOG,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=CLOSING_SECONDS,
-            ssl_certfile=self._server_options.tls_cert,
-            ssl_keyfile=self._server_options.tls_key,
         )
 
     def _url(self, listener: socket.socket) -> str:
         scheme = "http" if self._server_options.tls_cert is None else "https"
         host, port = listener.getsockname()[:2]
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def most_handshakes() -> int:
+    return min(MOST_HANDSHAKES, most_connections() // 4)
+
+
+async def _first_of(*waits: Coroutine[Any, Any, object]) -> None:
+    """Returns when one of them is done; the others are cancelled."""
+    tasks = [asyncio.create_task(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -1,15 +1,17 @@
 """The outermost layer: every request gets an id and a record, is meant for us, and no exception gets out."""
 
 import secrets
+import time
 from collections.abc import MutableMapping
 from typing import Any
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from octavo.server.http.errors import ClientGone, as_api_error, error_response
+from octavo.server.http.connection import ARRIVAL, PROBES_ONLY
+from octavo.server.http.errors import ClientGone, as_api_error, error_response, unavailable
 from octavo.server.http.hosts import Hosts
-from octavo.server.operate.record import RequestRecord
+from octavo.server.operate.record import PROBE_ROUTES, RequestRecord
 from octavo.server.state import ServerState
 
 
@@ -24,7 +26,9 @@ class Boundary:
             return
         request_id = f"req_{secrets.token_hex(12)}"
         record = RequestRecord(request_id, self._state.metrics)
-        scope.setdefault("state", {})["record"] = record
+        holding = self._state.held.open()
+        arrival = scope.get(ARRIVAL, time.monotonic())
+        scope.setdefault("state", {}).update(record=record, holding=holding, arrival=arrival)
 
         async def send_with_id(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
@@ -33,6 +37,8 @@ class Boundary:
             await send(message)
 
         try:
+            if scope.get(PROBES_ONLY) and scope["path"] not in PROBE_ROUTES:
+                raise unavailable("too many connections", code="too_many_connections")
             self._hosts.check(scope)
             await self._app(scope, receive, send_with_id)
         except ClientGone:
@@ -42,6 +48,7 @@ class Boundary:
             if record.status is None:
                 await response(scope, receive, send_with_id)
         finally:
+            holding.close()
             record.close(scope, self._state.tracing)
             if self._state.feed.is_watched:
                 self._tell(record)

@@ -7,13 +7,15 @@ import socket
 from typing import TYPE_CHECKING
 
 from octavo.config import EngineOptions, ServerOptions
-from octavo.frontend.engine_process import EngineProcess, first_engine
+from octavo.frontend.engine_process import FirstEngine
 from octavo.link.folder import EngineSettings
 from octavo.link.profile_window import ProfileWindow
 from octavo.observe.logs import configure_logs
 from octavo.observe.tracing import check_endpoint
+from octavo.server.allocator import return_large_buffers
 from octavo.server.http.listener import EarlyAnswers, allow_many_files, is_loopback, listen
-from octavo.server.signals import Stopping, hold_signals
+from octavo.server.notify import Notifier
+from octavo.server.signals import LAST_SECONDS, Stopping, end_surely, hold_signals
 from octavo.startup import collector_paused
 
 if TYPE_CHECKING:
@@ -29,7 +31,10 @@ def serve(options: EngineOptions, server_options: ServerOptions) -> int:
     configure_logs(server_options.log_format, "octavo")
     if server_options.otlp_endpoint is not None:
         check_endpoint(server_options.otlp_endpoint)
+    notifier = Notifier.take(os.environ)
+    notifier.loading()
     allow_many_files()
+    return_large_buffers()
     hold_signals()  # whoever reads that we listen may stop us at once, and in an orderly way
     listener = listen(server_options)
     host, port = listener.getsockname()[:2]
@@ -38,14 +43,16 @@ def serve(options: EngineOptions, server_options: ServerOptions) -> int:
         logger.warning("anybody who reaches %s may use this server: set an API key", host)
     profile = _profile_window(server_options)
     settings = EngineSettings(options.model_dump(), options.log_level, server_options.log_format, profile)
-    engine = first_engine(settings)
+    engine = FirstEngine.start(settings)
     try:
         import uvloop
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_serve(options, server_options, listener, settings, engine))
+            serving = _serve(options, server_options, listener, settings, engine, notifier=notifier)
+            return runner.run(serving)
     finally:
         engine.stop()
+        notifier.close()
 
 
 async def _serve(
@@ -53,7 +60,9 @@ async def _serve(
     server_options: ServerOptions,
     listener: socket.socket,
     settings: EngineSettings,
-    engine: EngineProcess,
+    engine: FirstEngine,
+    *,
+    notifier: Notifier,
 ) -> int:
     stopping = Stopping()
     stopping.listen()
@@ -61,6 +70,7 @@ async def _serve(
     early = await EarlyAnswers.start(listener) if server_options.tls_cert is None else None
     hub, supervisor = await asyncio.to_thread(_supervisor, settings, engine)
     supervisor.start()
+    telling = asyncio.create_task(notifier.keep_telling(lambda: supervisor.is_live))
     try:
         loading = asyncio.ensure_future(asyncio.to_thread(_open, options, server_options))
         stopped = asyncio.create_task(stopping.first.wait())
@@ -68,13 +78,18 @@ async def _serve(
             await asyncio.wait((loading, stopped), return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
         if not loading.done():
+            notifier.stopping()
+            end_surely(
+                LAST_SECONDS
+            )  # Python would wait for the thread that loads, and that perhaps for a hub
             return 0
-        return await loading.result().run(hub, supervisor, listener, early, stopping)
+        return await loading.result().run(hub, supervisor, listener, early, stopping, notifier=notifier)
     finally:
+        telling.cancel()
         await supervisor.close()
 
 
-def _supervisor(settings: EngineSettings, engine: EngineProcess) -> "tuple[Hub, EngineSupervisor]":
+def _supervisor(settings: EngineSettings, engine: FirstEngine) -> "tuple[Hub, EngineSupervisor]":
     from octavo.frontend.hub import Hub
     from octavo.frontend.supervisor import EngineSupervisor
 

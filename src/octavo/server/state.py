@@ -4,9 +4,7 @@ import asyncio
 import itertools
 import secrets
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
 from octavo.config import ServerOptions, format_size
 from octavo.frontend.hub import Hub
@@ -18,16 +16,12 @@ from octavo.link.status_page import Phase
 from octavo.observe.collector import Seen, registry_of
 from octavo.observe.request_metrics import RequestMetrics
 from octavo.observe.tracing import Tracing
+from octavo.prompting.prompter import Prompter
 from octavo.protocol import EngineFacts
 from octavo.server.admission import Admission
+from octavo.server.http.budget import ByteBudget
 from octavo.server.http.errors import ApiError, unavailable
 from octavo.server.operate.view_feed import ViewFeed
-
-TEXT_THREADS = 2  # tokenizers lets go of the interpreter's lock: these run beside the event loop
-SHORT_TEXT = 4096  # characters that are sooner tokenised than handed to another thread
-LONG_TEXT = SHORT_TEXT + 1
-
-Result = TypeVar("Result")
 
 
 class ServerState:
@@ -39,17 +33,21 @@ class ServerState:
         model: TextModel,
         hub: Hub,
         supervisor: EngineSupervisor,
+        *,
         tracing: Tracing | None = None,
+        prompter: Prompter | None = None,
     ) -> None:
         self.options = options
         self.model = model
         self.hub = hub
         self.supervisor = supervisor
         self.admission = Admission(options.max_queued_requests, options.max_queued_tokens)
+        self.held = ByteBudget(options.max_held)
         self.tracing = tracing
         self.metrics = RequestMetrics()
         self.registry = registry_of(self._seen)
         self.feed = ViewFeed(supervisor, self.metrics, model.name)
+        self.prompter = prompter or Prompter(model.assets)
         self.grammars = GrammarChecker()
         self.created = int(time.time())
         self.is_draining = False
@@ -57,21 +55,14 @@ class ServerState:
         self._intake: Intake | None = None
         self._numbers = itertools.count()
         self._run = secrets.token_hex(6)  # so that ids of two runs differ
-        self._threads = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="octavo-text")
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self.prompter.close()
         self.grammars.close()
 
     def new_id(self, prefix: str) -> str:
         """Never used twice, and not to be guessed."""
         return f"{prefix}-{self._run}{next(self._numbers):06x}{secrets.token_hex(6)}"
-
-    async def in_thread(self, num_chars: int, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Work on text: at once if there is little of it, else beside the event loop."""
-        if num_chars <= SHORT_TEXT:
-            return function(*arguments)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
     def _seen(self) -> Seen:
         return Seen(
@@ -94,12 +85,12 @@ class ServerState:
         if self.is_draining:
             return {"status": "draining"}
         status = self.supervisor.engine_status
+        shown: dict[str, Any] = {"status": self.supervisor.state.value}
+        if self.supervisor.problem is not None:
+            return shown | {"problem": self.supervisor.problem}
         if self.supervisor.state is EngineState.READY or status is None:
-            return {"status": self.supervisor.state.value}
-        shown: dict[str, Any] = {
-            "status": self.supervisor.state.value,
-            "phase": status.phase.name.lower(),
-        }
+            return shown
+        shown["phase"] = status.phase.name.lower()
         if status.phase is Phase.LOADING and status.total:
             shown["progress"] = round(status.done / status.total, 3)
             shown["loaded"] = f"{format_size(status.done)} of {format_size(status.total)}"

@@ -1,5 +1,7 @@
 """A worker that obeys a StepPlan exactly as a real runner must, and computes hashes instead of tensors."""
 
+import random
+
 from octavo.plan import SequenceSlice, SliceResult, SlotOpening, StepPlan, StepResult
 from octavo.protocol import Failure, FailureCode, TokenLogprob
 from octavo.simulate.fake_model import Hints, draw_token, empty_context, kv_row, logprob_of
@@ -51,8 +53,21 @@ class Slot:
 class FakeWorker:
     """KV is one number per row, in pages that are never cleared: a new owner finds what the last one left."""
 
-    def __init__(self, num_blocks: int, page_size: int, max_running: int, vocab: int) -> None:
+    def __init__(
+        self,
+        num_blocks: int,
+        page_size: int,
+        max_running: int,
+        vocab: int,
+        *,
+        late_rate: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        """`late_rate`: how often a slice that is to draw a token finds its grammar late."""
         self.page_size = page_size
+        self._late_rate = late_rate
+        self._rng = random.Random(seed)
+        self._late: dict[int, int] = {}  # slots, and the steps that they must sit out
         self.vocab = vocab
         self.pages = [[~(block * page_size + row) for row in range(page_size)] for block in range(num_blocks)]
         self.slots = [Slot() for _ in range(max_running)]
@@ -65,11 +80,11 @@ class FakeWorker:
             self._open(opening)
         # All reads come before all writes: a plan may not count on the order of its slices.
         contexts = [self._read(piece) for piece in plan.slices]
-        return StepResult(
-            tuple(
-                [self._compute(piece, context) for piece, context in zip(plan.slices, contexts, strict=True)]
-            )
+        self._late = {slot: steps - 1 for slot, steps in self._late.items() if steps > 1}
+        results = tuple(
+            [self._compute(piece, context) for piece, context in zip(plan.slices, contexts, strict=True)]
         )
+        return StepResult(results, tuple(self._late))
 
     def lose_step(self, plan: StepPlan | None) -> None:
         """A step broke off before it began (None), or after it wrote who knows what to its rows."""
@@ -83,12 +98,14 @@ class FakeWorker:
         if not self.slots[number].is_open and number not in self._uncertain:
             raise PlanError(f"slot {number} is closed but was not open")
         self.slots[number].is_open = False
+        self._late.pop(number, None)
 
     def _open(self, opening: SlotOpening) -> None:
         slot = self.slots[opening.slot]
         if slot.is_open and opening.slot not in self._uncertain:
             raise PlanError(f"slot {opening.slot} is opened but was not closed")
         self._uncertain.discard(opening.slot)
+        self._late.pop(opening.slot, None)
         slot.open(opening)
 
     def _read(self, piece: SequenceSlice) -> int:
@@ -96,6 +113,8 @@ class FakeWorker:
         slot = self.slots[piece.slot]
         if not slot.is_open:
             raise PlanError(f"a slice for slot {piece.slot}, which is not open")
+        if piece.slot in self._late:
+            raise PlanError(f"a slice for slot {piece.slot}, which can draw no token yet")
         table = slot.table
         if piece.block_ids or piece.table_from != len(table):
             if piece.table_from > len(table):
@@ -129,6 +148,10 @@ class FakeWorker:
                 scores.append(TokenLogprob(scored, logprob_of(context, scored)))
         if not piece.num_sampled:
             return SliceResult((), (), tuple(scores)) if scores else NOTHING
+        if self._rng.random() < self._late_rate:
+            if steps := self._rng.randrange(4):  # else it is ready as soon as the step is over
+                self._late[piece.slot] = steps
+            return SliceResult(prompt_logprobs=tuple(scores), is_late=True)
         token = draw_token(
             context, seed=slot.seed, choice=slot.choice, position=end, tally=slot.tally, vocab=self.vocab
         )

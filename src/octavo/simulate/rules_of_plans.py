@@ -1,6 +1,6 @@
 """What must hold for every plan, checked from the outside: from the plans and the tickets alone."""
 
-from octavo.plan import StepPlan
+from octavo.plan import StepPlan, StepResult
 from octavo.schedule import Admission, SchedulerConfig
 from octavo.simulate.ticket import Ticket, Violation
 
@@ -14,17 +14,22 @@ class PlanRules:
         self._prefix_caching = prefix_caching
         self.running: dict[int, Ticket] = {}  # by slot; ended ones until a plan closes their slot
         self._lost_slots: set[int] = set()
+        self._late: set[int] = set()
         self.num_preemptions = 0
         self.num_tokens = 0
 
     def follow(self, plan: StepPlan, live: dict[tuple[int, int], Ticket], num_available: int) -> None:
         """`live` holds the unfinished tickets by seed and choice; `num_available` pages can be had now."""
-        lacks_one = [t for t in self.running.values() if t.finish is None and t.known - t.computed == 1]
+        lacks_one = [
+            t
+            for slot, t in self.running.items()
+            if t.finish is None and t.known - t.computed == 1 and slot not in self._late
+        ]
         had_running = any(t.finish is None for t in self.running.values())
         preempted = self._close(plan)
         opened = self._open(plan, live)
         served = self._serve(plan)
-        if not served and live:
+        if not served and live and not self._late & self.running.keys():
             raise Violation("a step without progress")
         if opened:
             if had_running and self._config.admission is Admission.STATIC:
@@ -37,9 +42,19 @@ class PlanRules:
         if len(lacks_one) < self._config.max_step_tokens:
             self._check_readers(lacks_one, served, num_available)
 
+    def note_late(self, plan: StepPlan, result: StepResult) -> None:
+        """Who is late computes its last token again, and not before the worker is ready for it."""
+        self._late = set(result.late)
+        for piece, outcome in zip(plan.slices, result.slices, strict=True):
+            if outcome.is_late:
+                ticket = self.running[piece.slot]
+                ticket.computed -= 1
+                ticket.num_prompt_computed -= ticket.computed < ticket.num_prompt
+
     def lose_step(self, plan: StepPlan) -> None:
         """All that ran must start over, and the next plan must close what the lost one closed or used."""
         self._lost_slots.update(plan.closed, self.running)
+        self._late.clear()
         for ticket in self.running.values():
             self._preempt(ticket)
         self.running.clear()

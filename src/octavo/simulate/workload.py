@@ -32,6 +32,7 @@ class Settings:
     abort_rate: float
     restart_rate: float
     lost_step_rate: float
+    late_rate: float  # of tokens that a grammar is not ready for
     longest_prompt: int
     max_tokens: int
 
@@ -64,6 +65,7 @@ def draw_settings(rng: random.Random, crowded: bool) -> Settings:
         abort_rate=rng.choice((0.0, 0.01, 0.05)),
         restart_rate=rng.choice((0.0, 0.0, 0.004)),
         lost_step_rate=rng.choice((0.0, 0.0, 0.01)),
+        late_rate=rng.choice((0.0, 0.0, 0.05, 0.3)),
         longest_prompt=max_model_len * rng.randint(1, 5) // 5 - 1,
         max_tokens=3 if crowded else rng.randint(4, 30),
     )

@@ -41,6 +41,7 @@ class Figures:
     errors: int = 0
     restarts: int = 0
     lost_steps: int = 0
+    late: int = 0
 
     def add(self, other: "Figures") -> None:
         for field in fields(self):
@@ -115,7 +116,12 @@ class World:
             self._kv.tree = WatchedTree(settings.page_size)
         self._scheduler = Scheduler(settings.scheduler, self._kv)
         self._worker = FakeWorker(
-            settings.num_blocks, settings.page_size, settings.scheduler.max_running, settings.vocab
+            settings.num_blocks,
+            settings.page_size,
+            settings.scheduler.max_running,
+            settings.vocab,
+            late_rate=settings.late_rate,
+            seed=self.seed,
         )
         self._rules = PlanRules(settings.scheduler, settings.page_size, settings.prefix_caching)
         self._num_steps = 0
@@ -133,6 +139,8 @@ class World:
             self._lose_step(plan)
         else:
             result = self._worker.execute(plan)
+            self._rules.note_late(plan, result)
+            self.figures.late += sum(outcome.is_late for outcome in result.slices)
             scheduler.apply(plan, result, self._now)
             self._take_outputs()
             if self._log is not None:
@@ -252,9 +260,11 @@ class World:
                     raise Violation(f"{ticket} outlived its deadline")
 
     def _check_patience(self, ticket: Ticket) -> None:
-        """Every step computes at least a token. So nobody waits longer than all work there was takes, with
-        some of it done again after preemptions and restarts."""
+        """Every step computes at least a token, unless all are late. So nobody waits longer than all work
+        there was takes, with some of it done again after preemptions and restarts."""
         work = self._work_total - ticket.work_before
+        if self.settings.late_rate:
+            work *= 2
         if self.figures.steps - ticket.born > 64 + 4 * work * (1 + self.figures.restarts):
             raise Violation(f"{ticket} starves: it has waited since step {ticket.born}")
 

@@ -95,7 +95,7 @@ def test_json_is_one_object_per_answer(run_octavo: RunCommand, scripted: Scripte
     assert first["finish_reason"] == "stop"
     assert first["usage"] == {"prompt_tokens": 3, "cached_tokens": 2, "completion_tokens": 1}
     timings = {"queue": 0.1, "prefill": 0.2, "decode": 0.3}
-    assert first["timings"] == timings | {"chunks": [], "num_chunks_left_out": 0}
+    assert first["timings"] == timings | {"chunks": [], "num_chunks_left_out": 0, "num_passed_over": 0}
     assert first["seed"] == 9
     assert first["system_fingerprint"] == "fp_0123456789ab"
 

@@ -79,7 +79,7 @@ def test_hello_is_answered_with_what_the_engine_is(wired: Wired) -> None:
 def test_what_some_requests_need_later_is_prepared_when_nobody_waits(wired: Wired) -> None:
     """It holds the interpreter's lock, and a stream would stand still."""
     prepared: list[bool] = []
-    wired.core.prepare = lambda: prepared.append(True)
+    wired.core.prepare = lambda wait: prepared.append(True)
     assert wired.serves()
     assert not prepared
     wired.loop.turn()

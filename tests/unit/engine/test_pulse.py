@@ -6,7 +6,10 @@ import pytest
 
 from octavo.engine.pulse import PATIENCE, Pulse
 from octavo.link.status_page import PATIENCE_STARTING, Phase, StatusPage
-from octavo.plan import SequenceSlice, StepPlan, StepResult
+from octavo.plan import SequenceSlice, SlotOpening, StepPlan, StepResult
+from octavo.protocol import SamplingParams
+
+PARAMS = SamplingParams()
 
 
 @pytest.fixture
@@ -59,3 +62,32 @@ def test_the_page_is_stamped_before_the_step_is_executed(page: StatusPage) -> No
     assert seen[0].phase is Phase.SERVING
     assert seen[0].patience == PATIENCE * 0.25
     assert seen[0].stamp >= before
+
+
+def test_the_page_names_the_request_of_a_step_that_is_for_one_alone(page: StatusPage) -> None:
+    late: tuple[int, ...] = ()
+    seen: list[str] = []
+
+    def execute(plan: StepPlan) -> StepResult:
+        seen.append(page.read().request_id)
+        return StepResult((), late)
+
+    def step(*slots: int, opened: dict[int, str] | None = None, closed: tuple[int, ...] = ()) -> str:
+        openings = [SlotOpening(slot, PARAMS, 0, (), 1, (1,), name) for slot, name in (opened or {}).items()]
+        slices = [SequenceSlice(slot, 0, (1,), 0, (0,), 1) for slot in slots]
+        stamped(StepPlan(1, closed, tuple(openings), tuple(slices)))
+        return seen[-1]
+
+    stamped = Pulse(page).around(execute)
+    assert step(0, opened={0: "a"}) == "a"
+    assert step(0, 1, opened={1: "a"}) == "a", "two choices of one request"
+    assert step(0, 1, 2, opened={2: "b"}) == ""
+    assert step(2) == "b"
+    assert step(0, opened={3: "c"}) == "", "a slot that is opened is work too"
+    assert step() == "", "nobody"
+    late = (2,)
+    assert step(0) == "a"
+    assert step(0) == "", "the grammar of another is being worked on meanwhile"
+    assert step(0, closed=(2,)) == "a"
+    assert step(0, 2, opened={2: "d"}) == ""
+    assert step(2) == "d", "late itself, and nobody else is there"

@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from octavo.frontend.hub import SUSPICIOUS, Hub
-from octavo.frontend.in_flight import ENGINE_LOST, MOST_REPLAYS, InFlight
+from octavo.frontend.in_flight import ENGINE_HUNG, ENGINE_LOST, MOST_REPLAYS, InFlight
 from octavo.frontend.intake import Intake, Limits, PromptTask
 from octavo.frontend.output import StreamDelta
 from octavo.frontend.updates import MOST_BUFFERED, Updates
-from octavo.protocol import Abort, FinishReason, GenerateRequest, SamplingParams
+from octavo.protocol import Abort, FinishReason, GenerateRequest, SamplingParams, TokenOutput
 from octavo.text.detokenizer import IncrementalDetokenizer
 from octavo.text.tokenizer import Tokenizer
 from unit.frontend.scripted_hub import LETTER, PROMPT, Inbox, ScriptedChannel, ended, request, step, token
@@ -23,10 +23,10 @@ def asked(channel: ScriptedChannel) -> list[str]:
     return [message.request_id for message in messages]
 
 
-def outcome(inbox: Inbox) -> tuple[str, str | None]:
+def outcome(inbox: Inbox, choice: int = 0) -> tuple[str, str | None]:
     assert inbox.result is not None
-    choice = inbox.result.choices[0]
-    return choice.finish_reason, choice.error
+    last = inbox.result.choices[choice]
+    return last.finish_reason, last.error
 
 
 # -- from request to answer -----------------------------------------------------------------------------
@@ -298,3 +298,121 @@ def test_who_is_gone_does_not_hold_up_the_rest(tokenizer: Tokenizer) -> None:
     assert channel.take() == [Abort("r0")]
     hub.receive(step(ended("r0", FinishReason.ABORT)))
     assert asked(channel) == ["r2"]
+
+
+# -- engines that hang --------------------------------------------------------------------------------------
+
+
+class HangingEngine:
+    """Steps over what it was asked for, in which some choices hang it when they have so many tokens."""
+
+    def __init__(self, hub: Hub, hang_at: dict[tuple[str, int], int]) -> None:
+        self._hub = hub
+        self._hang_at = hang_at
+        self._channel = ScriptedChannel()
+        self._num_tokens: dict[tuple[str, int], int] = {}
+        self._led: set[str] = set()  # requests whose other choices may begin, since the first has a token
+        hub.connect(self._channel)
+
+    def run(self) -> bool:
+        """Until it hangs, which the hub is told, or until nothing is left."""
+        while len(self._hub):
+            for message in self._channel.take():
+                assert isinstance(message, GenerateRequest)
+                self._num_tokens[message.request_id, message.choice] = len(message.resume_ids)
+            leaders = dict(reversed(self._num_tokens))
+            in_step = [one for one in self._num_tokens if one[0] in self._led or leaders[one[0]] == one[1]]
+            if any(self._hang_at.get(one) == self._num_tokens[one] for one in in_step):
+                names = {name for name, _ in in_step}
+                self._hub.disconnect()
+                self._hub.blame_hang(names.pop() if len(names) == 1 else "")
+                return True
+            self._hub.receive(step(*[self._token(*one) for one in in_step]))
+        return False
+
+    def _token(self, name: str, choice: int) -> TokenOutput:
+        self._led.add(name)
+        self._num_tokens[name, choice] += 1
+        is_last = self._num_tokens[name, choice] == 9
+        if is_last:
+            del self._num_tokens[name, choice]
+        return token(name, FinishReason.LENGTH if is_last else None, choice)
+
+
+@pytest.mark.parametrize("choice", [0, 1])
+@pytest.mark.parametrize("tokens", [0, 1, 5])
+@pytest.mark.parametrize("place", [0, 3, 7])
+def test_one_that_hangs_engines_hangs_two_and_ends_alone(
+    tokenizer: Tokenizer, place: int, tokens: int, choice: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    hub, inboxes = Hub(), {f"r{number}": Inbox() for number in range(8)}
+    for number, (name, inbox) in enumerate(inboxes.items()):
+        hub.submit(request(tokenizer, name, inbox, n=2 if number in (place, 5) else 1))
+    hang_at = {(f"r{place}", choice): tokens}
+    assert [HangingEngine(hub, hang_at).run() for _ in range(3)] == [True, True, False]
+    assert outcome(inboxes.pop(f"r{place}"), choice) == ("error", ENGINE_HUNG.message)
+    assert [outcome(inbox) for inbox in inboxes.values()] == [("length", None)] * 7
+    assert f"request r{place} hung the engine" in caplog.text
+
+
+def test_one_that_is_alone_in_an_engine_that_hangs_has_another_try(tokenizer: Tokenizer) -> None:
+    """The machine may have stood still."""
+    hub, unlucky = Hub(), Inbox()
+    hub.submit(request(tokenizer, "unlucky", unlucky))
+    assert [HangingEngine(hub, hang_at).run() for hang_at in ({("unlucky", 0): 3}, {})] == [True, False]
+    assert outcome(unlucky) == ("length", None)
+
+
+def test_one_that_hangs_engines_alone_hangs_two(tokenizer: Tokenizer) -> None:
+    hub, bad = Hub(), Inbox()
+    hub.submit(request(tokenizer, "bad", bad))
+    assert [HangingEngine(hub, {("bad", 0): 3}).run() for _ in range(2)] == [True, True]
+    assert outcome(bad) == ("error", ENGINE_HUNG.message)
+    for number in range(3):
+        hub.submit(request(tokenizer, f"r{number}"))
+    channel = ScriptedChannel()
+    hub.connect(channel)
+    assert asked(channel) == ["r0", "r1", "r2"], "all is known: nobody is on trial"
+
+
+def test_each_that_hangs_engines_costs_one_more_trial(tokenizer: Tokenizer) -> None:
+    hub, inboxes = Hub(), {f"r{number}": Inbox() for number in range(6)}
+    for name, inbox in inboxes.items():
+        hub.submit(request(tokenizer, name, inbox))
+    hang_at = {("r1", 0): 0, ("r4", 0): 0}
+    assert [HangingEngine(hub, hang_at).run() for _ in range(4)] == [True, True, True, False]
+    ends = [outcome(inbox)[0] for inbox in inboxes.values()]
+    assert ends == ["length", "error", "length", "length", "error", "length"]
+
+
+def test_what_comes_during_trials_waits_for_them_and_is_asked_for_at_once(tokenizer: Tokenizer) -> None:
+    hub, channel = Hub(), ScriptedChannel()
+    hub.connect(channel)
+    for number in range(2):
+        hub.submit(request(tokenizer, f"r{number}"))
+    hub.disconnect()
+    hub.blame_hang("")
+    hub.submit(request(tokenizer, "r2"))
+    channel.take()
+    hub.connect(channel)
+    for number in range(3):
+        hub.submit(request(tokenizer, f"new{number}"))
+    for name in ("r2", "r0", "r1"):
+        assert asked(channel) == [name]
+        hub.receive(step(token(name)))
+    assert asked(channel) == ["new0", "new1", "new2"]
+
+
+def test_a_hang_over_a_request_that_is_gone_is_nobodys_fault(tokenizer: Tokenizer) -> None:
+    hub, channel = Hub(), ScriptedChannel()
+    hub.connect(channel)
+    for number in range(2):
+        hub.submit(request(tokenizer, f"r{number}"))
+    hub.disconnect()
+    hub.blame_hang("gone")
+    channel.take()
+    hub.connect(channel)
+    for number in range(2):
+        assert asked(channel) == [f"r{number}"]
+        hub.receive(step(token(f"r{number}")))
+    assert len(hub) == 2

@@ -1,18 +1,25 @@
 """The supervisor with engines that are no processes."""
 
 import asyncio
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from octavo.frontend import supervisor
+from octavo.frontend.engine_process import Death, FirstEngine
 from octavo.frontend.hub import Hub
 from octavo.link.folder import EngineSettings
+from octavo.link.run_folder import RunFolder
 from octavo.link.status_page import Phase
+from octavo.protocol import GrammarKind, GrammarSpec
+from octavo.text.tokenizer import Tokenizer
 from patience import HANG_SECONDS
+from unit.frontend.scripted_hub import request
 
 
 class DeadEngine:
@@ -21,13 +28,13 @@ class DeadEngine:
     pid, is_stale, is_gone, cannot_start = 0, False, True, False
     status = SimpleNamespace(phase=Phase.LOADING)
 
-    def __init__(self, on_kill: Callable[[], object], path: Path = Path()) -> None:
+    def __init__(self, on_kill: Callable[[], object], path: Path) -> None:
         self._on_kill = on_kill
         self.folder = SimpleNamespace(path=path)
         self.num_stops = 0
 
-    def death(self) -> str:
-        return "it ended with signal 9"
+    def death(self) -> Death:
+        return Death("it ended with signal 9")
 
     def kill(self) -> None:
         self._on_kill()
@@ -52,7 +59,7 @@ def test_a_supervisor_that_is_ended_right_after_a_death_starts_no_other_engine(
             nonlocal num_engines
             num_engines += 1
             # When the loop turns again, the supervisor waits for the task that reads from the dead engine.
-            return DeadEngine(on_kill=lambda: loop.call_soon(end))
+            return DeadEngine(lambda: loop.call_soon(end), path)
 
         monkeypatch.setattr(supervisor, "EngineProcess", start_engine)
         watched = supervisor.EngineSupervisor(EngineSettings({}, log_level="error"), Hub())
@@ -67,9 +74,9 @@ def test_a_supervisor_that_is_ended_right_after_a_death_starts_no_other_engine(
 
 
 def test_an_engine_that_was_started_before_is_the_first(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def test() -> list[Path]:
+    async def test() -> None:
         started: list[Path] = []
         killed: list[bool] = []
         second = asyncio.Event()
@@ -77,27 +84,63 @@ def test_an_engine_that_was_started_before_is_the_first(
         def start_engine(path: Path, settings: EngineSettings, module: str) -> DeadEngine:
             started.append(path)
             second.set()
-            return DeadEngine(on_kill=lambda: None)
+            return DeadEngine(lambda: None, path)
 
         monkeypatch.setattr(supervisor, "EngineProcess", start_engine)
-        first: Any = DeadEngine(lambda: killed.append(not started), tmp_path / "run" / "engine-0")
-        watched = supervisor.EngineSupervisor(EngineSettings({}, log_level="error"), Hub(), first=first)
+        run_folder = RunFolder.create()
+        dead: Any = DeadEngine(lambda: killed.append(not started), run_folder.engine_path(0))
+        watched = supervisor.EngineSupervisor(
+            EngineSettings({}, log_level="error"), Hub(), first=FirstEngine(run_folder, dead)
+        )
         watched.start()
         await asyncio.wait_for(second.wait(), HANG_SECONDS)
         assert killed == [True], "it was watched until its death, before there was another"
         await watched.close()
-        return started
-
-    assert asyncio.run(test()) == [tmp_path / "run" / "engine-1"]
-
-
-def test_a_supervisor_that_is_never_started_ends_the_engine_that_was(tmp_path: Path) -> None:
-    async def test() -> None:
-        (tmp_path / "run").mkdir()
-        first: Any = DeadEngine(lambda: None, tmp_path / "run" / "engine-0")
-        watched = supervisor.EngineSupervisor(EngineSettings({}), Hub(), first=first)
-        await watched.close()
-        assert first.num_stops == 1
-        assert not (tmp_path / "run").exists()
+        assert started == [run_folder.path / "engine-1"]
 
     asyncio.run(test())
+
+
+def test_a_supervisor_that_is_never_started_ends_the_engine_that_was() -> None:
+    async def test() -> None:
+        run_folder = RunFolder.create()
+        first: Any = DeadEngine(lambda: None, run_folder.engine_path(0))
+        watched = supervisor.EngineSupervisor(EngineSettings({}), Hub(), first=FirstEngine(run_folder, first))
+        await watched.close()
+        assert first.num_stops == 1
+        assert not run_folder.path.exists()
+
+    asyncio.run(test())
+
+
+def test_an_engine_that_requests_with_grammars_wait_for_is_told_so(
+    monkeypatch: pytest.MonkeyPatch, tokenizer: Tokenizer
+) -> None:
+    async def test() -> list[bool]:
+        told: list[bool] = []
+        hub, third = Hub(), asyncio.Event()
+        plain, strict = request(tokenizer, "plain"), request(tokenizer, "strict")
+        grammar = GrammarSpec(GrammarKind.REGEX, "a+")  # which a tokenizer of bytes alone does not permit
+        params = msgspec.structs.replace(strict.prepared.params, grammar=grammar)
+        strict.prepared = dataclasses.replace(strict.prepared, params=params)
+        submissions = iter([plain, strict])
+
+        def submit_next() -> None:
+            for in_flight in submissions:
+                hub.submit(in_flight)
+                break
+
+        def start_engine(path: Path, settings: EngineSettings, module: str) -> DeadEngine:
+            told.append(settings.expects_grammars)
+            if len(told) == 3:
+                third.set()
+            return DeadEngine(submit_next, path)
+
+        monkeypatch.setattr(supervisor, "EngineProcess", start_engine)
+        watched = supervisor.EngineSupervisor(EngineSettings({}, log_level="error"), hub)
+        watched.start()
+        await asyncio.wait_for(third.wait(), HANG_SECONDS)
+        await watched.close()
+        return told
+
+    assert asyncio.run(test()) == [False, False, True]

@@ -1,7 +1,6 @@
 """The one limit of a socket's path decides where the run folder is, and what is refused."""
 
 import os
-import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -10,17 +9,11 @@ from pathlib import Path
 import pytest
 
 from octavo.errors import ConfigError
-from octavo.link.folder import (
-    LONGEST_SOCKET_PATH,
-    MOST_RESTARTS,
-    EngineFolder,
-    EngineSettings,
-    engine_path,
-    new_run_folder,
-)
+from octavo.link.folder import LONGEST_SOCKET_PATH, EngineFolder, EngineSettings
+from octavo.link.run_folder import MOST_RESTARTS, RunFolder
 
-# A run folder and what is below it, as `tempfile` and `engine_path` name them.
-BELOW_TMPDIR = len(bytes(EngineFolder(engine_path(Path("/octavo-12345678"), MOST_RESTARTS)).socket))
+# A run folder and what is below it, as `tempfile` and `RunFolder` name them.
+BELOW_TMPDIR = len(bytes(EngineFolder(Path(f"/octavo-12345678/engine-{MOST_RESTARTS}")).socket))
 NARROW, WIDE = "x", "é"  # one byte, and two
 
 
@@ -55,15 +48,15 @@ def test_the_run_folder_is_in_tmpdir_while_every_socket_below_it_fits(
 ) -> None:
     tmpdir = named(base, LONGEST_SOCKET_PATH - BELOW_TMPDIR + too_many, letter)
     set_tmpdir.setenv("TMPDIR", str(tmpdir))
-    run_folder = new_run_folder()
+    run_folder = RunFolder.create()
     try:
-        assert run_folder.parent == (Path("/tmp") if too_many else tmpdir)
-        assert list(tmpdir.iterdir()) == ([] if too_many else [run_folder])
+        assert run_folder.path.parent == (Path("/tmp") if too_many else tmpdir)
+        assert list(tmpdir.iterdir()) == ([] if too_many else [run_folder.path])
         # Whatever folder was chosen, engines can be made in it.
         for number in (0, MOST_RESTARTS):
-            EngineFolder.create(engine_path(run_folder, number), EngineSettings({}))
+            EngineFolder.create(run_folder.engine_path(number), EngineSettings({}))
     finally:
-        shutil.rmtree(run_folder)
+        run_folder.remove()
 
 
 @pytest.mark.parametrize("letter", [NARROW, WIDE])

@@ -5,7 +5,7 @@ import sys
 import time
 from pathlib import Path
 
-from octavo.link.status_page import PATIENCE_STARTING, Phase, StatusPage
+from octavo.link.status_page import MOST_ID_BYTES, PATIENCE_STARTING, Phase, StatusPage
 
 
 def test_a_new_page_is_that_of_an_engine_that_starts(tmp_path: Path) -> None:
@@ -23,6 +23,18 @@ def test_a_stamp_is_seen_through_every_other_mapping(tmp_path: Path) -> None:
     writer.stamp(Phase.LOADING, 3, 7, patience=1.5)
     status = reader.read()
     assert (status.phase, status.done, status.total, status.patience) == (Phase.LOADING, 3, 7, 1.5)
+
+
+def test_a_name_is_there_whole_or_not_at_all_until_the_next_stamp(tmp_path: Path) -> None:
+    StatusPage.create(tmp_path / "page")
+    page = StatusPage.open(tmp_path / "page")
+    assert page.read().request_id == ""
+    longest = "é" * (MOST_ID_BYTES // 2)
+    for name, shown in (("r1", "r1"), (longest, longest), (longest + "x", "")):
+        page.stamp(Phase.SERVING, request_id=name)
+        assert page.read().request_id == shown
+        page.stamp(Phase.SERVING)
+        assert page.read().request_id == ""
 
 
 def test_a_stamp_of_another_process_is_on_our_clock(tmp_path: Path) -> None:

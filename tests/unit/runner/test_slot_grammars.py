@@ -1,16 +1,24 @@
 """Grammars of slots: a mask for whoever draws, and nothing of one owner for the next."""
 
-from octavo.grammar.matcher import TOO_COMPLEX
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from octavo.grammar.matcher import TOO_COMPLEX, GrammarMatcher
 from octavo.grammar.vocabulary import Vocabulary, byte_vocabulary
 from octavo.plan import SequenceSlice, SlotOpening, StepPlan
 from octavo.protocol import Failure, FailureCode, GrammarKind, GrammarSpec, SamplingParams
-from octavo.runner.slot_grammars import MOST_FORCED, SlotGrammars
+from octavo.runner.slot_grammars import MOST_FORCED, Allowed, SlotGrammars
 
 LETTERS = GrammarSpec(GrammarKind.REGEX, "[a-c]+")
 DIGITS = GrammarSpec(GrammarKind.REGEX, "[1-3]{2}")
 LONG = GrammarSpec(GrammarKind.REGEX, "[ab]c{100}")
+FORCED = GrammarSpec(GrammarKind.REGEX, "xyz[0-9]+")
 BROKEN = GrammarSpec(GrammarKind.REGEX, "(a")
 END = 256
+PATIENCE = 300.0  # seconds; a guard against hanging
 
 
 def grammars() -> SlotGrammars:
@@ -26,9 +34,21 @@ def plan(*drawing: int, opened: tuple[SlotOpening, ...] = (), closed: tuple[int,
     return StepPlan(1, closed, opened, slices)
 
 
+def look(slots: SlotGrammars, slot: int) -> Allowed:
+    found = slots.allowed(slot, time.monotonic() + PATIENCE)
+    assert found is not None
+    return found
+
+
 def allowed(slots: SlotGrammars, slot: int) -> set[int] | None:
-    mask = slots.mask(slot)
+    mask = look(slots, slot).mask
     return None if mask is None else {i for i in range(257) if int(mask[i // 32]) >> i % 32 & 1}
+
+
+def forced(slots: SlotGrammars, slot: int) -> tuple[int, ...]:
+    tokens = slots.forced(slot, time.monotonic() + PATIENCE)
+    slots.tell_forced(slot)
+    return tokens
 
 
 def test_every_slot_has_its_own() -> None:
@@ -37,10 +57,9 @@ def test_every_slot_has_its_own() -> None:
     assert allowed(slots, 0) == set(b"abc")
     assert allowed(slots, 1) is None
     assert allowed(slots, 2) == set(b"123")
-    slots.append(0, ord("a"), jump=True)
-    slots.append(2, ord("3"), jump=True)
-    assert slots.append(1, 7, jump=True) is None
-    slots.begin(plan(0, 2))
+    assert slots.append(0, ord("a"), jump=True)
+    assert slots.append(2, ord("3"), jump=False)
+    assert not slots.append(1, 7, jump=True)
     assert allowed(slots, 0) == {*b"abc", END}
     assert allowed(slots, 2) == {END}
 
@@ -58,28 +77,24 @@ def test_a_slot_with_a_new_owner_knows_nothing_of_the_old_one() -> None:
 def test_a_grammar_that_fails_blames_its_slot_alone() -> None:
     slots = grammars()
     slots.begin(plan(0, 1, opened=(opening(0, BROKEN), opening(1, LETTERS))))
-    slots.mask(0)
-    refused = slots.failure(0)
+    refused = look(slots, 0).failure
     assert refused is not None
     assert refused.code is FailureCode.ENGINE_FAILED
     assert "unclosed group" in refused.message
     assert allowed(slots, 1) == set(b"abc")
-    assert slots.failure(1) is None
+    assert look(slots, 1).failure is None
     slots.begin(plan(2, opened=(opening(2, LETTERS, b"x"),)))  # a history that the grammar does not allow
-    slots.mask(2)
-    assert slots.failure(2) == Failure(FailureCode.GRAMMAR_TOO_COMPLEX, TOO_COMPLEX)
+    assert look(slots, 2).failure == Failure(FailureCode.GRAMMAR_TOO_COMPLEX, TOO_COMPLEX)
 
 
 def test_forced_tokens_come_in_bounded_numbers() -> None:
     slots = grammars()
     slots.begin(plan(0, 1, opened=(opening(0, LONG), opening(1, LONG))))
     allowed(slots, 0), allowed(slots, 1)
-    jumped, walked = slots.append(0, ord("a"), jump=True), slots.append(1, ord("a"), jump=False)
-    assert jumped is not None
-    assert walked is not None
-    assert jumped.result() == [ord("c")] * MOST_FORCED
-    assert walked.result() == []
-    slots.begin(plan(0, 1))
+    slots.append(0, ord("a"), jump=True)
+    slots.append(1, ord("a"), jump=False)
+    assert forced(slots, 0) == (ord("c"),) * MOST_FORCED
+    assert forced(slots, 1) == ()
     assert allowed(slots, 0) == allowed(slots, 1) == {ord("c")}
 
 
@@ -107,8 +122,75 @@ def test_a_vocabulary_that_was_prepared_is_not_made_again() -> None:
         return byte_vocabulary()
 
     slots = SlotGrammars(make, 257)
-    slots.prepare()
-    slots.prepare()
+    slots.prepare(False)
+    slots.prepare(True)
+    assert len(made) == 1
     slots.begin(plan(0, opened=(opening(0, LETTERS),)))
     assert allowed(slots, 0)
     assert len(made) == 1
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """A mask of what must come is not made before it is opened."""
+    gate, fill = threading.Event(), GrammarMatcher.fill
+
+    def fill_late(matcher: GrammarMatcher, address: int, num_bytes: int) -> None:
+        if matcher.forced is not None:
+            gate.wait()
+        fill(matcher, address, num_bytes)
+
+    monkeypatch.setattr(GrammarMatcher, "fill", fill_late)
+    yield gate
+    gate.set()
+
+
+def test_a_late_mask_holds_nobody_up(gate: threading.Event) -> None:
+    """`FORCED` begins with what must come, so that its first mask is late here."""
+    slots = grammars()
+    slots.begin(plan(0, 1, opened=(opening(0, FORCED), opening(1, LETTERS))))
+    assert slots.allowed(0, time.monotonic()) is None
+    assert allowed(slots, 1) == set(b"abc")
+    assert slots.late(idle=False) == (0,)
+    assert slots.late(idle=True) == (0,)
+    gate.set()
+    assert allowed(slots, 0) == {ord("x")}
+    assert slots.late(idle=False) == ()
+
+
+def test_a_late_slot_that_is_closed_is_late_no_more(gate: threading.Event) -> None:
+    slots = grammars()
+    slots.begin(plan(0, opened=(opening(0, FORCED),)))
+    assert slots.allowed(0, time.monotonic()) is None
+    slots.begin(plan(0, closed=(0,), opened=(opening(0, LETTERS),)))
+    assert slots.late(idle=True) == ()
+    assert allowed(slots, 0) == set(b"abc")
+
+
+def test_forced_tokens_that_come_too_late_are_drawn_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, append = threading.Event(), GrammarMatcher.append
+
+    def append_late(matcher: GrammarMatcher, token_id: int) -> None:
+        gate.wait()
+        append(matcher, token_id)
+
+    monkeypatch.setattr(GrammarMatcher, "append", append_late)
+    slots = grammars()
+    slots.begin(plan(0, opened=(opening(0, LONG),)))
+    allowed(slots, 0)
+    slots.append(0, ord("a"), jump=True)
+    assert slots.forced(0, time.monotonic()) == ()
+    assert slots.allowed(0, time.monotonic()) is None
+    gate.set()
+    assert look(slots, 0).forced == (ord("c"),) * MOST_FORCED
+    slots.tell_forced(0)
+    assert allowed(slots, 0) == {ord("c")}
+
+
+def test_a_grammar_may_use_so_much_time_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("octavo.runner.slot_grammars.BUDGET_SECONDS", 0.0)
+    slots = grammars()
+    slots.begin(plan(0, opened=(opening(0, LETTERS),)))
+    failure = look(slots, 0).failure
+    assert failure is not None
+    assert failure.code is FailureCode.GRAMMAR_TOO_COMPLEX

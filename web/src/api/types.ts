@@ -129,6 +129,7 @@ export interface ExplainedChoice {
   prefill_chunks_left_out: number;
   decode_seconds: number;
   preemptions: number;
+  steps_passed_over: number;
   tokens: number;
 }
 

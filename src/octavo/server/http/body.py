@@ -9,9 +9,17 @@ import pydantic
 from fastapi import Request
 
 from octavo.config import format_size
+from octavo.server.http.budget import SMALL_BYTES, Holding
 from octavo.server.http.errors import ApiError, ClientGone, invalid, of_validation
 
 BODY_SECONDS = 60.0
+
+# What JSON costs beside its bytes: objects and lists, their names, their values. These take the decoder and
+# the checks below 0.1 s.
+MOST_CONTAINERS = 16 << 10
+MOST_NAMES = 128 << 10
+MOST_STRINGS = 256 << 10
+MOST_VALUES = 512 << 10
 
 Body = TypeVar("Body", bound=pydantic.BaseModel)
 
@@ -22,11 +30,17 @@ async def read_request(request: Request, kind: type[Body], max_bytes: int) -> Bo
         raise ApiError(415, "send JSON, with the header 'Content-Type: application/json'")
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise ApiError(415, "compressed bodies are not taken: send plain JSON")
-    return parse(await _read(request, max_bytes), kind)
+    holding: Holding = request.state.holding
+    body = await _read(request, max_bytes, holding)
+    if len(body) <= SMALL_BYTES:
+        return parse(body, kind)
+    async with holding.turn():
+        return parse(body, kind)
 
 
 def parse(body: bytes, kind: type[Body]) -> Body:
     """Strict JSON: numbers are finite, strings are Unicode, nesting is bounded."""
+    _check_structure(body)
     try:
         content = _decoded(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
@@ -41,6 +55,24 @@ def parse(body: bytes, kind: type[Body]) -> Body:
         raise invalid("the body is nested too deeply") from error
 
 
+def _check_structure(body: bytes) -> None:
+    if _has_few_parts(body):
+        return
+    # Not so of what is no text. Without escapes, every other piece between quotes is a string.
+    plain = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if plain.count(b'"') <= 2 * MOST_STRINGS and _has_few_parts(b"".join(plain.split(b'"')[::2])):
+        return
+    raise invalid("the body has too many objects, lists, names or values")
+
+
+def _has_few_parts(body: bytes) -> bool:
+    return (
+        body.count(b"{") + body.count(b"[") <= MOST_CONTAINERS
+        and body.count(b":") <= MOST_NAMES
+        and body.count(b",") <= MOST_VALUES
+    )
+
+
 def _decoded(body: bytes) -> Any:
     """JSON makes no circles, but a million lists would wake the garbage collector over and over, and all that
     time the event loop waits."""
@@ -53,7 +85,7 @@ def _decoded(body: bytes) -> Any:
             gc.enable()
 
 
-async def _read(request: Request, max_bytes: int) -> bytes:
+async def _read(request: Request, max_bytes: int, holding: Holding) -> bytes:
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared[:20]) > max_bytes:
         raise _too_large(max_bytes)
@@ -69,6 +101,7 @@ async def _read(request: Request, max_bytes: int) -> bytes:
                 num_bytes += len(piece)
                 if num_bytes > max_bytes:
                     raise _too_large(max_bytes)
+                holding.take(len(piece))
                 pieces.append(piece)
                 if not message.get("more_body", False):
                     return b"".join(pieces)

@@ -15,6 +15,7 @@ from octavo.errors import (
     GrammarError,
     GrammarNotChecked,
     OctavoError,
+    PromptNotMade,
     RequestError,
     TemplateError,
 )
@@ -98,6 +99,8 @@ def as_api_error(error: Exception, request_id: str) -> ApiError:
         return error
     if isinstance(error, ContextLengthError):
         return ApiError(400, str(error), param=error.param, code="context_length_exceeded")
+    if isinstance(error, PromptNotMade):
+        return unavailable(str(error), code="prompt_not_made")
     if isinstance(error, GrammarNotChecked):
         return unavailable(str(error), code="grammars_busy")
     if isinstance(error, GrammarError):

@@ -81,7 +81,9 @@ def _read_key_file(path: Path) -> list[tuple[str, str]]:
         content = path.read_bytes()[:MAX_KEY_FILE_BYTES].decode()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"api_key_file: {path} cannot be read as text") from error
-    rows = [line.split() for line in content.splitlines() if line.strip() and not line.startswith("#")]
+    rows = [
+        line.split() for line in content.splitlines() if line.strip() and not line.lstrip().startswith("#")
+    ]
     if not rows or any(len(row) > 2 for row in rows):
         raise ConfigError(f"api_key_file: {path} must hold a key on each line, or a name, a space and a key")
     return [(row[0] if len(row) == 2 else "", row[-1]) for row in rows]

@@ -1,6 +1,7 @@
 """POST /v1/chat/completions"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -9,18 +10,21 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from octavo.dialect.pieces import CallArguments, CallStart
-from octavo.frontend.chat import ChatTask, compose
+from octavo.frontend.chat import ChatTask
+from octavo.frontend.intake import PromptTask
 from octavo.frontend.output import Choice, StreamDelta
 from octavo.frontend.tool_use import OnlyTool, ToolChoice
+from octavo.prompting.jobs import ChatJob, ChatPrompt
+from octavo.prompting.prompter import Prompter
 from octavo.protocol import SamplingParams
 from octavo.server.answer import respond
-from octavo.server.generation import Generation, Work, raise_if_failed
+from octavo.server.generation import Generation, raise_if_failed
 from octavo.server.http.body import read_request
 from octavo.server.http.errors import unsupported
 from octavo.server.http.keys import caller
 from octavo.server.http.sse import encode
 from octavo.server.openai.logprobs import chat_logprobs, prompt_logprobs
-from octavo.server.openai.messages import num_chars, template_arguments, template_messages
+from octavo.server.openai.messages import template_arguments, template_messages
 from octavo.server.openai.params import asked_of, chat_params, wanted_grammar
 from octavo.server.openai.response import ChunkFrame, head, usage, usage_of
 from octavo.server.openai.schema import ChatRequest, NamedTool
@@ -43,17 +47,28 @@ async def chat_completions(request: Request) -> Response:
     body = await read_request(request, ChatRequest, state.options.max_body)
     check_supported(body)
     state.check_model(body.model)
-    task = chat_task(body, state.model.defaults)
-    size = num_chars(task.messages, body, has_tools=bool(task.tools))
-    if task.params.grammar is not None:
-        size += len(task.params.grammar.text)
-    work = Work(partial(compose, model=state.model), [task], size)
-    asked = asked_of(body, state.new_id("chatcmpl"), caller(request))
-    generation = Generation(state, asked, record_of(request), request.receive)
+    work = ChatWork(chat_task(body, state.model.defaults))
+    asked = asked_of(body, state.new_id("chatcmpl"), caller(request), request.state.arrival)
+    generation = Generation(state, asked, record_of(request), request.receive, request.state.holding)
     return await respond(generation, work, partial(ChatAnswer, body))
 
 
 # -- to a task ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ChatWork:
+    chat: ChatTask
+    num_prompts: int = 1
+
+    @property
+    def params(self) -> SamplingParams:
+        return self.chat.params
+
+    async def tasks(self, prompter: Prompter, max_model_len: int) -> list[PromptTask]:
+        made = await prompter.run(ChatJob(self.chat, max_model_len))
+        assert isinstance(made, ChatPrompt)
+        return [PromptTask(made.ids, made.params, text=made.text, format=made.format, grammars=made.grammars)]
 
 
 def check_supported(body: ChatRequest) -> None:

@@ -1,5 +1,7 @@
 """POST /v1/completions"""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -7,16 +9,18 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from octavo.frontend.intake import PreparedRequest, Prompt, PromptTask
+from octavo.frontend.intake import FieldGrammar, PreparedRequest, Prompt, PromptTask
 from octavo.frontend.output import Choice, RequestOutput, StreamDelta
+from octavo.prompting.jobs import TextIds, TextJob
+from octavo.prompting.prompter import Prompter
 from octavo.protocol import SamplingParams
 from octavo.server.answer import respond
-from octavo.server.generation import Generation, Work, raise_if_failed
+from octavo.server.generation import Generation, raise_if_failed
 from octavo.server.http.body import read_request
 from octavo.server.http.errors import invalid, unsupported
 from octavo.server.http.keys import caller
 from octavo.server.http.sse import encode
-from octavo.server.openai.logprobs import LegacyLogprobs, joined, prompt_logprobs
+from octavo.server.openai.logprobs import LegacyLogprobs, prompt_logprobs
 from octavo.server.openai.params import asked_of, completion_params, wanted_grammar
 from octavo.server.openai.response import ChunkFrame, head, usage, usage_of
 from octavo.server.openai.schema import CompletionRequest
@@ -40,8 +44,8 @@ async def completions(request: Request) -> Response:
     check_supported(body)
     state.check_model(body.model)
     work = prompt_work(body, state.model.defaults)
-    asked = asked_of(body, state.new_id("cmpl"), caller(request))
-    generation = Generation(state, asked, record_of(request), request.receive)
+    asked = asked_of(body, state.new_id("cmpl"), caller(request), request.state.arrival)
+    generation = Generation(state, asked, record_of(request), request.receive, request.state.holding)
     return await respond(generation, work, partial(CompletionAnswer, body))
 
 
@@ -57,17 +61,39 @@ def check_supported(body: CompletionRequest) -> None:
         raise unsupported("prompt_logprobs", "prompt_logprobs in a stream")
 
 
-def prompt_work(body: CompletionRequest, defaults: SamplingParams) -> Work[Prompt]:
+@dataclass(frozen=True)
+class PromptWork:
+    prompts: Sequence[Prompt]
+    params: SamplingParams
+    add_special_tokens: bool
+    grammars: tuple[FieldGrammar, ...]
+
+    @property
+    def num_prompts(self) -> int:
+        return len(self.prompts)
+
+    async def tasks(self, prompter: Prompter, max_model_len: int) -> list[PromptTask]:
+        texts = tuple([prompt for prompt in self.prompts if isinstance(prompt, str)])
+        if not texts:  # all of them are ids, or all are texts
+            return [self._task(prompt, None) for prompt in self.prompts]
+        made = await prompter.run(TextJob(texts, self.add_special_tokens, max_model_len))
+        assert isinstance(made, TextIds)
+        return [self._task(ids, text) for ids, text in zip(made.ids, texts, strict=True)]
+
+    def _task(self, ids: Prompt, text: str | None) -> PromptTask:
+        return PromptTask(ids, self.params, text=text, grammars=self.grammars)
+
+
+def prompt_work(body: CompletionRequest, defaults: SamplingParams) -> PromptWork:
     params, wanted = completion_params(body, defaults), wanted_grammar(body)
     if wanted is not None:
         params = msgspec.structs.replace(params, grammar=wanted.spec)
-    make = partial(
-        PromptTask,
-        params=params,
+    return PromptWork(
+        as_prompts(body),
+        params,
         add_special_tokens=body.add_special_tokens is not False,
         grammars=() if wanted is None else (wanted,),
     )
-    return Work(make, as_prompts(body), num_chars=0)
 
 
 def as_prompts(body: CompletionRequest) -> list[Prompt]:
@@ -164,9 +190,8 @@ class CompletionAnswer:
         if body.echo:
             text = echo.text + choice.text
             if choice.logprobs is not None:
-                logprobs = joined(
-                    echo.logprobs.of_prompt(output.prompt_ids, output.prompt_logprobs or ()),
-                    echo.logprobs.of_answer(choice.logprobs),
+                logprobs = echo.logprobs.of_prompt(
+                    output.prompt_ids, output.prompt_logprobs or (), choice.logprobs
                 )
         shown: dict[str, Any] = {
             "index": index,
@@ -223,5 +248,4 @@ class CompletionAnswer:
         if not (is_first and self._body.echo):
             return echo.logprobs.of_answer(delta.logprobs)
         scores = self._scores.get(delta.request_id, ())
-        first = echo.logprobs.of_prompt(prompt.prompt_ids, scores)
-        return joined(first, echo.logprobs.of_answer(delta.logprobs))
+        return echo.logprobs.of_prompt(prompt.prompt_ids, scores, delta.logprobs)

@@ -1,19 +1,33 @@
 """Log-probabilities in the three shapes that clients know."""
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import msgspec
+
 from octavo.protocol import LOGPROB_FLOOR, TokenLogprob
+from octavo.server.http.sse import encode
 from octavo.text.detokenizer import IncrementalDetokenizer
 from octavo.text.tokenizer import Tokenizer
+
+ENCODED_AT_ONCE = 64
 
 
 def finite(logprob: float) -> float:
     return max(logprob, LOGPROB_FLOOR)
 
 
+def encoded(entries: Iterable[object]) -> msgspec.Raw:
+    """A list as JSON. A few entries at a time: as objects they are many times larger, and as long as they are
+    being encoded, no other thread runs."""
+    remaining = iter(entries)
+    pieces = iter(lambda: list(itertools.islice(remaining, ENCODED_AT_ONCE)), [])
+    return msgspec.Raw(b"[" + b",".join(encode(piece)[1:-1] for piece in pieces) + b"]")
+
+
 def chat_logprobs(tokenizer: Tokenizer, logprobs: Iterable[TokenLogprob]) -> dict[str, Any]:
-    return {"content": [_chat_entry(tokenizer, entry) for entry in logprobs], "refusal": None}
+    return {"content": encoded(_chat_entry(tokenizer, entry) for entry in logprobs), "refusal": None}
 
 
 def _chat_entry(tokenizer: Tokenizer, entry: TokenLogprob) -> dict[str, Any]:
@@ -47,9 +61,15 @@ class LegacyLogprobs:
         self._text = IncrementalDetokenizer(tokenizer, skip_special_tokens=skip_special_tokens)
         self._offset = 0
 
-    def of_prompt(self, prompt_ids: Sequence[int], scores: Sequence[TokenLogprob]) -> dict[str, Any]:
-        """The first token has nothing before it, and so no probability."""
-        return self._entries([(prompt_ids[0], None), *((score.token_id, score) for score in scores)])
+    def of_prompt(
+        self,
+        prompt_ids: Sequence[int],
+        scores: Sequence[TokenLogprob],
+        answer: Sequence[TokenLogprob] = (),
+    ) -> dict[str, Any]:
+        """And of an answer behind it. The first token has nothing before it, and so no probability."""
+        scored = [(score.token_id, score) for score in itertools.chain(scores, answer)]
+        return self._entries([(prompt_ids[0], None), *scored])
 
     def of_answer(self, scores: Sequence[TokenLogprob]) -> dict[str, Any]:
         return self._entries([(score.token_id, score) for score in scores])
@@ -62,7 +82,7 @@ class LegacyLogprobs:
         return {
             "tokens": [legacy_token(self._tokenizer, token_id) for token_id, _ in scored],
             "token_logprobs": [None if score is None else finite(score.logprob) for _, score in scored],
-            "top_logprobs": [None if score is None else self._top(score) for _, score in scored],
+            "top_logprobs": encoded(None if score is None else self._top(score) for _, score in scored),
             "text_offset": offsets,
         }
 
@@ -74,14 +94,9 @@ class LegacyLogprobs:
         return best
 
 
-def joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    """Two pieces of legacy logprobs, one after the other."""
-    return {name: first[name] + second[name] for name in first}
-
-
-def prompt_logprobs(tokenizer: Tokenizer, scores: Sequence[TokenLogprob]) -> list[dict[str, Any] | None]:
+def prompt_logprobs(tokenizer: Tokenizer, scores: Sequence[TokenLogprob]) -> msgspec.Raw:
     """A mapping of token id to its score for every token of the prompt; none for the first."""
-    return [None, *(_by_id(tokenizer, score) for score in scores)]
+    return encoded(itertools.chain([None], (_by_id(tokenizer, score) for score in scores)))
 
 
 def _by_id(tokenizer: Tokenizer, score: TokenLogprob) -> dict[str, Any]:

@@ -1,13 +1,10 @@
 """Messages as clients write them to messages as chat templates read them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from octavo.server.http.errors import invalid, unsupported
 from octavo.server.openai.schema import TEXT_PARTS, ContentPart, Message, TemplateFields, ToolCall
-from octavo.server.state import LONG_TEXT
-
-TURN_CHARS = 64  # a message costs a template as much as so many characters cost a tokenizer
 
 
 def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -32,15 +29,6 @@ def template_arguments(fields: TemplateFields) -> dict[str, Any]:
             "continue_final_message and add_generation_prompt exclude each other", "continue_final_message"
         )
     return kwargs | own
-
-
-def num_chars(messages: Sequence[Mapping[str, Any]], fields: TemplateFields, *, has_tools: bool) -> int:
-    """How much text a template has to do with. Variables and calls of tools can be of any size; other
-    messages are their texts, and a turn of a loop."""
-    has_variables = bool(fields.chat_template_kwargs) or fields.reasoning_effort is not None
-    if has_variables or has_tools or any("tool_calls" in message for message in messages):
-        return LONG_TEXT
-    return sum(TURN_CHARS + sum(map(len, message.values())) for message in messages)
 
 
 def _template_message(message: Message, where: str) -> dict[str, Any]:

@@ -2,19 +2,22 @@
 
 from typing import Any
 
+import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from octavo.frontend.chat import render
-from octavo.frontend.tool_use import ToolUse
+from octavo.frontend.chat import ChatTask
+from octavo.prompting.jobs import DecodedText, DecodeJob, ShownTokens, TokensJob
+from octavo.protocol import SamplingParams
 from octavo.server.http.body import read_request
 from octavo.server.http.errors import invalid
+from octavo.server.http.leaving import while_connected
+from octavo.server.http.paced import PacedResponse
 from octavo.server.http.sse import encode
-from octavo.server.openai.messages import num_chars, template_arguments, template_messages
+from octavo.server.openai.messages import template_arguments, template_messages
 from octavo.server.openai.schema import DetokenizeRequest, TokenizeRequest
 from octavo.server.openapi import BODY_ERRORS, failures, json_body
 from octavo.server.state import ServerState
-from octavo.text.tokenizer import Tokenizer
 
 router = APIRouter()
 
@@ -49,28 +52,24 @@ async def tokenize(request: Request) -> Response:
     state.check_model(body.model)
     if (body.prompt is None) == (body.messages is None):
         raise invalid("give either prompt or messages", "prompt")
-    if body.messages is not None:
-        messages, arguments = template_messages(body.messages), template_arguments(body)
-        size = num_chars(messages, body, has_tools=False)
-        text = await state.in_thread(size, render, messages, ToolUse(), state.model, arguments)
-        adds = bool(body.add_special_tokens)
-    else:
-        text, adds = body.prompt or "", body.add_special_tokens is not False
     facts = state.supervisor.facts
+    made = await while_connected(request.receive, state.prompter.run(_job(body)))
+    assert isinstance(made, ShownTokens)
+    content = {
+        "count": made.count,
+        "max_model_len": None if facts is None else facts.max_model_len,
+        "tokens": msgspec.Raw(made.ids),
+        "token_strs": None if made.texts is None else msgspec.Raw(made.texts),
+    }
+    return _held(request, encode(content))
 
-    def answer() -> bytes:
-        tokenizer = state.model.tokenizer
-        ids = tokenizer.encode(text, add_special_tokens=adds)
-        content = {
-            "count": len(ids),
-            "max_model_len": None if facts is None else facts.max_model_len,
-            "tokens": ids,
-            "token_strs": [tokenizer.token_text(i) for i in ids] if body.return_token_strs else None,
-        }
-        return encode(content)
 
-    # The whole answer, since it may be longer than the text: nothing of it is left to the event loop.
-    return Response(await state.in_thread(len(text), answer), media_type="application/json")
+def _job(body: TokenizeRequest) -> TokensJob:
+    with_texts = bool(body.return_token_strs)
+    if body.messages is None:
+        return TokensJob(body.prompt or "", None, body.add_special_tokens is not False, with_texts)
+    chat = ChatTask(template_messages(body.messages), SamplingParams(), template=template_arguments(body))
+    return TokensJob("", chat, bool(body.add_special_tokens), with_texts)
 
 
 @router.post("/detokenize", openapi_extra=json_body(DetokenizeRequest), responses=failures(*BODY_ERRORS, 408))
@@ -78,14 +77,14 @@ async def detokenize(request: Request) -> Response:
     state: ServerState = request.app.state.server
     body = await read_request(request, DetokenizeRequest, state.options.max_body)
     state.check_model(body.model)
-    answer = await state.in_thread(len(body.tokens), _detokenized, state.model.tokenizer, body.tokens)
-    return Response(answer, media_type="application/json")
+    made = await while_connected(request.receive, state.prompter.run(DecodeJob(tuple(body.tokens))))
+    assert isinstance(made, DecodedText)
+    return _held(request, encode({"prompt": made.text}))
 
 
-def _detokenized(tokenizer: Tokenizer, token_ids: list[int]) -> bytes:
-    if any(not 0 <= token_id < tokenizer.vocab_size for token_id in token_ids):
-        raise invalid(f"tokens: ids are whole numbers from 0 to {tokenizer.vocab_size - 1}", "tokens")
-    return encode({"prompt": tokenizer.decode(token_ids, skip_special_tokens=False)})
+def _held(request: Request, answer: bytes) -> Response:
+    request.state.holding.take(len(answer))
+    return PacedResponse(answer)
 
 
 @router.get("/tokenizer_info")

@@ -91,13 +91,14 @@ def _structured_spec(wanted: StructuredOutputs, param: str) -> GrammarSpec:
     return GrammarSpec(GrammarKind.LARK, wanted.grammar)
 
 
-def asked_of(request: SamplingFields, response_id: str, identity: str) -> Asked:
+def asked_of(request: SamplingFields, response_id: str, identity: str, arrival: float) -> Asked:
     return Asked(
         response_id=response_id,
         identity=identity,
         is_stream=bool(request.stream),
         shows_prompt=request.wants_prompt_shown,
         priority=request.priority or 0,
+        arrival=arrival,
         timeout=request.timeout,
         cache_salt=request.cache_salt or "",
     )

@@ -24,7 +24,8 @@ logger = logging.getLogger(__name__)
 ANSWERED = ("stop", "length")
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 # Asked every few seconds by machines: their lines would bury the others.
-QUIET_ROUTES = ("/livez", "/readyz", "/healthz", "/health", "/metrics")
+PROBE_ROUTES = ("/livez", "/readyz", "/healthz", "/health")
+QUIET_ROUTES = (*PROBE_ROUTES, "/metrics")
 TOKEN_ROUTES = ("/v1/chat/completions", "/v1/completions")
 OTHER = "other"
 UNKNOWN_PATH = "(unknown path)"

@@ -1,0 +1,158 @@
+"""Faults of the machine under a server: they pass, and it goes on; they never show outside what is inside."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from attacks.conftest import StartAttacked
+from attacks.neighbour import AUTHORIZATION, beside, eventually
+from octavo.link.run_folder import sweep
+from patience import HANG_SECONDS
+from server.hostile import COMPLETIONS, LEAKS
+from server.process import Server, is_alive
+
+pytestmark = pytest.mark.xdist_group("attacks")
+
+ON_A_SMALL_DISK = (
+    *("unshare", "--map-root-user", "--mount", "sh", "-c"),
+    'mount -t tmpfs -o size=64k tmpfs "$TMPDIR" && exec "$@"',
+    "sh",
+)
+GRAMMAR = {"prompt": "x", "max_tokens": 4, "structured_outputs": {"regex": "[0-9]{4}"}}
+
+
+def kill_engine(server: Server) -> None:
+    engine = server.engine_pid
+    assert engine is not None
+    os.kill(engine, signal.SIGKILL)
+
+
+def run_folder(parent: Path) -> Path:
+    (folder,) = parent.glob("octavo-*")
+    return folder
+
+
+def check_no_engine(server: Server) -> None:
+    """It says so, in words for everybody, and takes requests that can wait."""
+    assert eventually(lambda: "problem" in server.get("/readyz").text)
+    ready = server.get("/readyz")
+    hurried = server.post(COMPLETIONS, {"prompt": "x", "max_tokens": 1, "timeout": 0.2}, AUTHORIZATION)
+    assert ready.status_code == 503
+    assert hurried.status_code == 408
+    assert server.get("/livez").status_code == 200
+    for answer in (ready, hurried):
+        assert not LEAKS.search(answer.text), answer.text
+        assert str(server.temporary) not in answer.text
+
+
+def test_a_run_folder_that_vanishes(start: StartAttacked) -> None:
+    """Then the whole temporary folder, until it is there again."""
+    server = start()
+    with beside(server, max_tokens=2000, once=True):
+        shutil.rmtree(run_folder(server.temporary))
+        kill_engine(server)
+        server.wait_for_log("the engine is ready again")
+    with beside(server, max_tokens=2000, once=True):
+        shutil.rmtree(server.temporary)
+        server.temporary.write_text("no folder")
+        kill_engine(server)
+        check_no_engine(server)
+        server.temporary.unlink()
+        server.temporary.mkdir()
+        assert eventually(lambda: server.get("/readyz").status_code == 200)
+    assert server.log.count("the engine is ready again") == 2
+
+
+@pytest.fixture(scope="module")
+def small_disk(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    environ = os.environ | {"TMPDIR": str(tmp_path_factory.mktemp("disk"))}
+    with contextlib.suppress(FileNotFoundError):
+        if subprocess.run([*ON_A_SMALL_DISK, "true"], env=environ, check=False).returncode == 0:
+            return ON_A_SMALL_DISK
+    pytest.skip("no disk can be mounted here")
+
+
+def test_a_full_disk(start: StartAttacked, small_disk: tuple[str, ...]) -> None:
+    server = start(prefix=small_disk)
+    folder = Path(f"/proc/{server.process.pid}/root{server.temporary}")  # as the server sees it
+    assert run_folder(folder)
+    with beside(server, max_tokens=2000, once=True):
+        filler = folder / "filler"
+        with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+            while True:
+                file.write(b"x" * 4096)
+        kill_engine(server)
+        check_no_engine(server)
+        filler.unlink()
+        assert eventually(lambda: server.get("/readyz").status_code == 200)
+
+
+# -- the end -------------------------------------------------------------------------------------------------
+
+
+def child(server: Server, module: str) -> int | None:
+    children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
+    # Some are started by another thread than the first.
+    for task in Path(f"/proc/{server.process.pid}/task").iterdir():
+        children += (task / "children").read_text().split()
+    return next(
+        (int(pid) for pid in children if module in Path(f"/proc/{pid}/cmdline").read_bytes().decode()), None
+    )
+
+
+@contextlib.contextmanager
+def waiting(server: Server) -> Iterator[None]:
+    """A request that waits for whatever has stopped, until the server is gone."""
+
+    def ask() -> None:
+        with contextlib.suppress(httpx.HTTPError):
+            server.post(COMPLETIONS, GRAMMAR | {"prompt": "y"}, AUTHORIZATION)
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    yield
+    thread.join(HANG_SECONDS)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("module", ["octavo.grammar.check_process", "octavo.prompting.process", ".engine"])
+def test_sigterm_ends_it_whatever_hangs(start: StartAttacked, module: str) -> None:
+    server = start("--grace", "1")
+    assert server.post(COMPLETIONS, GRAMMAR, AUTHORIZATION).status_code == 200
+    hung = child(server, module)
+    assert hung is not None
+    os.kill(hung, signal.SIGSTOP)
+    with waiting(server):
+        time.sleep(0.2)
+        server.terminate()
+        assert server.process.wait(HANG_SECONDS) in (0, 1)
+    assert eventually(lambda: not is_alive(hung))
+    assert list(server.temporary.iterdir()) == []
+
+
+def test_what_killed_servers_left_is_swept(start: StartAttacked) -> None:
+    """And nothing of those that live."""
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as path:  # short: sockets have short names
+        shared = Path(path)
+        environ = {"TMPDIR": path}
+        first = start(environ=environ)
+        left = run_folder(shared)
+        sweep(shared)
+        assert left.exists()
+        first.process.kill()
+        first.process.wait()
+        assert left.exists()
+        second = start(environ=environ)
+        assert run_folder(shared) != left
+        second.process.kill()
+        second.process.wait()

@@ -1,0 +1,78 @@
+"""Grammars that take long to compile, to fill or to replay: whoever asked for them waits, and nobody else."""
+
+import re
+
+import pytest
+
+from attacks.conftest import StartAttacked
+from attacks.crowds import at_once
+from attacks.neighbour import AUTHORIZATION, beside
+from data.json_types import JsonObject
+from server.hostile import COMPLETIONS
+from server.process import Server
+
+pytestmark = pytest.mark.xdist_group("attacks")
+
+NUM_SCHEMAS = 12
+NUM_PROPERTIES = 150  # a third of what is too complex, since that is a matter of processor time
+NUM_RULES = 250
+SLOW = (
+    "start: (any)*\nany: "
+    + " | ".join(f"r{number}" for number in range(NUM_RULES))
+    + "".join(f"\nr{number}: /[a-z ]{{1,{number + 2}}}/" for number in range(NUM_RULES))
+)
+
+
+def large(number: int, max_tokens: int) -> JsonObject:
+    properties: JsonObject = {
+        f"p{index}": {"type": "string", "maxLength": 100} for index in range(NUM_PROPERTIES)
+    }
+    schema: JsonObject = {
+        "type": "object",
+        "properties": properties | {f"q{number}": {"type": "string"}},
+        "additionalProperties": False,
+    }
+    return {"prompt": "x", "max_tokens": max_tokens, "structured_outputs": {"json": schema}}
+
+
+def slow(number: int, max_tokens: int) -> JsonObject:
+    return {
+        "prompt": f"write {number}",
+        "max_tokens": max_tokens,
+        "temperature": 1.0,
+        "seed": number,
+        "structured_outputs": {"grammar": SLOW},
+    }
+
+
+def test_large_schemas_one_by_one_and_together(server: Server) -> None:
+    with beside(server):
+        for number in range(NUM_SCHEMAS):
+            answer = server.post(COMPLETIONS, large(number, 1), AUTHORIZATION)
+            assert answer.status_code == 200, answer.text
+        with at_once(server, [large(number, 2) for number in range(NUM_SCHEMAS)]) as statuses:
+            pass
+    assert set(statuses.values()) == {200}
+
+
+def test_masks_that_take_long(server: Server) -> None:
+    with beside(server), at_once(server, [slow(number, 20) | {"n": 8} for number in range(3)]) as statuses:
+        pass
+    assert set(statuses.values()) == {200}
+
+
+def test_grammars_that_are_preempted(start: StartAttacked) -> None:
+    """When they come back they are led through what they had written. The neighbour keeps its slot of six."""
+    server = start("--max-running", "6")
+    engine = server.engine_pid
+    urgent: JsonObject = {"prompt": "u", "max_tokens": 2, "priority": -5, "ignore_eos": True, "n": 4}
+    patient = [slow(number, 60) | {"priority": 1000} for number in range(4)]
+    with beside(server), at_once(server, patient) as statuses:
+        for _ in range(10):
+            assert server.post(COMPLETIONS, urgent, AUTHORIZATION).status_code == 200
+    assert set(statuses.values()) == {200}
+    metrics = server.get("/metrics", AUTHORIZATION).text
+    preemptions = re.search(r"^octavo:num_preemptions_total\{[^}]*\} (\S+)", metrics, re.MULTILINE)
+    assert preemptions is not None
+    assert float(preemptions[1]) > 0
+    assert server.engine_pid == engine
