@@ -77,6 +77,7 @@ def recorded(app: "FastAPI", requests: Path | None = None) -> "FastAPI":
     """The same application, which writes what it accepts into the file; without one, for `take_problems`."""
     from octavo.server.openapi import describe
 
+    app.openapi()  # which takes long, once: not while the event loop is watched
     app.add_middleware(
         Recorder,
         describe=lambda: describe(app, app.state.server),

@@ -106,16 +106,16 @@ def test_a_large_answer_is_handed_on_in_pieces() -> None:
 
 
 def test_a_turn_of_the_event_loop_that_takes_long_is_seen() -> None:
-    async def main() -> LoopWatch:
+    async def main() -> None:
         watch = LoopWatch()
         watch.start()
         await asyncio.sleep(0.1)
-        assert watch.longest_cpu < MOST_SECONDS
+        idle = watch.longest_cpu
         until = time.thread_time() + 2 * MOST_SECONDS
         while time.thread_time() < until:
             pass
         await asyncio.sleep(0.1)
         watch.stop()
-        return watch
+        assert idle < 2 * MOST_SECONDS <= watch.longest_cpu
 
-    assert asyncio.run(main()).longest_cpu >= 2 * MOST_SECONDS
+    asyncio.run(main())
