@@ -210,6 +210,7 @@ class EngineSupervisor:
                 reader.exception()  # told above, as the engine's death
             while not engine.is_gone:  # the next one needs its memory
                 await asyncio.sleep(WATCH_SECONDS)
+            self._engine = None  # its stamp says nothing of whether another can be started
             if self._folder is not None:
                 self._folder.remove_engine(self.num_restarts)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -97,6 +98,31 @@ def test_an_engine_that_was_started_before_is_the_first(
         assert killed == [True], "it was watched until its death, before there was another"
         await watched.close()
         assert started == [run_folder.path / "engine-1"]
+
+    asyncio.run(test())
+
+
+def test_a_server_that_waits_for_room_for_an_engine_is_live(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However old the last stamp of the dead one is: a restart of the server would find no room either."""
+
+    async def test() -> None:
+        refused = asyncio.Event()
+
+        def start_engine(path: Path, settings: EngineSettings, module: str) -> DeadEngine:
+            refused.set()
+            raise OSError(errno.ENOSPC, "no room")
+
+        monkeypatch.setattr(supervisor, "EngineProcess", start_engine)
+        run_folder = RunFolder.create()
+        dead: Any = DeadEngine(lambda: None, run_folder.engine_path(0))
+        dead.is_stale = True
+        watched = supervisor.EngineSupervisor(
+            EngineSettings({}, log_level="error"), Hub(), first=FirstEngine(run_folder, dead)
+        )
+        watched.start()
+        await asyncio.wait_for(refused.wait(), HANG_SECONDS)
+        assert watched.is_live
+        await watched.close()
 
     asyncio.run(test())
 
