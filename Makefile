@@ -1,6 +1,6 @@
-# `make check` is every check there is; `.ci/run` installs what it needs and runs the same.
+# `make check` runs every check; `.ci/run` installs all requirements and runs the same checks.
 PYTHON ?= python
-# More than cores: many tests wait for a process to start or for a server to notice something.
+# More than there are cores: many tests wait for a process to start or for a server to react.
 TEST_WORKERS ?= 3
 
 .PHONY: check static format lint types layers cycles sizes test sanitize figures test-fast docs reference wheels lock
@@ -30,25 +30,25 @@ cycles:
 sizes:
 	$(PYTHON) tools/size_ratchet.py
 
-# No test asserts on a clock, so they may share the cores with each other and with anything else.
+# No test asserts on time, so tests may share the cores with each other and with other work.
 test:
 	$(PYTHON) -m pytest -n $(TEST_WORKERS) --dist loadgroup --cov --cov-report=term
 
 sanitize:
 	PYTHON=$(PYTHON) tools/sanitize_kernels.sh
 
-# The site, in site/. What the tests of it check besides is in tests/docs.
+# Build the documentation site in site/. tests/docs has further checks.
 docs: reference
 	$(PYTHON) -m mkdocs build --strict
 
-# Pages and pictures that follow from the code.
+# Generate documentation pages and diagrams from the code.
 reference:
 	$(PYTHON) tools/reference.py
 	$(PYTHON) tools/diagrams.py
 
-# Everything in its full size, of which CI runs the short form: load, chaos and attacks over HTTP (docs/reliability.md), hostile
-# bodies, answers under 216 schemas, fifty conversations with a larger model, the whole product of the purity suite.
-# Hours, on a machine that does nothing else.
+# Run the full size of what CI runs in short form: load, chaos and attacks over HTTP (docs/reliability.md), hostile bodies,
+# answers under 216 schemas, fifty conversations with a larger model, all combinations of the purity suite.
+# Takes hours and needs an otherwise idle machine.
 figures:
 	$(PYTHON) benchmarks/server_load.py
 	$(PYTHON) benchmarks/scheduler.py
@@ -61,10 +61,10 @@ figures:
 test-fast:
 	$(PYTHON) -m pytest -n $(TEST_WORKERS) -q -m "not assets"
 
-# Both wheels and the source archive, in dist/: docs/releasing.md.
+# Build both wheels and the source archive in dist/: see docs/releasing.md.
 wheels:
 	PYTHON=$(PYTHON) tools/build_wheels.sh
 
-# deploy/*.lock, with the newest versions that fit.
+# Update deploy/*.lock to the newest versions that fit.
 lock:
 	tools/lock.sh

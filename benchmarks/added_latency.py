@@ -1,10 +1,10 @@
-"""What the way over HTTP adds to the time between two tokens, beside the engine alone. Rounds alternate.
+"""Measures how much HTTP adds to the time between two tokens, compared with the engine alone.
 
 python benchmarks/added_latency.py MODEL [--streams 64] [--tokens 128] [--threads 1] [--dtype bfloat16]
 
-"Alone" is the engine's core in a process of its own, asked directly: no sockets, no text. "HTTP" is
-`octavo serve` with one connection for each stream, read by a client in this process. With as many threads as
-cores, engine, front end and client take turns on them.
+"Alone" is the engine core in a separate process, called directly: no sockets, no text. "HTTP" is `octavo
+serve` with one connection per stream, read by a client in this process. Rounds of the two alternate. If the
+engine has as many threads as there are cores, engine, front end and client compete for them.
 """
 
 import argparse
@@ -28,7 +28,7 @@ PROMPT = list(range(100, 116))
 
 
 def engine_alone(model: str, options: dict[str, Any], streams: int, tokens: int) -> list[float]:
-    """Seconds between two tokens of each stream, in the mean."""
+    """Return the mean seconds between two tokens of each stream."""
     from octavo.checkpoint import open_checkpoint
     from octavo.config import EngineOptions
     from octavo.engine.build import build_engine
@@ -59,10 +59,10 @@ def over_http(port: int, streams: int, tokens: int) -> list[float]:
         assert answer.first_at is not None
         return (answer.done_at - answer.first_at) / (tokens - 1)
 
-    async def all_of_them() -> list[float]:
+    async def all_streams() -> list[float]:
         return list(await asyncio.gather(*(stream(number) for number in range(streams))))
 
-    return run(all_of_them())
+    return run(all_streams())
 
 
 def main() -> None:
@@ -71,12 +71,12 @@ def main() -> None:
     )
     parser.add_argument("model")
     parser.add_argument("--streams", type=int, default=64)
-    parser.add_argument("--tokens", type=int, default=128, help="of each stream")
-    parser.add_argument("--threads", type=int, default=1, help="of the engine")
+    parser.add_argument("--tokens", type=int, default=128, help="tokens per stream")
+    parser.add_argument("--threads", type=int, default=1, help="threads of the engine")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    # No prefix is shared between rounds: the second would have less to do.
+    # Without prefix caching: otherwise the second round would have less to compute.
     common = {"threads": options.threads, "dtype": options.dtype, "max_running": options.streams}
     common |= {"kv_memory": "512MiB", "max_model_len": 1024, "prefix_caching": False}
     flags = [

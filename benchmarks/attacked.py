@@ -1,12 +1,12 @@
-"""What a well-behaved client feels of an attack: time to the first token, time between two tokens, probes.
+"""Measures how attacks affect a well-behaved client: time to first token, time between tokens, probes.
 
 python benchmarks/attacked.py MODEL [NAME ...] [--seconds 20] [--short]
 
-MODEL is a real one: beside the steps of a tiny one, everything takes long. NAMEs are of ATTACKS; none means
-all. Before each attack the same is measured beside 16 well-behaved streams. Attackers have the lowest
-priority of the system, so what is measured is the server, and not who has more processors. Memory is looked
-at during an attack and again a while after. tests/attacks has the same attacks in the size of CI, where
-steps, tokens and bytes are counted, and nothing is timed.
+Use a real MODEL: compared with the steps of a tiny one, everything else would be slow. NAMEs are those of
+ATTACKS; without a name, all attacks run. Before each attack, the same is measured next to 16 well-behaved
+streams. Attackers run at the lowest priority of the system, so that the server is measured and not the
+competition for processors. Memory is measured during an attack and again some time later. tests/attacks has
+the same attacks in the size of CI, where steps, tokens and bytes are counted and nothing is timed.
 """
 
 import argparse
@@ -34,10 +34,10 @@ from server.process import Server
 
 NUM_STREAMS = 16
 NUM_ATTACKERS = 4
-MOST_BETWEEN, MOST_TO_FIRST = 2.0, 3.0  # times what it is beside well-behaved streams
-MOST_GROWTH, MOST_LEFT = 200 * MEBIBYTE, 40 * MEBIBYTE
+MAX_BETWEEN, MAX_TO_FIRST = 2.0, 3.0  # times the value next to well-behaved streams
+MAX_GROWTH, MAX_LEFT = 200 * MEBIBYTE, 40 * MEBIBYTE
 
-Attack = Callable[[int, int], None]  # on a port, by attacker number so-and-so; until it is killed
+Attack = Callable[[int, int], None]  # called with the port and the attacker's number until it is killed
 
 
 def ask(port: int, body: JsonObject, path: str = "/v1/completions", seconds: float = 60) -> None:
@@ -72,7 +72,7 @@ def endless_trailers(port: int, number: int) -> None:
             connection.sendall(b"a: b\r\n" * 10_000)
 
 
-def long_prompts_and_leave(port: int, number: int) -> None:
+def long_prompts_then_disconnect(port: int, number: int) -> None:
     with send(port, request({"prompt": "word " * (MEBIBYTE * 3 // 4), "max_tokens": 1})):
         time.sleep(0.05)
 
@@ -105,7 +105,7 @@ def slow_grammars(port: int, number: int) -> None:
 
 ATTACKS: tuple[Attack, ...] = (
     endless_trailers,
-    long_prompts_and_leave,
+    long_prompts_then_disconnect,
     lists_in_lists,
     unread_answers,
     silent_connections,
@@ -140,81 +140,83 @@ def under(attack: Attack, port: int, num_attackers: int) -> Iterator[None]:
             attacker.join()
 
 
-# -- what others feel --------------------------------------------------------------------------------------
+# -- impact on others --------------------------------------------------------------------------------------
 
 
 @dataclass
-class Felt:
-    """In seconds; and bytes of the front end, at its peak."""
+class Impact:
+    """Latencies in seconds, and the peak memory of the front end in bytes."""
 
     to_first: list[float] = field(default_factory=list)
     between: list[float] = field(default_factory=list)
     probes: list[float] = field(default_factory=list)
-    wrong_probes: int = 0
+    failed_probes: int = 0
     peak: int = 0
 
 
-def feel(server: Server, seconds: float) -> Felt:
-    felt = Felt()
-    Path(f"/proc/{server.process.pid}/clear_refs").write_text("5")  # the peak is counted from here
+def measure_impact(server: Server, seconds: float) -> Impact:
+    impact = Impact()
+    Path(f"/proc/{server.process.pid}/clear_refs").write_text("5")  # resets the peak memory
     until = time.monotonic() + seconds
-    prober = threading.Thread(target=_probe, args=(server.port, felt, until))
+    prober = threading.Thread(target=_probe, args=(server.port, impact, until))
     prober.start()
     while time.monotonic() < until:
-        _stream(server.port, felt)
+        _stream(server.port, impact)
     prober.join()
-    felt.peak = memory(server.process.pid, "VmHWM")
-    return felt
+    impact.peak = memory(server.process.pid, "VmHWM")
+    return impact
 
 
-def _stream(port: int, felt: Felt) -> None:
+def _stream(port: int, impact: Impact) -> None:
     body = {"prompt": "The neighbour", "max_tokens": 64, "ignore_eos": True, "stream": True}
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=120)) as connection:
         last = time.monotonic()
         connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
-        times = felt.to_first
+        times = impact.to_first
         for line in connection.getresponse():
             if line.startswith(b"data: {"):
                 now = time.monotonic()
                 times.append(now - last)
-                times, last = felt.between, now
+                times, last = impact.between, now
 
 
-def _probe(port: int, felt: Felt, until: float) -> None:
+def _probe(port: int, impact: Impact, until: float) -> None:
     while time.monotonic() < until:
         started = time.monotonic()
         with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
             try:
                 connection.request("GET", "/livez")
-                felt.wrong_probes += connection.getresponse().status != 200
+                impact.failed_probes += connection.getresponse().status != 200
             except (OSError, http.client.HTTPException):
-                felt.wrong_probes += 1
-        felt.probes.append(time.monotonic() - started)
+                impact.failed_probes += 1
+        impact.probes.append(time.monotonic() - started)
         time.sleep(0.05)
 
 
 def compare(server: Server, attack: Attack, seconds: float, rest: float) -> list[Row]:
     before = memory(server.process.pid, "VmRSS")
     with under(well_behaved, server.port, NUM_STREAMS):
-        usual = feel(server, seconds)
+        usual = measure_impact(server, seconds)
     with under(attack, server.port, NUM_ATTACKERS):
-        felt = feel(server, seconds)
+        impact = measure_impact(server, seconds)
     time.sleep(rest)
     left = memory(server.process.pid, "VmRSS") - before
     name = attack.__name__.replace("_", " ")
     rows = []
-    for what, was, now, most in (
-        ("between tokens", usual.between, felt.between, MOST_BETWEEN),
-        ("first token", usual.to_first, felt.to_first, MOST_TO_FIRST),
+    for what, baseline, now, limit in (
+        ("between tokens", usual.between, impact.between, MAX_BETWEEN),
+        ("first token", usual.to_first, impact.to_first, MAX_TO_FIRST),
     ):
-        times = percentile(now, 99) / percentile(was, 99)
+        times = percentile(now, 99) / percentile(baseline, 99)
         figure = f"p99 {percentile(now, 99) * 1e3:.0f} ms, {times:.2f}x"
-        rows.append(Row(f"{name}: {what}", f"{len(now)}", figure, f"at most {most:.0f}x", times <= most))
-    figure = f"{felt.wrong_probes} wrong, p99 {percentile(felt.probes, 99) * 1e3:.0f} ms"
-    rows.append(Row(f"{name}: /livez", f"{len(felt.probes)}", figure, "never wrong", not felt.wrong_probes))
-    growth = felt.peak - before
+        rows.append(Row(f"{name}: {what}", f"{len(now)}", figure, f"at most {limit:.0f}x", times <= limit))
+    figure = f"{impact.failed_probes} failed, p99 {percentile(impact.probes, 99) * 1e3:.0f} ms"
+    rows.append(
+        Row(f"{name}: /livez", f"{len(impact.probes)}", figure, "none failed", not impact.failed_probes)
+    )
+    growth = impact.peak - before
     figure = f"+{growth / MEBIBYTE:.0f} MiB, then {left / MEBIBYTE:+.0f} MiB"
-    is_met = growth <= MOST_GROWTH and left <= MOST_LEFT
+    is_met = growth <= MAX_GROWTH and left <= MAX_LEFT
     rows.append(Row(f"{name}: memory", f"{rest:.0f} s later", figure, "at most +200, +40 MiB", is_met))
     return rows
 
@@ -225,15 +227,15 @@ def main() -> int:
     )
     names = [attack.__name__ for attack in ATTACKS]
     parser.add_argument("model", type=Path)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(names)}")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"any of {', '.join(names)}")
     parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--short", action="store_true", help="memory is looked at again after 5 s, not 60")
+    parser.add_argument("--short", action="store_true", help="measure memory again after 5 s instead of 60 s")
     options = parser.parse_args()
     is_met = True
     with tempfile.TemporaryDirectory() as folder:
         server = Server(Path(folder), options.model, "--dtype", "bfloat16", records=False).wait_until_ready()
         try:
-            feel(server, 3)
+            measure_impact(server, 3)
             for attack in ATTACKS:
                 if not options.names or attack.__name__ in options.names:
                     rows = compare(server, attack, options.seconds, 5 if options.short else 60)

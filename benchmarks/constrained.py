@@ -1,10 +1,11 @@
-"""What a grammar costs: tokens a second of free streams, of constrained ones, and of both together.
+"""Measures the cost of grammars: tokens per second of free streams, constrained streams, and both together.
 
     python benchmarks/constrained.py MODEL [--streams 16] [--tokens 64] [--rounds 5]
 
-All rounds are interleaved, and the table has medians. Every stream has the same number of tokens: the free
-ones do not end, and the schema does not let the others end. `neighbours` is the time between two tokens of
-the free streams when one of the streams beside them is constrained, over the time when none is.
+Rounds are interleaved, and the table shows medians. Every stream has the same number of tokens: free
+streams ignore the end token, and the schema does not allow the others to end. `neighbours` is the time
+between two tokens of the free streams when one other stream is constrained, divided by the time when none
+is.
 """
 
 import argparse
@@ -31,8 +32,10 @@ def params(number: int, max_tokens: int, *, constrained: bool) -> SamplingParams
     )
 
 
-def tokens_a_second(llm: LLM, num_streams: int, num_constrained: int, max_tokens: int) -> tuple[float, float]:
-    """Over all streams; and of the first one, which is free if any is, the seconds between two tokens."""
+def tokens_per_second(
+    llm: LLM, num_streams: int, num_constrained: int, max_tokens: int
+) -> tuple[float, float]:
+    """Return the rate of all streams, and the time between tokens of the first, which is free if any is."""
     each = [params(n, max_tokens, constrained=n >= num_streams - num_constrained) for n in range(num_streams)]
     prompts = [f"Number {n}: a list of people, as JSON.\n" for n in range(num_streams)]
     started = time.perf_counter()
@@ -56,14 +59,14 @@ def main() -> None:
     rates: dict[str, list[float]] = defaultdict(list)
     gaps: dict[str, list[float]] = defaultdict(list)
     with LLM(options.model, kv_memory="512MiB", prefix_caching=False, progress=False) as llm:
-        tokens_a_second(llm, options.streams, 1, 8)  # what is done once
+        tokens_per_second(llm, options.streams, 1, 8)  # warm-up: compiles the grammar
         for _ in range(options.rounds):
             for name, num_constrained in kinds.items():
-                rate, gap = tokens_a_second(llm, options.streams, num_constrained, options.tokens)
+                rate, gap = tokens_per_second(llm, options.streams, num_constrained, options.tokens)
                 rates[name].append(rate)
                 gaps[name].append(gap)
     free = statistics.median(rates["free"])
-    print(f"| {options.streams} streams | tokens/s | of free |\n|---|---|---|")
+    print(f"| {options.streams} streams | tokens/s | relative to free |\n|---|---|---|")
     for name in kinds:
         rate = statistics.median(rates[name])
         print(f"| {name} | {rate:.0f} | {rate / free:.1%} |")

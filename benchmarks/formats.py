@@ -1,12 +1,13 @@
-"""What a format costs and gives: memory, speed and perplexity of one model in several quantised files.
+"""Compares quantised formats: memory, speed and perplexity of one model in several files.
 
     python -m benchmarks.formats FILE... [--windows 5] [--rounds 5] [--llama-cpp DIR] [--json OUT]
                                          [--plot OUT.svg]
 
-All files are open at once (their packed weights are mapped), and rounds are interleaved; figures are medians.
-Perplexity is that of windows of 1,024 tokens of a stored text, once with weights as they are stored and once
-widened to bfloat16: they must be equal to the last digit, or the program fails. With `--llama-cpp` (its
-folder, as benchmarks/peers/install.sh makes it) llama.cpp computes the perplexity of the same tokens as well.
+All files are open at the same time (their packed weights are mapped), and rounds are interleaved; figures
+are medians. Perplexity is computed on windows of 1,024 tokens of a stored text, once with weights as stored
+and once widened to bfloat16. The two must be equal to the last digit, or the program fails. With
+`--llama-cpp` (its folder, as made by benchmarks/peers/install.sh), llama.cpp computes the perplexity of the
+same tokens as well.
 """
 
 import argparse
@@ -30,20 +31,20 @@ from octavo.text.tokenizer import Tokenizer
 
 TEXT = Path(__file__).resolve().parents[1] / "tests" / "data" / "prose.txt"
 WINDOW = 1024
-DECODED = 24  # tokens of a stream in a round
+DECODED = 24  # tokens per stream and round
 STREAMS = (1, 16)
 
 
 @dataclass
 class FormatFigures:
-    """Of one file; speeds are medians."""
+    """The figures of one file; speeds are medians."""
 
     name: str
     gigabytes: float  # of weights in memory
     perplexity: float
     peer_perplexity: float | None = None  # llama.cpp's
-    decode: dict[int, float] = field(default_factory=dict)  # tokens a second, by the number of streams
-    prompt: float = 0.0  # tokens a second
+    decode: dict[int, float] = field(default_factory=dict)  # tokens per second, by number of streams
+    prompt: float = 0.0  # tokens per second
 
 
 def windows_of(path: str, count: int) -> list[list[int]]:
@@ -59,16 +60,16 @@ def perplexity(llm: LLM, windows: Sequence[list[int]]) -> float:
 
 
 def peer_perplexity(llama_cpp: Path, path: str, windows: Sequence[list[int]]) -> float:
-    """By llama.cpp's own logits."""
+    """Return the perplexity according to llama.cpp's logits."""
     program = Path(__file__).resolve().parent / "peers" / "llama_logits.py"
-    places = {
+    environment = {
         "PYTHONPATH": str(llama_cpp / "unpacked"),
         "LLAMA_CPP_LIB_PATH": str(llama_cpp / "build" / "bin"),
     }
     run = subprocess.run(
         [llama_cpp / "bin" / "python", program, path],
         input=json.dumps(windows),
-        env=os.environ | places,
+        env=os.environ | environment,
         stdout=subprocess.PIPE,
         text=True,
         check=True,
@@ -81,15 +82,15 @@ def open_model(path: str, **options: Any) -> LLM:
     return LLM(path, kv_memory="384MiB", prefix_caching=False, progress=False, **options)
 
 
-def decoded_a_second(llm: LLM, streams: int, seed: int) -> float:
-    """All streams draw `DECODED` tokens after a prompt of one."""
+def decoded_per_second(llm: LLM, streams: int, seed: int) -> float:
+    """Return the rate at which all streams generate `DECODED` tokens after a prompt of one token."""
     params = SamplingParams(max_tokens=DECODED, temperature=1.0, seed=seed, ignore_eos=True)
     started = time.perf_counter()
     llm.generate([[100 + stream] for stream in range(streams)], params, progress=False)
     return streams * DECODED / (time.perf_counter() - started)
 
 
-def read_a_second(llm: LLM, prompt: list[int]) -> float:
+def prefilled_per_second(llm: LLM, prompt: list[int]) -> float:
     started = time.perf_counter()
     llm.generate([prompt], SamplingParams(max_tokens=1, temperature=0.0), progress=False)
     return len(prompt) / (time.perf_counter() - started)
@@ -98,17 +99,18 @@ def read_a_second(llm: LLM, prompt: list[int]) -> float:
 def measure_perplexity(path: str, windows: Sequence[list[int]], llama_cpp: Path | None) -> FormatFigures:
     with open_model(path, weights="widened") as widened:
         expected = perplexity(widened, windows)
-    with open_model(path) as kept:
-        found = perplexity(kept, windows)
-        gigabytes = sum(kept.facts.weight_bytes.values()) / 1e9
+    with open_model(path) as stored:
+        found = perplexity(stored, windows)
+        gigabytes = sum(stored.facts.weight_bytes.values()) / 1e9
     if found != expected:
-        sys.exit(f"{path}: perplexity {found!r}, but {expected!r} when it is widened")
+        sys.exit(f"{path}: perplexity {found!r}, but {expected!r} with widened weights")
     figures = FormatFigures(Path(path).stem, gigabytes, found)
     if llama_cpp is not None:
         figures.peer_perplexity = peer_perplexity(llama_cpp, path, windows)
     peer = f", llama.cpp {figures.peer_perplexity:.6f}" if figures.peer_perplexity else ""
     print(
-        f"{figures.name:>40}  {gigabytes:6.2f} GB  perplexity {found:.6f}, kept and widened{peer}", flush=True
+        f"{figures.name:>40}  {gigabytes:6.2f} GB  perplexity {found:.6f}, stored and widened{peer}",
+        flush=True,
     )
     return figures
 
@@ -116,14 +118,14 @@ def measure_perplexity(path: str, windows: Sequence[list[int]], llama_cpp: Path 
 def measure_speeds(
     paths: Sequence[str], all_figures: Sequence[FormatFigures], prompt: list[int], rounds: int
 ) -> None:
-    """Into the figures."""
+    """Measure speeds and write them to the figures."""
     models = [open_model(path) for path in paths]
     samples: dict[tuple[int, int], list[float]] = {}
     for turn in range(rounds):
         for number, llm in enumerate(models):
             for streams in STREAMS:
-                samples.setdefault((number, streams), []).append(decoded_a_second(llm, streams, turn))
-            samples.setdefault((number, 0), []).append(read_a_second(llm, prompt))
+                samples.setdefault((number, streams), []).append(decoded_per_second(llm, streams, turn))
+            samples.setdefault((number, 0), []).append(prefilled_per_second(llm, prompt))
     for number, figures in enumerate(all_figures):
         figures.decode = {streams: statistics.median(samples[number, streams]) for streams in STREAMS}
         figures.prompt = statistics.median(samples[number, 0])
@@ -138,7 +140,7 @@ def print_table(all_figures: Sequence[FormatFigures]) -> None:
 
 
 def plot(all_figures: Sequence[FormatFigures], path: Path) -> None:
-    """Size against perplexity; a disc's area is the speed of one stream."""
+    """Plot size against perplexity; the area of a disc is the speed of one stream."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -152,7 +154,7 @@ def plot(all_figures: Sequence[FormatFigures], path: Path) -> None:
         )
         label = f"{figures.name}\n{figures.decode[1]:.1f} tokens/s"
         axes.annotate(label, (figures.gigabytes, figures.perplexity), fontsize=7, ha="center", va="center")
-    axes.margins(0.15)  # discs and labels are wider than their points
+    axes.margins(0.15)  # discs and labels extend beyond their points
     axes.set_xlabel("weights in memory, GB")
     axes.set_ylabel("perplexity")
     for side in ("top", "right"):
@@ -166,13 +168,13 @@ def main() -> None:
     )
     parser.add_argument("files", nargs="+", metavar="FILE")
     parser.add_argument("--windows", type=int, default=5)
-    parser.add_argument("--rounds", type=int, default=5, help="0: no speeds")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of speed measurements; 0 skips them")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--llama-cpp", type=Path)
     arguments = parser.parse_args()
     if arguments.plot and not arguments.rounds:
-        parser.error("--plot shows speeds: give --rounds 1 or more")
+        parser.error("no speeds to plot: use --rounds 1 or more")
     windows = windows_of(arguments.files[0], arguments.windows)
     all_figures = [measure_perplexity(path, windows, arguments.llama_cpp) for path in arguments.files]
     if arguments.rounds:

@@ -1,11 +1,11 @@
-"""Tokens per second through the front end alone: wire, bookkeeping and detokenising, without HTTP.
+"""Measures the tokens per second of the front end alone: wire, bookkeeping and detokenisation, without HTTP.
 
-The engine is `octavo.simulate.null_engine`, whose model computes nothing. It runs on a core of its own; what
-is printed is also given per second of processor time of this process, which is what one core can carry.
+The engine is `octavo.simulate.null_engine`, whose model computes nothing, on a separate core. Rates are
+also printed per second of this process's processor time, which is the capacity of one core.
 
 python benchmarks/front_end.py MODEL [--streams 64 256] [--tokens 500] [--profile]
 
-MODEL gives the tokenizer only.
+Only the tokenizer of MODEL is used.
 """
 
 import argparse
@@ -16,8 +16,8 @@ import time
 
 from octavo.checkpoint import open_checkpoint
 from octavo.frontend.hub import Hub
-from octavo.frontend.in_flight import InFlight
-from octavo.frontend.intake import Intake, Limits, PromptTask
+from octavo.frontend.in_flight import InFlightRequest
+from octavo.frontend.intake import Intake, PromptTask, RequestLimits
 from octavo.frontend.output import RequestOutput
 from octavo.frontend.supervisor import EngineSupervisor
 from octavo.frontend.updates import Updates
@@ -34,7 +34,7 @@ async def measure(tokenizer: Tokenizer, streams: int, tokens: int, profile: cPro
     try:
         await supervisor.wait_until_ready()
         assert supervisor.facts is not None
-        intake = Intake(tokenizer, Limits(supervisor.facts.vocab_size, supervisor.facts.max_model_len))
+        intake = Intake(tokenizer, RequestLimits(supervisor.facts.vocab_size, supervisor.facts.max_model_len))
         params = SamplingParams(max_tokens=tokens, ignore_eos=True, seed=1)
         prompts = [
             intake.prepare(f"r{number}", PromptTask(f"Story {number}: once", params), now=0.0)
@@ -43,11 +43,11 @@ async def measure(tokenizer: Tokenizer, streams: int, tokens: int, profile: cPro
 
         async def read(number: int) -> int:
             updates = Updates()
-            hub.submit(InFlight(prompts[number], tokenizer, updates))
+            hub.submit(InFlightRequest(prompts[number], tokenizer, updates))
             async for update in updates:
                 if isinstance(update, RequestOutput):
                     return len(update.token_ids)
-            raise AssertionError("a stream without an end")
+            raise AssertionError("the stream ended without a final output")
 
         started, cpu_started = time.perf_counter(), time.process_time()
         if profile is not None:
@@ -68,13 +68,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", help="whose tokenizer makes the text")
+    parser.add_argument("model", help="checkpoint of the tokenizer")
     parser.add_argument("--streams", type=int, nargs="+", default=[64, 256])
-    parser.add_argument("--tokens", type=int, default=500, help="of each stream")
-    parser.add_argument("--profile", action="store_true", help="print where the time goes")
+    parser.add_argument("--tokens", type=int, default=500, help="tokens per stream")
+    parser.add_argument("--profile", action="store_true", help="print a profile")
     options = parser.parse_args()
     tokenizer = Tokenizer(open_checkpoint(options.model).text)
-    print(f"{'streams':>7} {'tokens':>9} {'tokens/s':>12} {'tokens/s of a core':>18} {'us a token':>10}")
+    print(f"{'streams':>7} {'tokens':>9} {'tokens/s':>12} {'tokens/s per core':>18} {'us/token':>10}")
     for streams in options.streams:
         profile = cProfile.Profile() if options.profile else None
         asyncio.run(measure(tokenizer, streams, options.tokens, profile))

@@ -1,14 +1,14 @@
-"""Grammar engines beside each other: what they hold an answer to, and how long compiling and masks take.
+"""Compares grammar engines: which schemas they support and enforce, and how long compiling and masks take.
 
     python benchmarks/grammar_engines.py TOKENIZER_FOLDER [--engine NAME] [--every N]
 
 The schemas are those of tests/grammar/schemas.jsonl. Each is compiled in a child process, which is killed
-after ten seconds. The table says of each engine:
+after ten seconds. Columns of the table:
 
-compiled        it takes the schema
-examples        and accepts the example that conforms, written compactly and with spaces
-wrong           and lets an answer through that does not conform (by `jsonschema`), found in random walks
-compile, mask   processor time, median and 95th percentile, of a schema and of a token along the example
+compiled        number of schemas that the engine accepts
+examples        of these, how many accept the conforming example, both compact and with spaces
+wrong           of these, how many allow a non-conforming answer (by `jsonschema`) in random walks
+compile, mask   processor time per schema, and per token of the example: median and 95th percentile
 """
 
 import argparse
@@ -42,23 +42,23 @@ from octavo.text.tokenizer import Tokenizer
 SECONDS = 10
 MEMORY = 6 << 30
 WALKS = 3
-LONGEST_WALK = 120
+MAX_WALK_TOKENS = 120
 
 
 class Matcher(Protocol):
     def fill(self, mask: torch.Tensor) -> None: ...
 
     def append(self, token_id: int) -> bool:
-        """False if the token is not allowed."""
+        """Return False if the token is not allowed."""
 
 
 Engine = Callable[[str], Callable[[], Matcher]]  # compiles a schema; the result opens a matcher
 
 
-class Outcome(msgspec.Struct):
+class SchemaResult(msgspec.Struct):
     compile_ms: float = 0.0
-    refusal: str | None = None
-    num_accepted: int = 0  # of two layouts
+    rejection: str | None = None
+    num_accepted: int = 0  # of the two layouts
     wrong: str | None = None
     mask_us: list[float] = []
 
@@ -147,14 +147,14 @@ ENGINES = {"llguidance": llguidance_engine, "xgrammar": xgrammar_engine, "outlin
 # -- one schema ---------------------------------------------------------------------------------------------
 
 
-def examine(case: Case, engine: Engine, tokenizer: Tokenizer, short: torch.Tensor) -> Outcome:
-    """`short`: the tokens of one byte."""
-    outcome = Outcome()
+def examine(case: Case, engine: Engine, tokenizer: Tokenizer, short: torch.Tensor) -> SchemaResult:
+    """Compile a schema, follow its example and take random walks. `short` marks tokens of one byte."""
+    outcome = SchemaResult()
     started = time.process_time()
     try:
         open_matcher = engine(case.text)
     except Exception as error:
-        outcome.refusal = f"{type(error).__name__}: {error}"[:200]
+        outcome.rejection = f"{type(error).__name__}: {error}"[:200]
         return outcome
     outcome.compile_ms = (time.process_time() - started) * 1e3
     mask = torch.zeros(len(short) // 32, dtype=torch.int32)
@@ -166,14 +166,14 @@ def examine(case: Case, engine: Engine, tokenizer: Tokenizer, short: torch.Tenso
             outcome.num_accepted += 1
             outcome.mask_us += times
     for seed in range(WALKS):
-        text, is_whole = walk(open_matcher(), mask, tokenizer, short, random.Random(f"{case.name} {seed}"))
-        if is_whole and not conforms(text, case.schema):
+        text, is_complete = walk(open_matcher(), mask, tokenizer, short, random.Random(f"{case.name} {seed}"))
+        if is_complete and not conforms(text, case.schema):
             outcome.wrong = text[:200]
     return outcome
 
 
 def follow(matcher: Matcher, token_ids: list[int], mask: torch.Tensor) -> list[float] | None:
-    """How long each mask took, in microseconds; None if a token is not allowed."""
+    """Return the microseconds of each mask; None if a token is not allowed."""
     times = []
     for token_id in token_ids:
         started = time.process_time()
@@ -191,11 +191,11 @@ def follow(matcher: Matcher, token_ids: list[int], mask: torch.Tensor) -> list[f
 def walk(
     matcher: Matcher, mask: torch.Tensor, tokenizer: Tokenizer, short: torch.Tensor, dice: random.Random
 ) -> tuple[str, bool]:
-    """An answer at random, and whether it came to an end. Short tokens are preferred, so that strings end."""
+    """Return a random answer and whether it is complete. Short tokens are preferred, so that strings end."""
     bits = torch.arange(32, dtype=torch.int32)
     eos_ids = list(tokenizer.eos_ids)
     data = b""
-    for _ in range(LONGEST_WALK):
+    for _ in range(MAX_WALK_TOKENS):
         try:
             matcher.fill(mask)
         except Exception:
@@ -221,14 +221,14 @@ def conforms(text: str, schema: Any) -> bool:
     except (ValueError, jsonschema.ValidationError):
         return False
     except Exception:
-        return True  # the validator itself cannot read the schema
+        return True  # the validator does not support the schema
     return True
 
 
-# -- all of them --------------------------------------------------------------------------------------------
+# -- all schemas --------------------------------------------------------------------------------------------
 
 
-def in_child(work: Callable[[], Outcome]) -> Outcome:
+def in_child(work: Callable[[], SchemaResult]) -> SchemaResult:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -238,11 +238,11 @@ def in_child(work: Callable[[], Outcome]) -> Outcome:
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader, "rb") as file:
-        told = file.read()
+        data = file.read()
     _, status = os.waitpid(child, 0)
     if status == 0:
-        return msgspec.json.decode(told, type=Outcome)
-    return Outcome(refusal=f"ended by signal {status & 127} after at most {SECONDS} s")
+        return msgspec.json.decode(data, type=SchemaResult)
+    return SchemaResult(rejection=f"ended by signal {status & 127} after at most {SECONDS} s")
 
 
 def spread(values: list[float]) -> str:
@@ -257,8 +257,8 @@ def main() -> None:
     )
     parser.add_argument("tokenizer", type=Path)
     parser.add_argument("--engine", choices=[*ENGINES], action="append")
-    parser.add_argument("--every", type=int, default=1, help="only every so-manieth schema")
-    parser.add_argument("--details", action="store_true", help="what was refused, and what was wrong")
+    parser.add_argument("--every", type=int, default=1, help="use only every Nth schema")
+    parser.add_argument("--details", action="store_true", help="print rejected schemas and wrong answers")
     options = parser.parse_args()
     torch.set_num_threads(1)
     tokenizer = Tokenizer(text_assets_from_directory(options.tokenizer))
@@ -266,14 +266,14 @@ def main() -> None:
     short = torch.tensor([len(tokenizer.token_bytes(token_id)) == 1 for token_id in range(vocab_size)])
     cases = [*SCHEMAS, *REFUSED][:: options.every]
     print(f"{len(cases)} schemas, {vocab_size} tokens")
-    print("| engine | ready after s | compiled | examples | wrong | compile ms | mask us |")
+    print("| engine | setup s | compiled | examples | wrong | compile ms | mask us |")
     print("|---|---|---|---|---|---|---|")
     for name in options.engine or ENGINES:
         started = time.process_time()
         engine = ENGINES[name](tokenizer, vocab_size)
         ready = time.process_time() - started
         outcomes = [in_child(partial(examine, case, engine, tokenizer, short)) for case in cases]
-        compiled = [one for one in outcomes if one.refusal is None]
+        compiled = [one for one in outcomes if one.rejection is None]
         columns = [
             f"{ready:.1f}",
             len(compiled),
@@ -285,9 +285,9 @@ def main() -> None:
         print(f"| {name} | {' | '.join(map(str, columns))} |", flush=True)
         if options.details:
             for case, one in zip(cases, outcomes, strict=True):
-                if one.refusal or one.num_accepted < 2 or one.wrong:
+                if one.rejection or one.num_accepted < 2 or one.wrong:
                     print(
-                        f"  {case.name}: {one.refusal or ''} accepts {one.num_accepted}, wrong: {one.wrong}"
+                        f"  {case.name}: {one.rejection or ''} accepts {one.num_accepted}, wrong: {one.wrong}"
                     )
 
 

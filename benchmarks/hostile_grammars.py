@@ -1,9 +1,9 @@
-"""Grammars made to hurt, over HTTP: refused in time, or bounded; and what other streams feel of it.
+"""Sends hostile grammars over HTTP, which must be rejected in time or bounded, and times other streams.
 
 python benchmarks/hostile_grammars.py MODEL [--streams 8] [--tokens 400] [--rounds 3] [--dtype bfloat16]
 
-MODEL is a real one: beside the steps of a tiny one, everything takes long. Rounds with and without the
-grammars of tests/grammar/hostile.py alternate. A grammar that is taken may write four tokens.
+Use a real MODEL: compared with the steps of a tiny one, everything else would be slow. Rounds with and
+without the grammars of tests/grammar/hostile.py alternate. An accepted grammar may generate four tokens.
 """
 
 import argparse
@@ -30,8 +30,8 @@ FIELDS = {
     GrammarKind.LARK: "grammar",
     GrammarKind.CHOICE: "choice",
 }
-REFUSED_WITHIN = 2.0  # seconds
-MOST_SLOWED = 1.2
+REJECTED_WITHIN = 2.0  # seconds
+MAX_SLOWDOWN = 1.2
 
 
 async def measure(server: Server, neighbours: int, tokens: int, rounds: int) -> list[Row]:
@@ -46,40 +46,40 @@ async def measure(server: Server, neighbours: int, tokens: int, rounds: int) -> 
             attack = group.create_task(_attack(server, bodies, streams))
         disturbed += streams.result()
         hostile += attack.result()
-    refused = [answer for answer in hostile if answer.status in (400, 413)]
+    rejected = [answer for answer in hostile if answer.status in (400, 413)]
     others = {answer.status for answer in hostile} - {200, 400, 413}
-    slowest = max(answer.seconds for answer in refused)
+    slowest = max(answer.seconds for answer in rejected)
     ratio = statistics.median(disturbed) / statistics.median(quiet)
-    size = f"{len(hostile)} grammars, {len(refused)} refused"
+    size = f"{len(hostile)} grammars, {len(rejected)} rejected"
     return [
         Row(
-            "hostile grammars: refused",
+            "hostile grammars: rejected",
             size,
-            f"{slowest:.2f} s at most, p50 {percentile([a.seconds for a in refused], 50):.3f} s",
-            f"400 within {REFUSED_WITHIN:.0f} s; no other failures",
-            slowest <= REFUSED_WITHIN and not others,
+            f"{slowest:.2f} s maximum, p50 {percentile([a.seconds for a in rejected], 50):.3f} s",
+            f"400 within {REJECTED_WITHIN:.0f} s; no other failures",
+            slowest <= REJECTED_WITHIN and not others,
         ),
         Row(
-            "hostile grammars: others",
-            f"{neighbours} streams x {tokens} tokens beside them, {rounds} rounds",
-            f"{ratio:.2f}x between two tokens",
-            f"at most {MOST_SLOWED}x",
-            ratio <= MOST_SLOWED,
+            "hostile grammars: other streams",
+            f"{neighbours} streams x {tokens} tokens, {rounds} rounds",
+            f"{ratio:.2f}x time between tokens",
+            f"at most {MAX_SLOWDOWN}x",
+            ratio <= MAX_SLOWDOWN,
         ),
     ]
 
 
 def _body(spec: GrammarSpec) -> dict[str, Any] | None:
-    """None if there is no field for such a grammar."""
+    """Return a request with the grammar; None if the API has no field for its kind."""
     if spec.kind not in FIELDS:
         return None
     value = json.loads(spec.text) if spec.kind is GrammarKind.CHOICE else spec.text
-    wanted = {"structured_outputs": {FIELDS[spec.kind]: value}}
-    return {"prompt": "x", "max_tokens": 4, "seed": 1} | wanted
+    grammar = {"structured_outputs": {FIELDS[spec.kind]: value}}
+    return {"prompt": "x", "max_tokens": 4, "seed": 1} | grammar
 
 
 async def _gaps(server: Server, streams: int, tokens: int) -> list[float]:
-    """Seconds between two tokens of each stream, in the mean."""
+    """Return the mean seconds between two tokens of each stream."""
 
     async def gap(number: int) -> float:
         answer = await ask(server.port, COMPLETIONS, completion(number, tokens, stream=True))
@@ -93,7 +93,7 @@ async def _gaps(server: Server, streams: int, tokens: int) -> list[float]:
 async def _attack(
     server: Server, bodies: list[dict[str, Any]], streams: "asyncio.Task[list[float]]"
 ) -> list[Answer]:
-    """One after the other, and over again until the streams end."""
+    """Send the grammars one after the other, repeatedly, until the streams end."""
     answers: list[Answer] = []
     while not streams.done():
         answers += [await ask(server.port, COMPLETIONS, body) for body in bodies]
@@ -106,7 +106,7 @@ def main() -> int:
     )
     parser.add_argument("model", type=Path)
     parser.add_argument("--streams", type=int, default=8)
-    parser.add_argument("--tokens", type=int, default=400, help="of each stream")
+    parser.add_argument("--tokens", type=int, default=400, help="tokens per stream")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dtype", default="bfloat16")
     options = parser.parse_args()

@@ -1,18 +1,18 @@
-"""The scheduler alone: milliseconds of a step by running and waiting sequences and by KV pages.
+"""Measures the scheduler alone: milliseconds per step by running and waiting sequences and by KV blocks.
 
 python benchmarks/scheduler.py [--steps 200]
 """
 
 import argparse
 
-from octavo.simulate.scale import Load, median_step_milliseconds
+from octavo.simulate.scale import SchedulerLoad, median_step_milliseconds
 
 LOADS = (
-    Load(64, 100, 1_000_000),
-    Load(512, 100, 1_000_000),
-    Load(512, 10_000, 1_000_000),
-    Load(512, 10_000, 20_000),
-    Load(512, 100_000, 1_000_000),
+    SchedulerLoad(64, 100, 1_000_000),
+    SchedulerLoad(512, 100, 1_000_000),
+    SchedulerLoad(512, 10_000, 1_000_000),
+    SchedulerLoad(512, 10_000, 20_000),
+    SchedulerLoad(512, 100_000, 1_000_000),
 )
 
 
@@ -20,9 +20,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--steps", type=int, default=200, help="measured steps for each line")
+    parser.add_argument("--steps", type=int, default=200, help="measured steps per line")
     options = parser.parse_args()
-    print(f"{'running':>8} {'waiting':>8} {'pages':>10} {'ms a step (median)':>20}")
+    print(f"{'running':>8} {'waiting':>8} {'blocks':>10} {'ms/step (median)':>20}")
     for load, milliseconds in zip(LOADS, median_step_milliseconds(LOADS, options.steps), strict=True):
         print(f"{load.num_running:>8,} {load.num_waiting:>8,} {load.num_blocks:>10,} {milliseconds:>20.2f}")
 

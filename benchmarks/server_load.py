@@ -1,9 +1,10 @@
-"""The figures of docs/reliability.md in full, over HTTP, against servers that are started for them.
+"""Measures the figures of docs/reliability.md in full size, over HTTP, on servers that it starts.
 
 python benchmarks/server_load.py [NAME ...] [--model MODEL] [--short]
 
-NAMEs are those of tests/load/figures.py; none means all. Without MODEL it is the tiny model of the tests.
-The exit code is 1 if a target is missed. tests/load/test_load.py is the same in the size of --short, for CI.
+NAMEs are those of tests/load/figures.py; without a name, all run. The default MODEL is the tiny model of
+the tests. The exit code is 1 if a target is missed. tests/load/test_load.py runs the same in the size of
+--short, for CI.
 """
 
 import argparse
@@ -24,12 +25,12 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     names = [figure.name for figure in FIGURES]
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(names)}")
-    parser.add_argument("--model", type=Path, help="a checkpoint with a context of at least 512 tokens")
-    parser.add_argument("--short", action="store_true", help="the size of CI")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"any of {', '.join(names)}")
+    parser.add_argument("--model", type=Path, help="checkpoint with a context of at least 512 tokens")
+    parser.add_argument("--short", action="store_true", help="use the size of CI")
     options = parser.parse_args()
     if unknown := set(options.names) - set(names):
-        parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(names)}")
+        parser.error(f"unknown NAME {', '.join(sorted(unknown))}: use any of {', '.join(names)}")
     is_met = True
     with tempfile.TemporaryDirectory() as folder:
         model = options.model

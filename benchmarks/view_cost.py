@@ -1,11 +1,11 @@
-"""What it costs to watch an engine: tokens a second of many streams with a watcher, and with none.
+"""Measures the cost of watching an engine: tokens per second of many streams with and without a watcher.
 
 python benchmarks/view_cost.py MODEL [--streams 32] [--tokens 96] [--rounds 6] [--watchers 1]
 
-Rounds alternate on one server, so that both see the same moments of the machine; the figure is the median of
-the pairs. No two rounds share a prompt. The watcher reads what comes and throws it away: what a page or a
-terminal does with it is not counted. Processor time is that of front end and engine together, which a noisy
-machine moves less than the clock.
+Rounds with and without watchers alternate on one server, so that both see the same conditions; the figure
+is the median of the pairs. No two rounds share a prompt. The watcher reads the view and discards it: what a
+web page or a terminal does with it is not measured. Processor time is that of front end and engine
+together; it varies less than wall time on a noisy machine.
 """
 
 import argparse
@@ -30,8 +30,8 @@ PROMPT_TOKENS = 64
 
 @dataclass(frozen=True)
 class Round:
-    tokens_a_second: float
-    cpu_ms_a_token: float
+    tokens_per_second: float
+    cpu_ms_per_token: float
 
 
 def cpu_seconds(server: Server) -> float:
@@ -49,14 +49,14 @@ async def one_round(server: Server, number: int, streams: int, tokens: int) -> R
         answer = await ask(server.port, COMPLETIONS, body)
         assert answer.status == 200, bytes(answer.body)
 
-    began, cpu = time.perf_counter(), cpu_seconds(server)
+    start, cpu = time.perf_counter(), cpu_seconds(server)
     await asyncio.gather(*(stream(index) for index in range(streams)))
-    seconds, cpu = time.perf_counter() - began, cpu_seconds(server) - cpu
+    seconds, cpu = time.perf_counter() - start, cpu_seconds(server) - cpu
     return Round(streams * tokens / seconds, 1000 * cpu / (streams * tokens))
 
 
-class Watcher:
-    """Counts views, and their bytes."""
+class ViewCounter:
+    """Counts the views of a feed and their bytes."""
 
     def __init__(self) -> None:
         self.num_views = self.num_bytes = 0
@@ -85,10 +85,10 @@ async def measure(server: Server, options: argparse.Namespace) -> None:
     numbers = itertools.count()
     pairs: list[tuple[Round, Round]] = []
     views = num_bytes = 0
-    await one_round(server, next(numbers), options.streams, options.tokens)  # to warm up
+    await one_round(server, next(numbers), options.streams, options.tokens)  # warm-up
     print(f"{'round':>6} {'closed':>23} {'open':>23} {'slower':>8} {'more CPU':>9}")
     for number in range(options.rounds):
-        watchers = [Watcher() for _ in range(options.watchers)]
+        watchers = [ViewCounter() for _ in range(options.watchers)]
         done: dict[bool, Round] = {}
         for is_open in (False, True) if number % 2 else (True, False):
             for watcher in watchers if is_open else ():
@@ -99,20 +99,20 @@ async def measure(server: Server, options: argparse.Namespace) -> None:
         pairs.append((done[False], done[True]))
         views += sum(watcher.num_views for watcher in watchers)
         num_bytes += sum(watcher.num_bytes for watcher in watchers)
-        print(f"{number:>6} {shown(done[False])} {shown(done[True])} {costs(*pairs[-1])}", flush=True)
-    slower = statistics.median([100 * (1 - o.tokens_a_second / c.tokens_a_second) for c, o in pairs])
-    more = statistics.median([100 * (o.cpu_ms_a_token / c.cpu_ms_a_token - 1) for c, o in pairs])
+        print(f"{number:>6} {speed_of(done[False])} {speed_of(done[True])} {costs(*pairs[-1])}", flush=True)
+    slower = statistics.median([100 * (1 - o.tokens_per_second / c.tokens_per_second) for c, o in pairs])
+    more = statistics.median([100 * (o.cpu_ms_per_token / c.cpu_ms_per_token - 1) for c, o in pairs])
     print(f"median {'':>47} {slower:>7.1f}% {more:>8.1f}%")
     print(f"{views} views of {num_bytes / max(views, 1) / 1000:.1f} kB")
 
 
-def shown(one: Round) -> str:
-    return f"{one.tokens_a_second:>7.1f} tok/s {one.cpu_ms_a_token:>5.2f} ms"
+def speed_of(one: Round) -> str:
+    return f"{one.tokens_per_second:>7.1f} tok/s {one.cpu_ms_per_token:>5.2f} ms"
 
 
 def costs(closed: Round, opened: Round) -> str:
-    slower = 100 * (1 - opened.tokens_a_second / closed.tokens_a_second)
-    return f"{slower:>7.1f}% {100 * (opened.cpu_ms_a_token / closed.cpu_ms_a_token - 1):>8.1f}%"
+    slower = 100 * (1 - opened.tokens_per_second / closed.tokens_per_second)
+    return f"{slower:>7.1f}% {100 * (opened.cpu_ms_per_token / closed.cpu_ms_per_token - 1):>8.1f}%"
 
 
 def main() -> None:
@@ -121,7 +121,7 @@ def main() -> None:
     )
     parser.add_argument("model", type=Path)
     parser.add_argument("--streams", type=int, default=32)
-    parser.add_argument("--tokens", type=int, default=96, help="of each stream")
+    parser.add_argument("--tokens", type=int, default=96, help="tokens per stream")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--watchers", type=int, default=1)
     parser.add_argument("--interval", type=float, default=0.25)

@@ -1,4 +1,4 @@
-"""Several streams at once from asyncio; they share one batch.
+"""Stream several answers concurrently with asyncio; they run in one batch.
 
 python examples/async_streams.py MODEL
 """

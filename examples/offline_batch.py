@@ -1,4 +1,4 @@
-"""Complete every line of a file in one batch, and write JSON lines.
+"""Complete every line of a file in one batch and write JSON lines.
 
 python examples/offline_batch.py MODEL prompts.txt > answers.jsonl
 """

@@ -1,4 +1,4 @@
-"""Which of several endings does a model find most likely? Prompt logprobs, as evaluations use them.
+"""Score several endings of a sentence with prompt logprobs, as evaluations do.
 
 python examples/score_choices.py MODEL
 """

@@ -16,17 +16,17 @@ from data.tiny_llama import write_tiny_llama
 if TYPE_CHECKING:  # it imports torch
     from octavo import LLM
 
-# Before torch is imported: test processes beside each other, with a thread per core each, would crawl.
+# Set before torch is imported: parallel test processes with a thread per core each would be very slow.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# A slow machine finds no fault: an example may take as long as it likes.
+# A slow machine must not fail a test: examples have no deadline.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Packed weights are cached as long as the tests run, apart from those of whoever runs them."""
+    """Cache packed weights for the duration of the test run, separately from the cache of the user."""
     folder = tmp_path_factory.mktemp("cache")
     before = os.environ.get("OCTAVO_CACHE_DIR")
     os.environ["OCTAVO_CACHE_DIR"] = str(folder)
@@ -40,7 +40,7 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def log_level() -> Iterator[None]:
-    """A command that a test runs in its own process sets the package's level; the next test never sees it."""
+    """Restore the package's log level: commands that run inside the test process change it."""
     logger = logging.getLogger("octavo")
     level = logger.level
     yield
@@ -49,7 +49,7 @@ def log_level() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def assets() -> Callable[[str], Path]:
-    """`assets("name")` is the path of a real model or tokenizer; without the folder the test is skipped."""
+    """`assets("name")` returns the path of a real model or tokenizer, or skips the test without it."""
 
     def find(name: str) -> Path:
         folder = os.environ.get("OCTAVO_TEST_ASSETS")
@@ -57,7 +57,7 @@ def assets() -> Callable[[str], Path]:
             pytest.skip("OCTAVO_TEST_ASSETS is not set: it names the folder with the real test models")
         path = Path(folder) / name
         if not path.exists():
-            if os.environ.get("CI"):  # there everything was fetched: a missing file would hide a test
+            if os.environ.get("CI"):  # CI fetches every file: skipping here would hide a test
                 pytest.fail(f"{name} is not in OCTAVO_TEST_ASSETS ({folder})")
             pytest.skip(f"{name} is not in OCTAVO_TEST_ASSETS ({folder})")
         return path
@@ -67,8 +67,8 @@ def assets() -> Callable[[str], Path]:
 
 @pytest.fixture
 def untraced() -> Iterator[None]:
-    """Without coverage, which makes what runs mostly in Python several times slower. For tests that repeat
-    what others cover, many times. (pytest-cov's `no_cover` has no effect in xdist.)"""
+    """Disable coverage, which makes pure Python code several times slower. For tests that repeat code which
+    other tests cover. (pytest-cov's `no_cover` has no effect in xdist.)"""
     tracer = sys.gettrace()
     sys.settrace(None)
     yield
@@ -77,13 +77,13 @@ def untraced() -> Iterator[None]:
 
 @pytest.fixture
 def figure(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
-    """`figure("...")` shows a measured ratio at the end of the run, captured output or not."""
+    """`figure("...")` prints a measured ratio at the end of the run, even if output is captured."""
     return lambda line: record_property("figure", line)
 
 
 @pytest.fixture(scope="session")
 def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random Llama of 0.1 M parameters whose tokens are bytes: a whole checkpoint folder."""
+    """Return a complete checkpoint folder: a random Llama of 0.1 M parameters whose tokens are bytes."""
     folder = tmp_path_factory.mktemp("tiny-llama")
     write_tiny_llama(folder)
     return folder
@@ -93,15 +93,15 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny_llm(tiny_checkpoint: Path) -> Iterator["LLM"]:
     from octavo import LLM
 
-    with LLM(str(tiny_checkpoint), kv_memory="4MiB", page_size=8) as llm:
+    with LLM(str(tiny_checkpoint), kv_memory="4MiB", block_size=8) as llm:
         yield llm
         llm.check()
         assert llm.stats().num_running == 0
 
 
-# Here and not beside the simulation: only this file is known to the process that prints the summary.
+# This hook must be in this file: the process that prints the summary loads no other conftest.
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """The figures of simulation, purity and load, captured output or not."""
+    """Print the figures of simulation, purity and load, even if output is captured."""
     figures = list(_recorded(terminalreporter, "simulated"))
     if figures:
         terminalreporter.section("simulation")

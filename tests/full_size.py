@@ -1,4 +1,4 @@
-"""Whether tests run in their full size, which takes hours: `make figures` sets OCTAVO_TEST_FULL."""
+"""Whether tests run at full size, which takes hours: `make figures` sets OCTAVO_TEST_FULL."""
 
 import os
 

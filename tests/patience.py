@@ -1,7 +1,7 @@
-"""How long a test waits for what must happen before it says that it never will.
+"""How long a test waits for an event before it fails.
 
-A guard against hanging, not a measurement: a machine would have to be a hundred times slower than usual to
-reach it. Speed is shown as a ratio (the fixture `figure`), and is never asserted in seconds.
+This guards against hanging tests and measures nothing: only a machine that is a hundred times slower than
+usual reaches it. Speed is reported as a ratio (the fixture `figure`) and never asserted in seconds.
 """
 
 HANG_SECONDS = 300.0

@@ -1,4 +1,4 @@
-"""A model whose weights stay quantised gives the bits of the same model widened, on every instruction set."""
+"""A model with quantised weights gives the same bits as with widened weights, on every instruction set."""
 
 import logging
 from collections.abc import Callable
@@ -42,7 +42,7 @@ def library() -> KernelLibrary:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     def write(*formats: str, tied: bool = True) -> Path:
-        """Matrices have these formats by turns."""
+        """Write a model whose matrices use these formats in turn."""
         turns = iter(range(1000))
         path = tmp_path_factory.mktemp("kept") / "model.gguf"
         write_random_gguf(
@@ -62,7 +62,7 @@ def answers(path: Path, **options: Any) -> tuple[Answers, LLM]:
 
 
 @pytest.mark.parametrize("format", GGUF_FORMATS)
-def test_every_format_answers_as_when_widened(
+def test_every_format_gives_the_bits_of_its_widened_weights(
     format: str, library: KernelLibrary, model: Callable[..., Path]
 ) -> None:
     path = model(format)
@@ -78,7 +78,7 @@ def test_every_format_answers_as_when_widened(
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("tape", [True, False])
-def test_a_mixture_in_fused_matrices_answers_as_when_widened(
+def test_mixed_formats_in_fused_matrices_give_the_bits_of_widened_weights(
     tied: bool, tape: bool, library: KernelLibrary, model: Callable[..., Path]
 ) -> None:
     path = model(*MIXTURE, tied=tied)
@@ -89,7 +89,7 @@ def test_a_mixture_in_fused_matrices_answers_as_when_widened(
         assert kept == widened
 
 
-def test_the_log_tells_what_is_kept_and_what_widening_costs(
+def test_the_log_reports_kept_and_widened_weights(
     library: KernelLibrary, model: Callable[..., Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     path = model("Q8_0", "Q4_K")
@@ -106,6 +106,6 @@ def test_the_log_tells_what_is_kept_and_what_widening_costs(
     reason = "quantised weights are kept with --dtype bfloat16 only"
     assert line.startswith(f"widened to float32, {reason}: Q4_K, Q8_0, ")
     (line,) = logged(weights="widened")
-    assert line.startswith("widened to bfloat16, as asked for: Q4_K, Q8_0, ")
+    assert line.startswith("widened to bfloat16, as requested: Q4_K, Q8_0, ")
     (line,) = logged(kernels="torch")
     assert line.startswith("widened to bfloat16, there are no kernels for them here: Q4_K, Q8_0, ")

@@ -1,4 +1,4 @@
-"""Many requests in a KV pool that is far too small: all finish, and nobody's tokens change."""
+"""Many requests in a KV pool that is far too small: all finish, and their tokens do not change."""
 
 import random
 from collections.abc import Callable
@@ -8,18 +8,19 @@ import pytest
 
 from octavo import LLM, SamplingParams
 
-PAGE = 4
+BLOCK = 4
 NUM_REQUESTS = 64
 
 
-def mixed_requests(vocab: int, most_tokens: int) -> tuple[list[list[int]], list[SamplingParams]]:
-    """Short and long, greedy and sampled, with and without shared prefixes, penalties and several choices."""
+def mixed_requests(vocab: int, max_tokens: int) -> tuple[list[list[int]], list[SamplingParams]]:
+    """Return short and long requests, greedy and sampled, with and without shared prefixes, penalties and
+    several choices."""
     draw = random.Random(64)
     shared = [draw.randrange(vocab) for _ in range(20)]
     prompts, params = [], []
     for number in range(NUM_REQUESTS):
         own = [draw.randrange(vocab) for _ in range(draw.randrange(1, 20))]
-        prompts.append(shared[: draw.choice([0, PAGE, 2 * PAGE, len(shared)])] + own)
+        prompts.append(shared[: draw.choice([0, BLOCK, 2 * BLOCK, len(shared)])] + own)
         params.append(
             SamplingParams(
                 temperature=draw.choice([0.0, 0.8, 1.0]),
@@ -29,7 +30,7 @@ def mixed_requests(vocab: int, most_tokens: int) -> tuple[list[list[int]], list[
                 presence_penalty=draw.choice([0.0, 0.5]),
                 seed=number,
                 n=draw.choice([1, 1, 1, 2]),
-                max_tokens=draw.randrange(4, most_tokens),
+                max_tokens=draw.randrange(4, max_tokens),
                 ignore_eos=True,
             )
         )
@@ -37,18 +38,18 @@ def mixed_requests(vocab: int, most_tokens: int) -> tuple[list[list[int]], list[
 
 
 def run_against_solo(
-    path: Path, *, most_tokens: int, pages: int, bytes_per_token: int, prefix_caching: bool = True
+    path: Path, *, max_tokens: int, blocks: int, bytes_per_token: int, prefix_caching: bool = True
 ) -> None:
-    pool = pages * PAGE * bytes_per_token
+    pool = blocks * BLOCK * bytes_per_token
     with LLM(str(path), dtype="float32", kv_memory="256MiB", prefix_caching=False, max_step_tokens=0) as solo:
         vocab = min(solo.facts.vocab_size, 256)
-        prompts, params = mixed_requests(vocab, most_tokens)
+        prompts, params = mixed_requests(vocab, max_tokens)
         expected = [solo.generate([p], s)[0] for p, s in zip(prompts, params, strict=True)]
     with LLM(
         str(path),
         dtype="float32",
         kv_memory=pool,
-        page_size=PAGE,
+        block_size=BLOCK,
         max_step_tokens=48,
         max_running=16,
         prefix_caching=prefix_caching,
@@ -62,16 +63,16 @@ def run_against_solo(
     assert stats.preemptions >= NUM_REQUESTS // 4, f"the pool did not force preemption: {stats}"
     assert any(choice.num_preemptions for output in outputs for choice in output.choices)
     assert stats.num_running == stats.num_waiting == 0
-    assert stats.pages_free + stats.pages_cached == stats.pages_total == pages
-    assert prefix_caching or stats.pages_free == pages
+    assert stats.blocks_free + stats.blocks_cached == stats.blocks_total == blocks
+    assert prefix_caching or stats.blocks_free == blocks
 
 
 @pytest.mark.parametrize("prefix_caching", [True, False])
 def test_sixty_four_requests_on_a_tiny_model(tiny_checkpoint: Path, prefix_caching: bool) -> None:
     run_against_solo(
         tiny_checkpoint,
-        most_tokens=64,
-        pages=36,
+        max_tokens=64,
+        blocks=36,
         bytes_per_token=2 * 2 * 2 * 16 * 4,
         prefix_caching=prefix_caching,
     )
@@ -81,4 +82,4 @@ def test_sixty_four_requests_on_a_tiny_model(tiny_checkpoint: Path, prefix_cachi
 @pytest.mark.xdist_group("smollm2")
 def test_sixty_four_requests_on_a_real_model(assets: Callable[[str], Path]) -> None:
     path = assets("smollm2-135m-instruct-q4_1.gguf")
-    run_against_solo(path, most_tokens=20, pages=18, bytes_per_token=30 * 2 * 3 * 64 * 4)
+    run_against_solo(path, max_tokens=20, blocks=18, bytes_per_token=30 * 2 * 3 * 64 * 4)

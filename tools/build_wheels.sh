@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Both wheels and the source archive into a folder (dist), and checks of what came out: `make wheels`.
+# Build both wheels and the source archive in a folder (default: dist) and check them: `make wheels`.
 #
 #   tools/build_wheels.sh [--pure] [FOLDER]
 #
-# The native wheel is for systems like this one. A release takes those of all platforms from cibuildwheel instead, which
-# builds them for old systems and names what they fit; `--pure` adds the rest to them.
+# The native wheel is for systems like this one. For a release, cibuildwheel builds the native wheels of all platforms, for
+# old systems; `--pure` adds the pure wheel and the source archive to them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 native=yes
@@ -20,7 +20,7 @@ if [ -n "$native" ]; then
   rm -f "$folder"/octavo-*.whl "$folder"/octavo-*.tar.gz
   "$python" -m build --wheel --outdir "$folder" .
 fi
-# Where there is no wheel for a platform, pip takes this one: no compiler needed, and everything runs on torch.
+# pip installs this wheel on platforms without a native one: it needs no compiler, and everything runs on torch.
 "$python" -m build --wheel -C wheel.cmake=false --outdir "$folder" .
 "$python" -m build --sdist --outdir "$folder" .
 "$python" tools/check_wheels.py "${check[@]}" "$folder"

@@ -1,11 +1,11 @@
-"""CHANGELOG.md is in form, and a release has its section: `python tools/changelog.py`, run by `make lint`.
+"""Check the format of CHANGELOG.md: `python tools/changelog.py`, run by `make lint`.
 
-    python tools/changelog.py                 the form; a version without .dev must have a section
-    python tools/changelog.py --tag v0.1.0    and this tag is that version: before a release
-    python tools/changelog.py --notes 0.1.0   print the section, for the release's page
+    python tools/changelog.py                 check the format; a version without .dev must have a section
+    python tools/changelog.py --tag v0.1.0    also check that the tag matches the version, before a release
+    python tools/changelog.py --notes 0.1.0   print the section, for the release page
 
-The form is Keep a Changelog's: `## Unreleased` first, then `## 0.1.0 - 2026-11-30` and older ones, each with
-`### Added`, `### Changed` and so on.
+The format is that of Keep a Changelog: `## Unreleased` first, then `## 0.1.0 - 2026-11-30` and older
+releases, each with `### Added`, `### Changed` and so on.
 """
 
 import argparse
@@ -25,7 +25,7 @@ RELEASE = re.compile(r"(\d+)\.(\d+)\.(\d+) - (\d{4}-\d\d-\d\d)")
 
 @dataclass(frozen=True)
 class Section:
-    title: str  # what follows `## `
+    title: str  # text after `## `
     body: str
 
     @property
@@ -39,7 +39,7 @@ def sections(text: str) -> list[Section]:
 
 
 def problems(text: str, version: str, tag: str | None = None) -> Iterator[str]:
-    """What is wrong, in words. `version` is the package's own."""
+    """Yield what is wrong. `version` is that of the package."""
     found = sections(text)
     if not found or found[0].title != UNRELEASED:
         yield f"the first section is not `## {UNRELEASED}`"
@@ -48,11 +48,11 @@ def problems(text: str, version: str, tag: str | None = None) -> Iterator[str]:
         yield from body_problems(section)
     released = {section.version for section in found}
     if ".dev" not in version and version not in released:
-        yield f"{version} has no section: `## {UNRELEASED}` becomes `## {version} - DATE`"
+        yield f"{version} has no section: rename `## {UNRELEASED}` to `## {version} - DATE`"
     if tag is not None and tag != f"v{version}":
-        yield f"the tag is {tag} and the package says {version}: they must be one"
+        yield f"the tag {tag} does not match the package version {version}: they must be equal"
     if tag is not None and ".dev" in version:
-        yield f"{version} is a development version, and no release"
+        yield f"{version} is a development version, not a release"
 
 
 def order_problems(released: Sequence[Section]) -> Iterator[str]:
@@ -60,15 +60,15 @@ def order_problems(released: Sequence[Section]) -> Iterator[str]:
     for section in released:
         match = RELEASE.fullmatch(section.title)
         if match is None:
-            yield f"`## {section.title}` is not `## 0.1.0 - 2026-11-30`"
+            yield f"`## {section.title}` is not of the form `## 0.1.0 - 2026-11-30`"
             continue
         try:
             this = tuple(map(int, match.groups()[:3])), datetime.date.fromisoformat(match[4])
         except ValueError:
-            yield f"{section.version}: there is no day {match[4]}"
+            yield f"{section.version}: invalid date {match[4]}"
             continue
         if before is not None and not (this[0] < before[0] and this[1] <= before[1]):
-            yield f"{section.version} stands below an older one: the newest comes first"
+            yield f"{section.version} is below an older release: the newest comes first"
         before = this
 
 
@@ -76,27 +76,27 @@ def body_problems(section: Section) -> Iterator[str]:
     kinds = re.findall(r"^### +(.*)$", section.body, flags=re.MULTILINE)
     for kind in kinds:
         if kind not in KINDS:
-            yield f"{section.title}: `### {kind}` is none of {', '.join(KINDS)}"
+            yield f"{section.title}: `### {kind}` is not one of {', '.join(KINDS)}"
     if len(set(kinds)) < len(kinds):
-        yield f"{section.title}: a kind stands twice"
+        yield f"{section.title}: duplicate `###` heading"
     if section.title != UNRELEASED and not re.search(r"^- ", section.body, flags=re.MULTILINE):
-        yield f"{section.title} says nothing"
+        yield f"{section.title} has no entries"
 
 
 def package_version(root: Path) -> str:
-    """From the source, so that nothing need be installed."""
+    """Read the version from the source, so that the package need not be installed."""
     tree = ast.parse((root / "src/octavo/version.py").read_text(encoding="utf-8"))
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__version__":
             return str(ast.literal_eval(node.value))
-    raise ValueError("src/octavo/version.py sets no __version__")
+    raise ValueError("src/octavo/version.py does not set __version__")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Check CHANGELOG.md, or print a part of it.")
+    parser = argparse.ArgumentParser(description="Check CHANGELOG.md, or print one of its sections.")
     parser.add_argument("--root", type=Path, default=ROOT)
-    parser.add_argument("--tag", help="of the release that is to be made")
-    parser.add_argument("--notes", metavar="VERSION", help="print this section and check nothing")
+    parser.add_argument("--tag", help="tag of the planned release")
+    parser.add_argument("--notes", metavar="VERSION", help="print the section of this version without checks")
     options = parser.parse_args(arguments)
     text = (options.root / "CHANGELOG.md").read_text(encoding="utf-8")
     if options.notes is not None:

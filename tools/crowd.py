@@ -1,4 +1,4 @@
-"""Clients in threads, for pictures and tests of a server at work."""
+"""Concurrent clients in threads, for screenshots and tests of a busy server."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -6,10 +6,10 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def crowd(number: int, ask_on: Callable[[int, threading.Event], None]) -> Iterator[None]:
-    """So many at once, each in `ask_on(client, is_over)`, which returns soon after `is_over` is set."""
+def crowd(number: int, run_client: Callable[[int, threading.Event], None]) -> Iterator[None]:
+    """Run `run_client(client, is_over)` in `number` threads; it must return soon after `is_over` is set."""
     is_over = threading.Event()
-    threads = [threading.Thread(target=ask_on, args=(client, is_over)) for client in range(number)]
+    threads = [threading.Thread(target=run_client, args=(client, is_over)) for client in range(number)]
     for thread in threads:
         thread.start()
     try:

@@ -1,7 +1,7 @@
 """Draw the diagrams of the documentation: `python tools/diagrams.py` writes docs/assets/diagrams/*.svg.
 
-Colours are named, not given: in the site they come from docs/assets/site.css, and a file that is looked at
-alone brings its own for light and dark. A test compares the files with what this script would write.
+Colours are CSS variables: on the site, docs/assets/site.css defines them, and a standalone file defines its
+own for light and dark themes. A test compares the files with the output of this script.
 """
 
 from dataclasses import dataclass, field
@@ -54,7 +54,7 @@ class Drawing:
         self,
         x: int,
         y: int,
-        words: str,
+        content: str,
         *,
         size: int = 13,
         soft: bool = False,
@@ -64,25 +64,25 @@ class Drawing:
         weight = ' font-weight="600"' if bold else ""
         self.parts.append(
             f'<text x="{x}" y="{y}" font-size="{size}" fill="var(--ov-{"soft" if soft else "ink"})"'
-            f' text-anchor="{anchor}" font-family="{FONT}"{weight}>{escape(words)}</text>'
+            f' text-anchor="{anchor}" font-family="{FONT}"{weight}>{escape(content)}</text>'
         )
 
     def card(self, x: int, y: int, width: int, title: str, *lines: str, kind: str = "box") -> None:
-        """A box with a title and a few words under it."""
+        """Draw a box with a title and lines of text."""
         self.box(x, y, width, 26 + 17 * len(lines), kind)
         self.text(x + 10, y + 18, title, bold=True)
         for number, line in enumerate(lines, 1):
             self.text(x + 10, y + 18 + 17 * number, line, size=12, soft=True)
 
-    def arrow(self, *points: tuple[int, int], words: str = "", above: int = 6) -> None:
+    def arrow(self, *points: tuple[int, int], label: str = "", above: int = 6) -> None:
         path = " L".join(f"{x} {y}" for x, y in points)
         self.parts.append(
             f'<path d="M{path}" fill="none" stroke="var(--ov-line)" stroke-width="1.5"'
             ' marker-end="url(#head)"/>'
         )
-        if words:
+        if label:
             (x1, y1), (x2, y2) = points[:2]
-            self.text((x1 + x2) // 2, (y1 + y2) // 2 - above, words, size=12, soft=True, anchor="middle")
+            self.text((x1 + x2) // 2, (y1 + y2) // 2 - above, label, size=12, soft=True, anchor="middle")
 
     def line(self, *points: tuple[int, int]) -> None:
         path = " L".join(f"{x} {y}" for x, y in points)
@@ -118,30 +118,30 @@ def processes() -> Drawing:
     d = Drawing(860, 330)
     d.card(10, 44, 120, "clients", "curl, SDKs,", "browsers", kind="d")
     d.card(10, 158, 130, "prompting", "template, tokenizer", kind="c")
-    d.card(10, 232, 130, "check_process", "does a grammar", "compile in time?", kind="c")
-    d.text(10, 322, "these two can be killed", size=12, soft=True)
+    d.card(10, 232, 130, "check_process", "tries to compile", "a grammar in time", kind="c")
+    d.text(10, 322, "these two may be killed", size=12, soft=True)
     d.box(190, 20, 300, 290, "group", dashed=True)
     d.text(204, 44, "front end: asyncio, no torch", bold=True)
     d.card(206, 60, 268, "HTTP", "limits, keys, JSON, server-sent events", kind="a")
     d.card(206, 118, 268, "chat, intake, output", "text to ids, ids to text", kind="a")
-    in_flight = ("of each request: prompt, parameters,", "seed and the tokens so far")
+    in_flight = ("per request: prompt, parameters,", "seed and the tokens so far")
     d.card(206, 176, 268, "Hub", *in_flight, kind="a")
     d.card(206, 250, 268, "EngineSupervisor", "starts, watches and replaces the engine", kind="a")
     d.box(590, 20, 260, 290, "group", dashed=True)
     d.text(604, 44, "engine: one thread, no asyncio", bold=True)
     d.card(606, 60, 228, "ModelRunner, kernels", "weights, KV, logits, tokens", kind="b")
-    d.card(606, 118, 228, "Scheduler, KVManager", "sequences and pages", kind="b")
-    d.card(606, 176, 228, "EngineLoop", "receive all that has come,", "step, send what it gave", kind="b")
-    d.card(606, 250, 228, "Pulse", "how long the next step may take", kind="b")
+    d.card(606, 118, 228, "Scheduler, KVManager", "sequences and blocks", kind="b")
+    d.card(606, 176, 228, "EngineLoop", "receive messages,", "step, send outputs", kind="b")
+    d.card(606, 250, 228, "HeartbeatWriter", "time limit of the next step", kind="b")
     d.arrow((130, 70), (204, 70))
     d.arrow((206, 92), (132, 92))
     d.arrow((206, 140), (142, 172))
     d.arrow((142, 188), (204, 156))
     d.arrow((206, 162), (142, 252))
-    d.arrow((474, 192), (604, 192), words="requests")
-    d.arrow((606, 216), (476, 216), words="tokens")
+    d.arrow((474, 192), (604, 192), label="requests")
+    d.arrow((606, 216), (476, 216), label="tokens")
     d.text(540, 234, "unix socket", size=12, soft=True, anchor="middle")
-    d.arrow((606, 272), (476, 272), words="shared page")
+    d.arrow((606, 272), (476, 272), label="shared memory")
     return d
 
 
@@ -157,15 +157,15 @@ def request() -> Drawing:
     d.card(10, 40, 120, "http, openai", "body to task", "server/", kind="a")
     d.card(158, 40, 132, "chat", "task to prompt", "frontend/chat.py", kind="a")
     d.card(318, 40, 128, "Intake", "checks, ids, seed", "frontend/", kind="a")
-    d.card(474, 40, 112, "Hub", "keeps, sends", "frontend/", kind="a")
+    d.card(474, 40, 112, "Hub", "stores, sends", "frontend/", kind="a")
     d.card(614, 40, 106, "output", "ids to text", "frontend/", kind="a")
     d.card(748, 40, 102, "openai, http", "to events", "server/", kind="a")
-    d.card(410, 178, 150, "Scheduler", "who computes what", "schedule/", kind="b")
-    d.card(200, 178, 170, "KVManager", "pages, radix tree", "cache/", kind="b")
-    d.card(690, 178, 160, "apply", "commit pages, append", "token, end or go on", kind="b")
+    d.card(410, 178, 150, "Scheduler", "selects the batch", "schedule/", kind="b")
+    d.card(200, 178, 170, "KVManager", "blocks, radix tree", "cache/", kind="b")
+    d.card(690, 178, 160, "apply", "commit blocks, append", "token, end or continue", kind="b")
     d.card(200, 318, 170, "build_batch", "slices to rows", "runner/", kind="c")
     d.card(410, 318, 150, "forward", "all layers, one call", "models/, kernels/", kind="c")
-    d.card(600, 318, 110, "logits", "of rows that", "draw a token", kind="c")
+    d.card(600, 318, 110, "logits", "of rows that", "are sampled", kind="c")
     d.card(740, 318, 110, "sampler", "noise from", "the seed", kind="c")
     for start, end in ((130, 156), (290, 316), (446, 472), (720, 746)):
         d.arrow((start, 70), (end, 70))
@@ -180,23 +180,23 @@ def request() -> Drawing:
     d.arrow((710, 348), (738, 348))
     d.arrow((795, 318), (780, 240))
     d.text(700, 270, "StepResult", size=12, soft=True)
-    d.arrow((690, 208), (562, 208), words="next step")
+    d.arrow((690, 208), (562, 208), label="next step")
     d.arrow((740, 178), (560, 102))
     d.text(650, 128, "tokens", size=12, soft=True)
     d.arrow((586, 70), (612, 70))
     d.text(
         10,
         418,
-        "Steps of the engine repeat until the answer ends; each serves every sequence that is under way.",
+        "Engine steps repeat until the answer ends; each step serves all running sequences.",
         size=12,
         soft=True,
     )
     return d
 
 
-def pages() -> Drawing:
+def blocks() -> Drawing:
     d = Drawing(860, 400)
-    d.text(10, 24, "the prefix tree (one root for each salt)", bold=True)
+    d.text(10, 24, "prefix tree (one root per salt)", bold=True)
     d.box(250, 36, 80, 26)
     d.text(290, 54, "root", anchor="middle")
     d.box(120, 96, 150, 30, "c")
@@ -214,7 +214,7 @@ def pages() -> Drawing:
         ((220, 126), (290, 158)),
     ):
         d.arrow(start, end)
-    d.text(520, 60, "held: a running sequence uses it", size=12, soft=True)
+    d.text(520, 60, "in use by a running sequence", size=12, soft=True)
     d.box(496, 48, 16, 16, "c")
     d.text(520, 86, "idle: kept for reuse, evicted oldest first", size=12, soft=True)
     d.box(496, 74, 16, 16, "d")
@@ -222,26 +222,24 @@ def pages() -> Drawing:
     d.box(496, 100, 16, 16, "b")
     d.text(520, 138, "free", size=12, soft=True)
     d.box(496, 126, 16, 16, "group")
-    d.text(10, 236, "two sequences and their page tables", bold=True)
+    d.text(10, 236, "two sequences with their block tables", bold=True)
     for row, (name, table) in enumerate((("A", (4, 9, 5, 6)), ("B", (4, 9, 11, 8, 3)))):
         y = 250 + row * 42
         d.text(14, y + 20, name, bold=True)
-        for column, page in enumerate(table):
-            d.box(40 + column * 66, y, 60, 30, "b" if page in (6, 8, 3) else "c")
-            d.text(70 + column * 66, y + 20, f"page {page}", anchor="middle", size=12)
-    d.text(400, 270, "shared pages first: they are in the tree, and computed once;", size=12, soft=True)
-    d.text(
-        400, 288, "then private ones, which become part of the tree when they are full", size=12, soft=True
-    )
+        for column, block in enumerate(table):
+            d.box(40 + column * 66, y, 60, 30, "b" if block in (6, 8, 3) else "c")
+            d.text(70 + column * 66, y + 20, f"block {block}", anchor="middle", size=12)
+    d.text(400, 270, "shared blocks come first: they are in the tree, computed once;", size=12, soft=True)
+    d.text(400, 288, "then private blocks, which join the tree when they are full", size=12, soft=True)
     d.text(10, 356, "memory", bold=True)
     colours = {4: "c", 9: "c", 5: "c", 11: "c", 2: "d", 7: "d", 6: "b", 8: "b", 3: "b"}
-    for page in range(14):
-        d.box(76 + page * 55, 338, 50, 30, colours.get(page, "group"))
-        d.text(101 + page * 55, 358, str(page), anchor="middle", size=12)
+    for block in range(14):
+        d.box(76 + block * 55, 338, 50, 30, colours.get(block, "group"))
+        d.text(101 + block * 55, 358, str(block), anchor="middle", size=12)
     d.text(
         76,
         390,
-        "Every page is free, in the tree, or private to one sequence. Neighbours in a table may be apart.",
+        "Every block is free, in the tree, or private to one sequence. Blocks of a table may be scattered.",
         size=12,
         soft=True,
     )
@@ -251,13 +249,13 @@ def pages() -> Drawing:
 def tiles() -> Drawing:
     d = Drawing(860, 400)
     d.text(10, 24, "packed weights (bfloat16)", bold=True)
-    d.text(10, 44, "a block is 32 columns; it is read from end to end", size=12, soft=True)
+    d.text(10, 44, "a column block has 32 columns and is read sequentially", size=12, soft=True)
     for block in range(3):
         for step in range(4):
             x, y = 10 + block * 110, 60 + step * 48
             for half in range(2):
                 d.box(x + half * 48, y, 46, 44, "a" if (block, step) != (0, 0) else "b")
-        d.text(57 + block * 110, 270, f"block {block}", anchor="middle", size=12, soft=True)
+        d.text(57 + block * 110, 270, f"column block {block}", anchor="middle", size=12, soft=True)
     d.text(352, 88, "k 0..31", size=12, soft=True)
     d.text(352, 136, "k 32..63", size=12, soft=True)
     d.text(352, 184, "...", size=12, soft=True)
@@ -269,7 +267,7 @@ def tiles() -> Drawing:
     d.box(724, 64, 90, 62, "b")
     d.text(675, 92, "left", anchor="middle", size=12)
     d.text(769, 92, "right", anchor="middle", size=12)
-    d.text(722, 144, "weights: both pass through tile 2", anchor="middle", size=12, soft=True)
+    d.text(722, 144, "weights: both are loaded into tile 2", anchor="middle", size=12, soft=True)
     d.box(500, 166, 110, 70, "d")
     d.text(555, 198, "tile 0", anchor="middle", size=12)
     d.text(555, 216, "x, 16 rows", anchor="middle", size=12, soft=True)
@@ -282,17 +280,17 @@ def tiles() -> Drawing:
         460,
         284,
         390,
-        "the law of the product",
-        "An element is summed over k from 0 upwards, by the same",
-        "instructions, for 1 row and for 512. More rows mean more",
-        "groups of 16, never another order.",
+        "reproducible products",
+        "Each element is summed over k from 0 upwards, with",
+        "the same instructions for 1 row and for 512. More",
+        "rows mean more groups of 16, never another order.",
     )
-    d.card(10, 336, 400, "why packed", "A tile load is 16 lines of 64 bytes that lie together.")
+    d.card(10, 336, 400, "why packed", "A tile load reads 16 adjacent lines of 64 bytes.")
     return d
 
 
 def files() -> dict[str, str]:
-    drawings = {"processes": processes, "request": request, "pages": pages, "tiles": tiles}
+    drawings = {"processes": processes, "request": request, "blocks": blocks, "tiles": tiles}
     return {f"{name}.svg": draw().svg() for name, draw in drawings.items()}
 
 

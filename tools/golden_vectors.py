@@ -1,11 +1,11 @@
-"""The golden vectors: compare what this machine computes with the file, or write the file.
+"""Compare the golden vectors with what this machine computes, or write them.
 
-    python tools/golden_vectors.py            compare, on every instruction set that this processor has
+    python tools/golden_vectors.py            compare, on every instruction set of this processor
     python tools/golden_vectors.py --write    write tests/golden/golden_vectors.json
     python tools/golden_vectors.py --write --same-version REASON
 
-Hashes that differ under an unchanged OV_ARITHMETIC are not written: raise it in octavo_kernels.h, build the
-library again, and add a row to docs/law.md. `--same-version` is for a number that nobody has used yet.
+Changed hashes are not written while OV_ARITHMETIC is unchanged: increase it in octavo_kernels.h, rebuild
+the library and add a row to docs/law.md. Use `--same-version` for a number that has not been released yet.
 """
 
 import argparse
@@ -31,25 +31,25 @@ from golden.program import (
 from octavo.kernels.library import find_library
 
 
-def refusal(before: Golden, now: Golden, reason: str | None) -> str | None:
-    """Why the file must not be written, if so."""
-    moved = changed(before.hashes, now.hashes) + changed(before.engine, now.engine)
-    if moved and before.arithmetic == now.arithmetic and not reason:
+def write_error(before: Golden, now: Golden, reason: str | None) -> str | None:
+    """Return why the file must not be written, or None."""
+    differing = changed(before.hashes, now.hashes) + changed(before.engine, now.engine)
+    if differing and before.arithmetic == now.arithmetic and not reason:
         return (
-            f"{len(moved)} hashes differ ({', '.join(moved[:5])}, ...), and OV_ARITHMETIC is still "
-            f"{now.arithmetic}: raise it, or say with --same-version why not"
+            f"{len(differing)} hashes differ ({', '.join(differing[:5])}, ...), but OV_ARITHMETIC is still "
+            f"{now.arithmetic}: increase it, or give a reason with --same-version"
         )
-    if not moved and before.arithmetic != now.arithmetic:
-        return f"OV_ARITHMETIC is {now.arithmetic} and was {before.arithmetic}, but no hash differs: leave it"
+    if not differing and before.arithmetic != now.arithmetic:
+        return (
+            f"OV_ARITHMETIC is {now.arithmetic} and was {before.arithmetic}, but no hash differs: restore it"
+        )
     return None
 
 
 def compute(isa: str, folder: Path) -> Golden:
     library, command = find_library(), compiler()
     if library is None or command is None:
-        sys.exit(
-            "there is no native library, or no C++ compiler: pip install . with one at hand (CXX names it)"
-        )
+        sys.exit("no native library or no C++ compiler: install a compiler (or set CXX), then pip install .")
     run = run_program(build_program(command, library.resolve(), folder), isa)
     engine = dequantised_hashes(folder)
     for dtype in DTYPES:
@@ -58,26 +58,24 @@ def compute(isa: str, folder: Path) -> Golden:
 
 
 def write(now: Golden, reason: str | None) -> None:
-    if FILE.exists() and (why := refusal(read_golden(), now, reason)):
-        sys.exit(why)
+    if FILE.exists() and (error := write_error(read_golden(), now, reason)):
+        sys.exit(error)
     if reason:
-        print(f"the version stays {now.arithmetic}: {reason}")
+        print(f"the arithmetic version stays {now.arithmetic}: {reason}")
     now.write()
-    print(
-        f"{len(now.hashes)} hashes of kernels and {len(now.engine)} of answers, arithmetic {now.arithmetic}"
-    )
+    print(f"wrote {len(now.hashes)} kernel and {len(now.engine)} answer hashes, arithmetic {now.arithmetic}")
 
 
 def compare(isa: str, now: Golden) -> bool:
-    """Whether all is as in the file; says what is not."""
+    """Return whether all hashes equal those of the file; print those that do not."""
     golden = read_golden()
     problems = [problem(golden.hashes, now.hashes), problem(golden.engine, now.engine)]
     if golden.arithmetic != now.arithmetic:
-        problems.append(f"the file is of arithmetic {golden.arithmetic}, the library of {now.arithmetic}")
+        problems.append(f"the file has arithmetic {golden.arithmetic}, the library {now.arithmetic}")
     for one in filter(None, problems):
         print(f"{isa}: {one}")
     if not any(problems):
-        print(f"{isa}: every hash is that of the file")
+        print(f"{isa}: all hashes equal those of the file")
     return not any(problems)
 
 
@@ -85,11 +83,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--write", action="store_true", help="write the file, computed with portable code")
-    parser.add_argument("--same-version", metavar="REASON", help="write other hashes under the same number")
+    parser.add_argument(
+        "--write", action="store_true", help="write the file with the results of the portable code"
+    )
+    parser.add_argument("--same-version", metavar="REASON", help="write changed hashes without a new version")
     arguments = parser.parse_args()
     if arguments.same_version and not arguments.write:
-        parser.error("--same-version is for --write")
+        parser.error("use --same-version only with --write")
     are_equal = True
     with tempfile.TemporaryDirectory() as folder:
         for isa in ISAS[:1] if arguments.write else ISAS:

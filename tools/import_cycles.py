@@ -1,6 +1,6 @@
-"""Find modules that import each other in a circle: `python tools/import_cycles.py`, run by `make cycles`.
+"""Find import cycles: `python tools/import_cycles.py`, run by `make cycles`.
 
-Imports for type checkers only and imports inside functions count too: they hide a cycle from Python, but
+Imports for type checkers and imports inside functions count as well: they hide a cycle from Python, but
 neither module can be understood without the other.
 """
 
@@ -13,23 +13,23 @@ from pathlib import Path
 
 import grimp
 
-ADVICE = "Move what they share to a module that imports neither, or hand it over as an argument."
+ADVICE = "Move the shared part to a module that imports neither, or pass it as an argument."
 
 
 def imports_of(package: str) -> dict[str, list[str]]:
-    """What each module imports, of the package's own modules."""
+    """Return the imports of each module within the package."""
     graph = grimp.build_graph(package, cache_dir=None)
     return {name: sorted(graph.find_modules_directly_imported_by(name)) for name in sorted(graph.modules)}
 
 
 def cycles(imports: Mapping[str, list[str]]) -> Iterator[list[str]]:
-    """Cycles that have no import in common, until there is none left; each from a module back to itself."""
+    """Yield cycles without common imports until none is left; each starts and ends with the same module."""
     left = {name: list(imported) for name, imported in imports.items()}
     while True:
         try:
             TopologicalSorter(left).prepare()
         except CycleError as error:
-            cycle: list[str] = error.args[1][::-1]  # there, each module is imported by the next
+            cycle: list[str] = error.args[1][::-1]  # in the error, each module is imported by the next
         else:
             return
         yield cycle
@@ -38,13 +38,11 @@ def cycles(imports: Mapping[str, list[str]]) -> Iterator[list[str]]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description="Fail if modules of a package import each other in a circle."
-    )
+    parser = argparse.ArgumentParser(description="Fail if the modules of a package have import cycles.")
     parser.add_argument("--source", type=Path, default=Path(__file__).resolve().parent.parent / "src")
     parser.add_argument("--package", default="octavo")
     options = parser.parse_args(arguments)
-    sys.path.insert(0, str(options.source))  # where grimp looks for the package
+    sys.path.insert(0, str(options.source))  # grimp searches for the package here
     imports = imports_of(options.package)
     found = list(cycles(imports))
     for cycle in found:

@@ -1,8 +1,8 @@
-"""What a plain install brings along: `python tools/install_size.py VENV --wheel WHEEL`, run by .ci/run.
+"""Check the size of a plain install: `python tools/install_size.py VENV --wheel WHEEL`, run by .ci/run.
 
-Prints packages and bytes in three groups: ours, what we need, and torch with what only it needs. Fails if a
-package is there that tools/install_size.json does not list, or if our wheel is larger than it says: whoever
-wants either says so there, in the same change.
+Prints packages and bytes in three groups: Octavo, its dependencies, and torch with the dependencies that
+only torch needs. Fails if tools/install_size.json does not list an installed package, or if the wheel is
+larger than listed there. A change that needs either updates the file.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 
 RATCHET = Path(__file__).with_suffix(".json")
 OURS = "octavo"
-NOT_COUNTED = {"pip", "setuptools", "wheel"}  # the environment's own
+NOT_COUNTED = {"pip", "setuptools", "wheel"}  # part of every environment
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,13 @@ def name_of(distribution: Distribution) -> str:
 
 
 def size_of(distribution: Distribution) -> int:
-    """What pip wrote; bytecode is made later, and by whoever runs it."""
+    """Return the bytes that pip installed, without bytecode, which is generated later."""
     paths = [Path(str(file.locate())) for file in distribution.files or () if file.suffix != ".pyc"]
     return sum(path.stat().st_size for path in paths if path.is_file())
 
 
 def requirements_of(distribution: Distribution) -> frozenset[str]:
-    """With every extra: what is not installed does not count anyway."""
+    """Return the requirements with all extras; packages that are not installed do not count."""
     extras = ["", *distribution.metadata.get_all("Provides-Extra", [])]
     needed = [Requirement(text) for text in distribution.requires or ()]
     return frozenset(
@@ -56,7 +56,7 @@ def requirements_of(distribution: Distribution) -> frozenset[str]:
 
 
 def reachable(packages: Mapping[str, Package], start: str, without: str | None = None) -> set[str]:
-    """The installed packages that `start` needs, itself included, on ways that avoid `without`."""
+    """Return `start` and the installed packages that it needs, on dependency paths without `without`."""
     found: set[str] = set()
     todo = [start]
     while todo:
@@ -82,26 +82,26 @@ def grouped(packages: Mapping[str, Package]) -> Groups:
 
 
 @dataclass(frozen=True)
-class Allowed:
+class AllowedSize:
     packages: set[str]
     wheel_kilobytes: int
 
 
-def allowed() -> Allowed:
+def allowed() -> AllowedSize:
     listed = json.loads(RATCHET.read_text(encoding="utf-8"))
-    return Allowed(set(listed["packages"]), listed["wheel_kilobytes"])
+    return AllowedSize(set(listed["packages"]), listed["wheel_kilobytes"])
 
 
-def problems(groups: Groups, wheel_kilobytes: float, limits: Allowed) -> Iterator[str]:
+def problems(groups: Groups, wheel_kilobytes: float, limits: AllowedSize) -> Iterator[str]:
     for name in sorted(groups.needed - limits.packages):
-        yield f"a plain install now brings {name} along. If that is worth it, list it in {RATCHET.name}."
+        yield f"a plain install now includes {name}: avoid it, or list it in {RATCHET.name} if it is worth it"
     if wheel_kilobytes > limits.wheel_kilobytes:
-        yield f"the wheel has {wheel_kilobytes:.0f} kB; {RATCHET.name} allows {limits.wheel_kilobytes}."
+        yield f"the wheel has {wheel_kilobytes:.0f} kB, but {RATCHET.name} allows {limits.wheel_kilobytes} kB"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Print and bound the size of a plain install.")
-    parser.add_argument("venv", type=Path, help="with Octavo installed, and nothing else")
+    parser = argparse.ArgumentParser(description="Print and check the size of a plain install.")
+    parser.add_argument("venv", type=Path, help="environment with only Octavo installed")
     parser.add_argument("--wheel", type=Path, required=True, help="the wheel that was installed")
     options = parser.parse_args(arguments)
     packages = installed(options.venv.glob("lib/python*/site-packages"))
@@ -111,10 +111,10 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{title:12} {len(names):3} packages {size / 1e6:7.1f} MB")
     wheel_kilobytes = options.wheel.stat().st_size / 1000
     limits = allowed()
-    print(f"the wheel has {wheel_kilobytes:.0f} kB, of at most {limits.wheel_kilobytes}")
-    gone = sorted(limits.packages - groups.needed)
-    if gone:
-        print(f"no longer needed, or not here: {', '.join(gone)}")
+    print(f"wheel: {wheel_kilobytes:.0f} kB of {limits.wheel_kilobytes} kB allowed")
+    absent = sorted(limits.packages - groups.needed)
+    if absent:
+        print(f"listed but not installed: {', '.join(absent)}")
     found = list(problems(groups, wheel_kilobytes, limits))
     for problem in found:
         print(f"error: {problem}", file=sys.stderr)

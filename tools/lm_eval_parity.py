@@ -1,10 +1,11 @@
-"""lm-eval on Octavo's server against lm-eval on transformers: the same tasks, the same checkpoint.
+"""Compare lm-eval on Octavo's server with lm-eval on transformers, on the same tasks and checkpoint.
 
     python tools/lm_eval_parity.py CHECKPOINT.gguf --python PYTHON
 
-PYTHON has `lm-eval[api,hf]` and `gguf`; this one has Octavo. The tasks are those of tests/evals. Prints a
-table, and fails if a number of the float32 server is not that of transformers. With `--reference`, what
-transformers gave is read from a file, and PYTHON needs `lm-eval[api]` only; `--write` makes the file.
+PYTHON has `lm-eval[api,hf]` and `gguf`; the current interpreter has Octavo. The tasks are those of
+tests/evals. Prints a table, and fails if a number of the float32 server differs from that of transformers.
+With `--reference`, the results of transformers are read from a file, and PYTHON needs only `lm-eval[api]`;
+`--write` writes that file.
 """
 
 import argparse
@@ -25,9 +26,9 @@ import yaml
 TASKS = Path(__file__).resolve().parents[1] / "tests" / "evals" / "tasks"
 START_SECONDS = 120
 MODEL = "model"
-# Three decimals; of a large number (a perplexity by words), six digits.
+# Tolerance: three decimals; for a large number (a perplexity per word), six digits.
 DECIMALS, DIGITS = 5e-4, 1e-6
-# In float32, torch's log-softmax over a whole vocabulary is 1e-5 too high; lm-eval can ask for a better one.
+# In float32, torch's log-softmax over a whole vocabulary is 1e-5 too high; float64 avoids this.
 TRANSFORMERS = "dtype=float32,softmax_dtype=float64"
 
 Results = dict[str, Any]  # {"metrics": {"task metric": number}, "items": {"task": [answers of one item]}}
@@ -35,7 +36,7 @@ Results = dict[str, Any]  # {"metrics": {"task metric": number}, "items": {"task
 
 @contextmanager
 def served(checkpoint: Path, dtype: str) -> Iterator[str]:
-    """The address of a server on the checkpoint."""
+    """Run a server with the checkpoint and yield its URL."""
     command = [sys.executable, "-m", "octavo.cli.main", "serve", str(checkpoint), "--port", "0"]
     options = ["--served-model-name", MODEL, "--dtype", dtype, "--max-model-len", "2048"]
     with tempfile.TemporaryFile("w+") as log:
@@ -58,7 +59,7 @@ def _read(log: Any) -> str:
 
 
 def evaluated(python: str, model: str, model_args: str, limit: int | None) -> Results:
-    """What lm-eval finds: all of its numbers, and every single answer that they were made of."""
+    """Return all metrics of lm-eval, and the single answers that they are computed from."""
     kinds = {path.stem: yaml.safe_load(path.read_text())["output_type"] for path in TASKS.glob("*.yaml")}
     names = sorted(kinds)
     with tempfile.TemporaryDirectory() as folder:
@@ -67,7 +68,7 @@ def evaluated(python: str, model: str, model_args: str, limit: int | None) -> Re
         command += ["--batch_size", "1", "--log_samples", "--output_path", folder]
         command += [] if limit is None else ["--limit", str(limit)]
         environ = os.environ | {"HF_HOME": folder, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
-        environ.pop("PYTHONPATH", None)  # it may lead to another Python's packages
+        environ.pop("PYTHONPATH", None)  # it may point to packages of another Python
         done = subprocess.run(command, cwd=TASKS, env=environ, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             sys.exit(f"{' '.join(command)}\n{done.stderr[-4000:]}")
@@ -89,38 +90,40 @@ def evaluated(python: str, model: str, model_args: str, limit: int | None) -> Re
 
 
 def _items(samples: Path, *, are_texts: bool) -> list[Any]:
-    """Per item, its answers: texts, or log-likelihoods with whether they are greedy."""
+    """Return the answers of each item: texts, or log-likelihoods with whether they are greedy."""
     rows = sorted(map(json.loads, samples.read_text().splitlines()), key=lambda row: int(row["doc_id"]))
     return [[answers[0] if are_texts else _score(answers[0]) for answers in row["resps"]] for row in rows]
 
 
-def _score(said: Any) -> Any:
-    """lm-eval writes numbers and truths as texts."""
-    return [float(said[0]), str(said[1]) == "True"] if isinstance(said, list) else [float(said)]
+def _score(response: Any) -> Any:
+    """Convert a response: lm-eval writes numbers and booleans as strings."""
+    if isinstance(response, list):
+        return [float(response[0]), str(response[1]) == "True"]
+    return [float(response)]
 
 
-def furthest(ours: Results, theirs: Results) -> tuple[float, list[str]]:
-    """The largest distance of two log-likelihoods, and everything that is not a matter of distance."""
-    most, differing = 0.0, []
+def differences(ours: Results, theirs: Results) -> tuple[float, list[str]]:
+    """Return the largest difference of two log-likelihoods, and a list of all other differences."""
+    maximum, differing = 0.0, []
     for task, items in ours["items"].items():
         for number, (mine, other) in enumerate(zip(items, theirs["items"][task], strict=False)):
             for one, two in zip(mine, other, strict=True):
                 if isinstance(one, list):
-                    most = max(most, abs(one[0] - two[0]))
-                    one, two = one[1:], two[1:]  # noqa: PLW2901 - what is left of them must be the same
+                    maximum = max(maximum, abs(one[0] - two[0]))
+                    one, two = one[1:], two[1:]  # noqa: PLW2901 - the rest must be equal
                 if one != two:
                     differing.append(f"{task}, item {number}: {one}, not {two}")
-    return most, differing
+    return maximum, differing
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("checkpoint", type=Path)
-    parser.add_argument("--python", default=sys.executable, help="a Python with lm-eval")
+    parser.add_argument("--python", default=sys.executable, help="Python interpreter with lm-eval")
     parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
-    parser.add_argument("--limit", type=int, help="items of each task; then only items are compared")
-    parser.add_argument("--reference", type=Path, help="what transformers gave")
-    parser.add_argument("--write", type=Path, help="where to write what transformers gives")
+    parser.add_argument("--limit", type=int, help="number of items per task; metrics are then not compared")
+    parser.add_argument("--reference", type=Path, help="file with the results of transformers")
+    parser.add_argument("--write", type=Path, help="file to write the results of transformers to")
     options = parser.parse_args()
 
     file = options.checkpoint.resolve()
@@ -140,13 +143,13 @@ def main() -> None:
         with served(file, dtype) as url:
             arguments = f"model={MODEL},base_url={url}/completions,num_concurrent=8,max_length=2048"
             ours[dtype] = evaluated(options.python, "local-completions", arguments, options.limit)
-    sys.exit(0 if report(theirs, ours, is_whole=options.limit is None) else 1)
+    sys.exit(0 if report(theirs, ours, is_complete=options.limit is None) else 1)
 
 
-def report(theirs: Results, ours: dict[str, Results], *, is_whole: bool) -> bool:
-    """Whether the float32 server says what transformers says."""
+def report(theirs: Results, ours: dict[str, Results], *, is_complete: bool) -> bool:
+    """Print the comparison; return whether the float32 server agrees with transformers."""
     is_equal = True
-    if is_whole:
+    if is_complete:
         print("| | transformers |" + "".join(f" Octavo, {dtype} |" for dtype in ours))
         print("|---|---|" + "---|" * len(ours))
         for name, number in theirs["metrics"].items():
@@ -155,12 +158,14 @@ def report(theirs: Results, ours: dict[str, Results], *, is_whole: bool) -> bool
             bound = max(DECIMALS, DIGITS * abs(number))
             is_equal &= abs(found.get("float32", number) - number) < bound
     for dtype, results in ours.items():
-        most, differing = furthest(results, theirs)
-        print(f"{dtype}: log-likelihoods of items are within {most:.1e}; {len(differing)} other differences")
+        maximum, differing = differences(results, theirs)
+        print(
+            f"{dtype}: log-likelihoods of items are within {maximum:.1e}; {len(differing)} other differences"
+        )
         for difference in differing:
             print(f"  {difference}")
         if dtype == "float32":
-            is_equal &= most < DECIMALS and not differing
+            is_equal &= maximum < DECIMALS and not differing
     return is_equal
 
 

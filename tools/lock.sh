@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Write deploy/*.lock anew: every package of the image, by version and hash. Needs `uv` (pip install uv).
-# Takes the newest versions that fit.
+# Rewrite deploy/*.lock: every package of the image, with version and hash, in the newest versions that fit.
+# Requires `uv` (pip install uv).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python_version=$(sed -n 's/^ARG PYTHON_VERSION=//p' deploy/Dockerfile)
@@ -18,7 +18,7 @@ compile() {
 }
 
 compile deploy/requirements.lock --no-emit-package torch --constraint <(echo "torch==$torch_version") pyproject.toml
-# What builds the wheel, and does not reach the image.
+# Packages that build the wheel and are not part of the image.
 python3 - << 'END' | compile deploy/build.lock --no-annotate -
 import tomllib
 with open("pyproject.toml", "rb") as file:

@@ -1,7 +1,7 @@
-"""The pictures of the page in the docs, of a real server: `python tools/page_screenshots.py MODEL [FOLDER]`.
+"""Take the screenshots of the web page for the docs: `python tools/page_screenshots.py MODEL [FOLDER]`.
 
-It needs playwright (`pip install playwright`) and a Chromium of the system's. The engine view is taken while
-32 streams run.
+Requires playwright (`pip install playwright`) and an installed Chromium. The page is that of a real server,
+and the engine view is taken while 32 streams run.
 """
 
 import argparse
@@ -31,7 +31,7 @@ QUESTION = "What is the capital of France, and what is it known for?"
 
 @contextmanager
 def server(model: str) -> Iterator[str]:
-    """The address of a server on it."""
+    """Run a server with the model and yield its URL."""
     flags = ("--dtype", "bfloat16", "--kv-memory", "384MiB", "--max-model-len", "2048", "--port", "0")
     command = [sys.executable, "-m", "octavo.cli.main", "serve", model, *flags]
     with (
@@ -42,7 +42,7 @@ def server(model: str) -> Iterator[str]:
             deadline = time.monotonic() + START_SECONDS
             while not (found := re.search(r"is ready at (\S+)/v1", Path(log.name).read_text())):
                 assert process.poll() is None, Path(log.name).read_text()
-                assert time.monotonic() < deadline, "the server is not ready in time"
+                assert time.monotonic() < deadline, "the server did not become ready in time"
                 time.sleep(0.1)
             yield found[1]
         finally:
@@ -50,7 +50,7 @@ def server(model: str) -> Iterator[str]:
 
 
 def streams(url: str) -> AbstractContextManager[None]:
-    def ask_on(client: int, is_over: threading.Event) -> None:
+    def run_client(client: int, is_over: threading.Event) -> None:
         for number in range(1_000_000):
             subject = " very old" * (client * (number + 3) % 23)
             messages = [
@@ -68,7 +68,7 @@ def streams(url: str) -> AbstractContextManager[None]:
                     if is_over.is_set():
                         return
 
-    return crowd(NUM_STREAMS, ask_on)
+    return crowd(NUM_STREAMS, run_client)
 
 
 def playground(page: Any, url: str) -> None:
@@ -78,7 +78,7 @@ def playground(page: Any, url: str) -> None:
         page.locator(f"[name={name}]").fill(value)
     page.get_by_label("Message", exact=True).fill(QUESTION)
     page.keyboard.press("Enter")
-    page.locator(".afterword summary").click(timeout=60_000)
+    page.locator(".answer-footer summary").click(timeout=60_000)
     page.get_by_label("Message", exact=True).evaluate("box => box.blur()")
     page.locator(".token").nth(17).hover()
 

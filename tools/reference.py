@@ -1,8 +1,8 @@
-"""Write the pages of docs/ that follow from the code: `make reference` runs it.
+"""Generate pages of docs/ from the code: run by `make reference`.
 
-Options come from their definitions, commands from their parsers, the Python API from its source. A test
-compares the pages with what this script would write, so that they cannot go stale. reference/http.md is
-written by hand; `http_fields` says what its tables must list.
+Options come from their definitions, commands from their parsers, and the Python API from its source. A test
+compares the pages with the output of this script, so that they stay current. reference/http.md is written
+by hand; `http_fields` returns what its tables must list.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import pydantic
 from octavo.cli.flags import SAMPLING_FLAGS
 from octavo.cli.main import build_parser
 from octavo.config import EngineOptions, Group, Options, OptionSpec, ServerOptions, format_size, option_specs
-from octavo.frontend.intake import Limits, whole_numbers
+from octavo.frontend.intake import RequestLimits, whole_numbers
 from octavo.frontend.output import Choice, RequestOutput, StreamDelta
 from octavo.llm import LLM, StepUpdate
 from octavo.protocol import (
@@ -39,49 +39,47 @@ from octavo.protocol import (
 from octavo.server.openai.schema import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 
 DOCS = Path(__file__).parents[1] / "docs"
-MADE = (
-    "<!-- Made by tools/reference.py: change the code that this tells of, then run `make reference`. -->\n\n"
-)
-MEMORY_OPTIONS = ("max_body",)  # whose defaults are numbers of bytes
-NO_BOUND = Limits(vocab_size=1 << 31, max_model_len=1 << 31)
+HEADER = "<!-- Made by tools/reference.py: change the code it describes, then run `make reference`. -->\n\n"
+MEMORY_OPTIONS = ("max_body",)  # their defaults are numbers of bytes
+NO_BOUND = RequestLimits(vocab_size=1 << 31, max_model_len=1 << 31)
 
 ABOUT_OPTIONS = """\
 # Options
 
-Every option is defined once. For the commands it is a flag, a variable, or a line of the YAML file of
-`--config`, in this order of precedence: `--page-size 64`, `OCTAVO_PAGE_SIZE=64`, `page_size: 64`. For Python,
-an option of the engine is a keyword: `LLM(..., page_size=64)`. The value `none` stands for no value, and an
-empty variable counts as unset. `octavo config show` prints every option, its value and where it came from.
+Set an option as a flag, an environment variable, or a line of the YAML file that `--config` names. They
+take precedence in this order: `--block-size 64`, `OCTAVO_BLOCK_SIZE=64`, `block_size: 64`. In Python,
+engine options are keyword arguments: `LLM(..., block_size=64)`. The value `none` means no value, and an
+empty variable counts as unset. `octavo config show` prints every option, its value and its source.
 
-## Options of the engine
+## Engine options
 
 For every command that loads a model, and for `LLM`.
 """
 ABOUT_COMMANDS = """\
 # Commands
 
-`octavo COMMAND --help` says the same in a terminal. Exit codes: 0 done, 1 failed, 2 used wrongly, 130
+`octavo COMMAND --help` prints the same information. Exit codes: 0 success, 1 failure, 2 usage error, 130
 interrupted.
 """
 ABOUT_DECISIONS = """\
 # Decisions
 
-Why things are as they are: the context, what else was possible, the choice, and what follows from it. One
-page each; a decision that is overturned gets a new page, and the old one says so.
+Each record explains one decision: its context, the options, the decision and its consequences. A decision
+that is reversed gets a new record, and the old one refers to it.
 """
 ABOUT_DEFAULTS = """\
-What a checkpoint's `generation_config.json` recommends is `LLM.default_params`: it holds where no
-`SamplingParams` are given, and only there.
+`LLM.default_params` contains what the checkpoint's `generation_config.json` recommends. It applies only to
+calls without `SamplingParams`.
 """
 
 
 def pages() -> dict[str, str]:
-    """What each file of docs/ should hold."""
+    """Return the content of each generated file of docs/."""
     return {
-        "reference/options.md": MADE + options_page(),
-        "reference/commands.md": MADE + commands_page(),
-        "reference/python.md": MADE + python_page(),
-        "decisions/index.md": MADE + decisions_page(),
+        "reference/options.md": HEADER + options_page(),
+        "reference/commands.md": HEADER + commands_page(),
+        "reference/python.md": HEADER + python_page(),
+        "decisions/index.md": HEADER + decisions_page(),
     }
 
 
@@ -93,8 +91,8 @@ def options_page() -> str:
         (
             ABOUT_OPTIONS,
             *_option_groups(EngineOptions),
-            "## Options of the server\n",
-            "For `octavo serve`, beside those of the engine.\n",
+            "## Server options\n",
+            "For `octavo serve`, in addition to the engine options.\n",
             *_option_groups(ServerOptions),
         )
     )
@@ -108,7 +106,7 @@ def _option_groups(kind: type[Options]) -> Iterator[str]:
         )
         yield f"### {heading[0].upper()}{heading[1:]}\n"
         rows = [_option_row(spec) for spec in specs if spec.group is group]
-        yield table(("option", "default", "takes", "meaning"), rows)
+        yield table(("option", "default", "values", "meaning"), rows)
 
 
 def _is_in_both(group: Group) -> bool:
@@ -150,10 +148,10 @@ def commands_page() -> str:
 def leaf_parsers(
     parser: argparse.ArgumentParser, name: str = "octavo", short: str = ""
 ) -> Iterator[tuple[str, str, argparse.ArgumentParser]]:
-    """Every command: its name, one line about it, and its parser with all arguments."""
+    """Yield each command: its name, its one-line help, and its parser with all arguments."""
     groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     if not groups:
-        # A command adds its arguments when it is parsed; --help does that and nothing else.
+        # A command adds its arguments when it is parsed; --help triggers only that.
         with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
             parser.parse_known_args(["--help"])
         yield name, short, parser
@@ -178,7 +176,7 @@ def _command(name: str, parser: argparse.ArgumentParser) -> str:
         parts.append(table(("argument", "meaning"), own))
     if shared:
         links = ", ".join(f"[{group}](options.md#{group})" for group in dict.fromkeys(shared))
-        parts.append(f"And all [options](options.md) of these groups: {links}.\n")
+        parts.append(f"It also accepts all [options](options.md) of these groups: {links}.\n")
     return "\n".join(parts)
 
 
@@ -199,12 +197,15 @@ STRUCTS = (GrammarSpec, RequestOutput, Choice, StreamDelta, TokenLogprob, Timing
 
 
 def python_page() -> str:
-    helps = {flag.field: flag.help for flag in SAMPLING_FLAGS}
+    helps = {
+        flag.field: flag.help.removeprefix("with --json, ").removesuffix("; may be repeated")
+        for flag in SAMPLING_FLAGS
+    }
     return "\n".join(
         (
             "# Python API\n",
-            "`from octavo import LLM, SamplingParams`. Everything here is typed; `octavo` has a `py.typed`.",
-            "[Offline batches](../offline.md) shows it in use.\n",
+            "`from octavo import LLM, SamplingParams`. The API is fully typed (`py.typed`).",
+            "[Offline batches](../offline.md) has examples.\n",
             "## LLM\n",
             f"{inspect.getdoc(LLM)}\n",
             *_methods(LLM),
@@ -212,7 +213,7 @@ def python_page() -> str:
             f"{inspect.getdoc(SamplingParams)}\n",
             table(("field", "type", "default", "meaning"), _fields(SamplingParams, helps)),
             ABOUT_DEFAULTS,
-            "## What comes back\n",
+            "## Outputs\n",
             *(_struct(kind) for kind in STRUCTS),
             "### GrammarKind\n",
             table(
@@ -224,7 +225,7 @@ def python_page() -> str:
                 ("code", "meaning"),
                 [(f"`{code.value}`", _comments(FailureCode)[code.name]) for code in FailureCode],
             ),
-            "## What an engine says of itself\n",
+            "## Engine facts and statistics\n",
             _struct(EngineFacts),
             _struct(EngineStats),
         )
@@ -246,16 +247,16 @@ def _methods(owner: type) -> Iterator[str]:
         name = owner.__name__ if node.name == "__init__" else node.name
         yield f"### {name}\n"
         yield f"```python\n{'@property' + chr(10) if is_property else ''}{head.removesuffix(':')}\n```\n"
-        words = ast.get_docstring(node)
-        if words:
-            yield f"{words}\n"
+        docstring = ast.get_docstring(node)
+        if docstring:
+            yield f"{docstring}\n"
 
 
 def _struct(kind: type) -> str:
-    words = kind.__dict__.get("__doc__") and inspect.getdoc(kind)  # its own, not that of its base
+    docstring = kind.__dict__.get("__doc__") and inspect.getdoc(kind)  # not that of its base class
     return (
         f"### {kind.__name__}\n\n"
-        + (f"{words}\n\n" if words else "")
+        + (f"{docstring}\n\n" if docstring else "")
         + table(("field", "type", "default", "meaning"), _fields(kind, {}))
     )
 
@@ -279,7 +280,7 @@ def _body(kind: type) -> list[ast.stmt]:
 
 
 def _comments(kind: type) -> dict[str, str]:
-    """What is written behind the fields of a class, by field."""
+    """Return the end-of-line comments of a class, by field."""
     found = {}
     for line in inspect.getsource(kind).splitlines():
         field, mark, comment = line.partition("  # ")
@@ -292,42 +293,39 @@ def _comments(kind: type) -> dict[str, str]:
 
 
 def http_fields() -> dict[str, dict[str, str]]:
-    """By request, every field and what it takes: the first two columns of the tables in reference/http.md."""
+    """Return the fields of each request and their types: the first two columns in reference/http.md."""
     kinds = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
-    return {kind.__name__: {name: _taken(kind, name) for name in _wire_names(kind)} for kind in kinds}
+    return {kind.__name__: {name: _accepted(kind, name) for name in _wire_names(kind)} for kind in kinds}
 
 
 def _wire_names(kind: type[pydantic.BaseModel]) -> list[str]:
     return [field.alias or name for name, field in kind.model_fields.items()]
 
 
-def _taken(kind: type[pydantic.BaseModel], name: str) -> str:
+def _accepted(kind: type[pydantic.BaseModel], name: str) -> str:
     schema = kind.model_json_schema()
-    words = " or ".join(dict.fromkeys(_words(schema["properties"][name], schema.get("$defs", {}))))
+    types = " or ".join(dict.fromkeys(_type_names(schema["properties"][name], schema.get("$defs", {}))))
     bounds: Mapping[str, tuple[float, float]] = {**NUMBERS, **whole_numbers(NO_BOUND)}
     like = {"top_logprobs": "logprobs", "max_completion_tokens": "max_tokens"}
     low, high = bounds.get(like.get(name, name), (None, None))
-    if low is None or words in ("true or false", "anything"):
-        return words
+    if low is None or types in ("boolean", "any"):
+        return types
     if high is not None and high >= 1 << 31:
-        return f"{words}, from {low:g}" if low >= 0 else words
-    return f"{words}, {low:g} to {high:g}"
+        return f"{types}, from {low:g}" if low >= 0 else types
+    return f"{types}, {low:g} to {high:g}"
 
 
-def _words(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Iterable[str]:
-    if "anyOf" in schema and "type" not in schema:  # beside a type, it bounds that type
+def _type_names(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Iterable[str]:
+    if "anyOf" in schema and "type" not in schema:  # next to a type, anyOf restricts that type
         for part in schema["anyOf"]:
             if part.get("type") != "null":
-                yield from _words(part, definitions)
+                yield from _type_names(part, definitions)
     elif "$ref" in schema:
-        yield from _words(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+        yield from _type_names(definitions[schema["$ref"].rpartition("/")[2]], definitions)
     elif "enum" in schema:
         yield from (f'`"{value}"`' for value in schema["enum"])
-    elif schema.get("type") == "array":
-        yield "list"
     else:
-        names = {"string": "text", "integer": "whole number", "boolean": "true or false"}
-        yield names.get(schema.get("type", "anything"), schema.get("type", "anything"))
+        yield schema.get("type", "any")
 
 
 # -- decisions ---------------------------------------------------------------------------------------------

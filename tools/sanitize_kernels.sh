@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Build the kernel library with the address and undefined-behaviour sanitizers, and run its tests on it.
+# Build the kernel library with the address and undefined-behaviour sanitizers, and run its tests.
 #
 #   tools/sanitize_kernels.sh [--build-only]
 #
-# With SANITIZED_KERNELS, the build stays in that folder, and the next call goes on from there.
+# If SANITIZED_KERNELS is set, the build is kept in that folder and reused by the next call.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${SANITIZED_KERNELS:-}
@@ -19,7 +19,7 @@ mkdir -p "$build"
 if [ "${1:-}" = --build-only ]; then
   exit
 fi
-# Python itself is not instrumented: the runtime comes first by preloading, and its own leaks do not count.
+# Python itself is not instrumented: preload the sanitizer runtimes, and ignore Python's own leaks.
 LD_PRELOAD="$(${CXX:-g++} -print-file-name=libasan.so) $(${CXX:-g++} -print-file-name=libubsan.so) $(${CXX:-g++} -print-file-name=libstdc++.so.6)"
 export LD_PRELOAD ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1
 export OCTAVO_KERNEL_LIBRARY=$build/liboctavo_kernels.so

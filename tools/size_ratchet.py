@@ -1,8 +1,8 @@
-"""Keep files and functions small: `python tools/size_ratchet.py`, run by `make sizes`.
+"""Limit the size of files and functions: `python tools/size_ratchet.py`, run by `make sizes`.
 
-A file of more than 500 lines or a function of more than 60 fails, unless tools/size_ratchet.json lists it
-with its size. A listed size may only fall: growing fails, and so does shrinking without lowering the entry,
-so that what was won is kept. Entries look like this, functions named by path and qualified name:
+Files have at most 500 lines and functions at most 60, unless tools/size_ratchet.json lists them with their
+size. A listed size may only decrease: growing fails, and so does shrinking without lowering the entry.
+Example entries, with functions named by path and qualified name:
 
     {"files": {"src/octavo/a.py": 612}, "functions": {"src/octavo/a.py::Engine.step": 75}}
 """
@@ -34,14 +34,14 @@ def measure(root: Path) -> Sizes:
         source = path.read_text(encoding="utf-8")
         sizes.files[name] = len(source.splitlines())
         for function, lines in function_sizes(ast.parse(source, name)):
-            # The larger of two with one name (overloads, a property and its setter) stands for both.
+            # Several functions may have one name (overloads, a property and its setter): keep the largest.
             key = f"{name}::{function}"
             sizes.functions[key] = max(lines, sizes.functions.get(key, 0))
     return sizes
 
 
 def function_sizes(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, int]]:
-    """Every function with its lines, decorators included; a nested one counts in its parent too."""
+    """Yield each function and its lines, with decorators; a parent includes its nested functions."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             name = prefix + node.name
@@ -54,20 +54,20 @@ def function_sizes(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, int]]
 
 
 def violations(sizes: Mapping[str, int], limit: int, listed: Mapping[str, int]) -> Iterator[str]:
-    """What to do about each name that is not as it may be."""
+    """Yield what to do about each violation."""
     for name, lines in sizes.items():
         if name in listed:
             continue
         if lines > limit:
-            yield f"{name}: {lines} lines, at most {limit} are allowed. Split it."
+            yield f"{name}: {lines} lines, but at most {limit} are allowed. Split it."
     for name, entry in listed.items():
         lines = sizes.get(name, 0)
         if lines > entry:
-            yield f"{name}: {lines} lines, {entry} are listed in {RATCHET}. It may only shrink: split it."
+            yield f"{name}: {lines} lines, but {RATCHET} lists {entry}. It may only shrink: split it."
         elif lines <= limit:
-            yield f"{name}: within the limit of {limit} or gone. Well done: delete its entry in {RATCHET}."
+            yield f"{name}: within the limit of {limit}, or removed: delete its entry in {RATCHET}."
         elif lines < entry:
-            yield f"{name}: shrank from {entry} to {lines} lines. Well done: lower its entry in {RATCHET}."
+            yield f"{name}: shrank from {entry} to {lines} lines: lower its entry in {RATCHET}."
 
 
 def read_ratchet(root: Path) -> Sizes:
@@ -83,7 +83,7 @@ def print_largest(title: str, sizes: Mapping[str, int]) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Fail if a Python file or function grew too large.")
+    parser = argparse.ArgumentParser(description="Fail if a Python file or function is too large.")
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parent.parent)
     root: Path = parser.parse_args(arguments).root
     sizes = measure(root)

@@ -1,6 +1,6 @@
 import { defineConfig } from "vite";
 
-// `npm run dev` shows the page with hot reloading; what it asks goes to a server started beside it.
+// `npm run dev` serves the page with hot reloading and forwards API requests to a separately started server.
 const SERVER = "http://127.0.0.1:8000";
 
 export default defineConfig({
@@ -9,7 +9,7 @@ export default defineConfig({
     outDir: "../src/octavo/server/operate/page",
     emptyOutDir: true,
     target: "es2022",
-    cssTarget: ["chrome123", "firefox128", "safari17.5"], // they know light-dark(), so it stays as it is
+    cssTarget: ["chrome123", "firefox128", "safari17.5"], // these support light-dark(), so it is not transpiled
     assetsInlineLimit: 0, // a data: URL would need an exception from the Content-Security-Policy
     modulePreload: { polyfill: false },
   },

@@ -1,1 +1,1 @@
-"""Octavo beside other engines: the same weights, the same prompts, the same machine, turn by turn."""
+"""Compare Octavo with other engines: the same weights, prompts and machine, with the engines taking turns."""

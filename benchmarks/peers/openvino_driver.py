@@ -1,8 +1,10 @@
-"""Runs in OpenVINO's environment, and knows nothing of ours: python openvino_driver.py MODEL THREADS KV_GB
+"""Drive OpenVINO GenAI: python openvino_driver.py MODEL THREADS KV_GB
 
-A line of JSON in: {"concurrency": int or null, "requests": [{"at": seconds or null, "prompt", "output"}]}
-A line out: {"requests": [{"sent_at", "chunk_times", "chunk_tokens"}]}, in seconds since the load began
-There is no HTTP and no text: this is the engine at its best.
+Runs in OpenVINO's environment and imports nothing from Octavo. Each line of standard input is a job in JSON:
+    {"concurrency": int or null, "requests": [{"at": seconds or null, "prompt", "output"}]}
+Each line of standard output is its result, with times in seconds since the start of the load:
+    {"requests": [{"sent_at", "chunk_times", "chunk_tokens"}]}
+There is no HTTP and no conversion to text, so the figures show the engine at its best.
 """
 
 import json
@@ -38,8 +40,8 @@ def greedy(num_tokens: int) -> Any:
     return config
 
 
-class Load:
-    """One load. Who comes during a step waits for the next one; the clock runs from when it came."""
+class OpenVinoLoad:
+    """One load. A request that arrives during a step waits for the next, and is timed from its arrival."""
 
     def __init__(self, pipeline: Any, job: dict[str, Any], first_id: int) -> None:
         self._pipeline = pipeline
@@ -98,7 +100,7 @@ def main() -> None:
     next_id = 0
     for line in sys.stdin:
         job = json.loads(line)
-        answers = Load(pipeline, job, next_id).run()
+        answers = OpenVinoLoad(pipeline, job, next_id).run()
         next_id += len(answers)
         print(json.dumps({"requests": answers}), flush=True)
 

@@ -1,4 +1,4 @@
-"""Our side of `openvino_driver.py`: the same planned requests as over HTTP, and the same report."""
+"""Octavo's side of `openvino_driver.py`: send the same requests as over HTTP and make the same report."""
 
 import time
 from typing import Any
@@ -9,8 +9,8 @@ from benchmarks.peers.serving import Running
 import octavo
 from octavo.bench.serve.arrivals import Closed
 from octavo.bench.serve.load import client_facts
-from octavo.bench.serve.prompts import PlannedRequest, Vocabulary, plan_requests
-from octavo.bench.serve.record import RequestRecord
+from octavo.bench.serve.prompts import PlannedRequest, PromptVocabulary, plan_requests
+from octavo.bench.serve.record import LoadRecord
 from octavo.bench.serve.report import LoadReport, WorkloadFacts
 from octavo.bench.serve.summary import Slo, summarise
 from octavo.bench.serve.workload import Workload
@@ -20,7 +20,7 @@ from octavo.text.tokenizer import Tokenizer
 
 def run_through_pipe(running: Running, files: ModelFiles, workload: Workload, seed: int) -> LoadReport:
     tokenizer = Tokenizer(open_checkpoint(str(files.ours)).text)
-    vocabulary = Vocabulary.of_text(lambda text: tokenizer.encode(text, add_special_tokens=False))
+    vocabulary = PromptVocabulary.of_text(lambda text: tokenizer.encode(text, add_special_tokens=False))
     warm_up = workload.scaled(num_requests=1, arrivals=Closed(1))
     running.ask(job_of(warm_up, plan_requests(warm_up, -1 - seed), vocabulary))
     planned = plan_requests(workload, seed)
@@ -42,7 +42,7 @@ def run_through_pipe(running: Running, files: ModelFiles, workload: Workload, se
     )
 
 
-def job_of(workload: Workload, planned: list[PlannedRequest], vocabulary: Vocabulary) -> dict[str, Any]:
+def job_of(workload: Workload, planned: list[PlannedRequest], vocabulary: PromptVocabulary) -> dict[str, Any]:
     arrivals = workload.arrivals
     return {
         "concurrency": arrivals.concurrency if isinstance(arrivals, Closed) else None,
@@ -53,8 +53,8 @@ def job_of(workload: Workload, planned: list[PlannedRequest], vocabulary: Vocabu
     }
 
 
-def record_of(planned: PlannedRequest, answer: dict[str, Any]) -> RequestRecord:
-    return RequestRecord(
+def record_of(planned: PlannedRequest, answer: dict[str, Any]) -> LoadRecord:
+    return LoadRecord(
         number=planned.number,
         prompt_tokens=planned.prompt_tokens,
         output_tokens=planned.output_tokens,
@@ -63,10 +63,10 @@ def record_of(planned: PlannedRequest, answer: dict[str, Any]) -> RequestRecord:
         ended_at=answer["chunk_times"][-1],
         chunk_times=tuple(answer["chunk_times"]),
         chunk_tokens=tuple(answer["chunk_tokens"]),
-        told_prompt_tokens=planned.prompt_tokens,
-        told_cached_tokens=None,
-        told_completion_tokens=sum(answer["chunk_tokens"]),
-        told_queue_seconds=None,
+        reported_prompt_tokens=planned.prompt_tokens,
+        reported_cached_tokens=None,
+        reported_completion_tokens=sum(answer["chunk_tokens"]),
+        reported_queue_seconds=None,
         finish_reason="length",
         status=None,
         error=None,

@@ -1,68 +1,68 @@
-"""From results to Markdown. Every figure and every sentence that depends on one comes from the results."""
+"""Generate docs/benchmarks-peers.md. Figures, and sentences that depend on them, come from the results."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.peers.models import FORMATS, LLAMA_1B, QWEN, SMOLLM2, SMOLLM2_Q4, SMOLLM2_Q8
-from benchmarks.peers.plan import HOPELESS, Case, cases
+from benchmarks.peers.plan import GIVE_UP_RATIO, PeerCase, cases
 from benchmarks.peers.plots import plot_figures
-from benchmarks.peers.results import EngineFacts, Results
+from benchmarks.peers.results import PeerFacts, Results
 
 from octavo.bench.serve import Distribution, Summary
 
 DATA = "benchmarks-peers.json"
 INCOMPARABLE = {
-    "transformers serve": "its completions take text only and know no `ignore_eos`, so the same requests"
-    " cannot be asked of it",
+    "transformers serve": "its completions endpoint accepts only text and does not support `ignore_eos`,"
+    " so it cannot run the same requests",
 }
 AIM = 2.0  # times the best peer
 FEW_ROUNDS = 5
 MODEL_TITLES = {
     SMOLLM2: "SmolLM2-135M-Instruct, real weights in bfloat16",
-    LLAMA_1B: "Llama-3.2-1B in shape, random weights in bfloat16",
+    LLAMA_1B: "Llama-3.2-1B shape, random weights in bfloat16",
     QWEN: "Qwen2.5-Coder-1.5B-Instruct, quantised",
     SMOLLM2_Q4: "SmolLM2-135M-Instruct, quantised to Q4_1",
     SMOLLM2_Q8: "SmolLM2-135M-Instruct, quantised to Q8_0",
 }
 INTRODUCTION = """\
 <!-- Made by python -m benchmarks.peers page, from assets/{data}. -->
-# Beside other engines
+# Comparison with other engines
 
-Octavo and other engines on one machine, with the same weights, the same prompts token for token and the same
-lengths of answers. On your own machine: `benchmarks/peers/install.sh DEST` installs the peers, each in an
-environment of its own, and then
+This page compares Octavo with other engines on one machine, with the same weights, the same prompts token for
+token, and the same answer lengths. To run the comparison on your own machine, install the other engines with
+`benchmarks/peers/install.sh DEST`, each in its own environment, and then run:
 
 ```console
 $ python -m benchmarks.peers models DEST --smollm2 smollm2-135m-instruct-q4_1.gguf --tokenizer llama-3.2/ \\
       --qwen qwen2.5-coder-1.5b-instruct-q4_k_m.gguf
-$ python -m benchmarks.peers run DEST --rounds 3          # measures, and writes this page
-$ python -m benchmarks.peers run DEST --cases qwen q4_1 q8_0                # only what is quantised
+$ python -m benchmarks.peers run DEST --rounds 3          # measure and write this page
+$ python -m benchmarks.peers run DEST --cases qwen q4_1 q8_0                # only the quantised models
 ```
 
-All figures are in one file, [{data}](assets/{data}), and the page is made from it.
+This page is generated from [{data}](assets/{data}), which contains all figures.
 
 ## How it is measured
 
-- Greedy, streamed, `ignore_eos`, {threads} threads, bfloat16, prefix caching on; prompts as token ids, new
-  ones in every run, so that no cache knows them.
-- Over loopback HTTP, with `octavo bench serve`'s client on the same cores as the server.
-- Engines take turns within each workload, and each round begins with another engine. All are loaded; while
-  one is measured the others are stopped (SIGSTOP) and use no processor time.
-- A figure is the median of its rounds; "x best peer" is the median of the ratios within rounds, with the
-  least and the greatest of them. An engine with less than {hopeless} of the best figure in the first round
-  is not measured again in that workload.
+- Engines run with {threads} threads, bfloat16 and prefix caching. Requests are greedy and streamed, with
+  `ignore_eos`. Prompts are token ids, new in every run, so that no cache contains them.
+- Requests are sent over loopback HTTP by the client of `octavo bench serve`, on the same cores as the server.
+- Engines take turns within each workload, and each round begins with a different engine. All engines are
+  loaded; while one is measured, the others are stopped (SIGSTOP) and use no CPU time.
+- A figure is the median of its rounds. "x best peer" is the median of the ratios within rounds, followed by
+  the smallest and the largest ratio. An engine with less than {give_up_ratio} of the best figure in the first
+  round is not measured again in that workload.
 """
 QUANTISED = """\
-- Quantised models: the first row of their tables says which format each engine ran. Octavo and llama.cpp read
-  the same GGUF file; for the others its weights were widened to bfloat16 and quantised again.
-  Octavo computes with activations in bfloat16; llama.cpp rounds them to 8 bits, and so does vLLM
-  beside int4 weights, its default on processors with AMX. What formats cost in quality:
-  [choosing a format](formats.md).
+- Quantised models: the first row of a table shows the format that each engine ran. Octavo and llama.cpp read
+  the same GGUF file; for the other engines, its weights were widened to bfloat16 and quantised again.
+  Octavo computes with bfloat16 activations. llama.cpp rounds activations to 8 bits, and so does vLLM with
+  int4 weights, which is its default on processors with AMX. [Choosing a format](formats.md) shows what
+  formats cost in quality.
 """
 
 
 def write_page(results: Results, page: Path) -> None:
-    """The page; and in `assets` beside it the results and a picture for each model."""
+    """Write the page, and to `assets` beside it the results and a chart for each model."""
     assets = page.parent / "assets"
     results.write(assets / DATA)
     for model, mine in _by_model(results).items():
@@ -70,8 +70,8 @@ def write_page(results: Results, page: Path) -> None:
     page.write_text(page_text(results))
 
 
-def _by_model(results: Results) -> dict[str, list[Case]]:
-    """The cases that were run."""
+def _by_model(results: Results) -> dict[str, list[PeerCase]]:
+    """Return the cases that were run, by model."""
     found = [case for case in cases() if any(run.case == case.key for run in results.runs)]
     return {case.model: [other for other in found if other.model == case.model] for case in found}
 
@@ -81,8 +81,8 @@ def _picture(model: str) -> str:
 
 
 def page_text(results: Results) -> str:
-    hopeless = f"1/{round(1 / HOPELESS)}"
-    parts = [INTRODUCTION.format(data=DATA, threads=results.threads, hopeless=hopeless)]
+    give_up_ratio = f"1/{round(1 / GIVE_UP_RATIO)}"
+    parts = [INTRODUCTION.format(data=DATA, threads=results.threads, give_up_ratio=give_up_ratio)]
     by_model = _by_model(results)
     if FORMATS.keys() & by_model.keys():
         parts[-1] += QUANTISED
@@ -92,12 +92,12 @@ def page_text(results: Results) -> str:
         parts += [
             f"## {MODEL_TITLES[model]}",
             "",
-            f"![The figures below as bars](assets/{_picture(model)})",
+            f"![Bar chart of the figures below](assets/{_picture(model)})",
             "",
         ]
         parts += [*_figures(results, mine), "", *_latencies(results, mine), ""]
     parts += [
-        "## What was run",
+        "## Workloads and commands",
         "",
         *_workloads([case for mine in by_model.values() for case in mine]),
         "",
@@ -116,10 +116,13 @@ def _machine(results: Results) -> Iterator[str]:
         f" {machine.system}; from {first} to {last} UTC, {results.num_rounds} rounds."
     )
     if results.num_rounds < FEW_ROUNDS:
-        yield "With so few rounds a ratio is rough: machines like this drift by a factor of two in minutes."
+        yield (
+            f"With only {results.num_rounds} rounds, ratios are rough: the speed of a machine like this one"
+            " drifts by a factor of two within minutes."
+        )
 
 
-def _figures(results: Results, chosen: Sequence[Case]) -> Iterator[str]:
+def _figures(results: Results, chosen: Sequence[PeerCase]) -> Iterator[str]:
     names = [engine.name for engine in results.engines_of(chosen)]
     yield from table_head(["tokens per second", *names, "x best peer"])
     if formats := FORMATS.get(chosen[0].model):
@@ -133,21 +136,21 @@ def _figures(results: Results, chosen: Sequence[Case]) -> Iterator[str]:
         if (advantage := results.advantage(case)) is not None and advantage < AIM
     ]
     yield ""
-    aim = f"The aim is {AIM:g} times the best peer."
-    yield f"{aim} Short of it: {', '.join(short)}." if short else f"{aim} It is reached in every row."
-    capped = [f"{case.title} to {case.most:,.0f} tok/s" for case in chosen if case.most is not None]
+    aim = f"The target is {AIM:g} times the best peer."
+    yield f"{aim} Not reached in: {', '.join(short)}." if short else f"{aim} It is reached in every row."
+    capped = [f"{case.limit:,.0f} tok/s in {case.title}" for case in chosen if case.limit is not None]
     if capped:
-        yield f"Whoever serves, the arrivals limit {' and '.join(capped)}: there, look at the latencies."
+        yield f"The arrival rate limits any engine to {' and '.join(capped)}: compare the latencies there."
 
 
-def _latencies(results: Results, chosen: Sequence[Case]) -> Iterator[str]:
+def _latencies(results: Results, chosen: Sequence[PeerCase]) -> Iterator[str]:
     names = [engine.name for engine in results.engines_of(chosen)]
     yield from table_head(["TTFT p50, ITL p50 / p99 in ms", *names])
     for case in chosen:
         yield row([case.title, *(_latency(results, name, case) for name in names)])
 
 
-def _latency(results: Results, name: str, case: Case) -> str:
+def _latency(results: Results, name: str, case: PeerCase) -> str:
     def middle(part: str, percentile: str) -> str:
         def value(summary: Summary) -> float | None:
             measured: Distribution | None = getattr(summary, part)
@@ -160,7 +163,7 @@ def _latency(results: Results, name: str, case: Case) -> str:
     return f"{middle('ttft', 'p50')}, {middle('itl', 'p50')} / {middle('itl', 'p99')}"
 
 
-def _workloads(chosen: Sequence[Case]) -> Iterator[str]:
+def _workloads(chosen: Sequence[PeerCase]) -> Iterator[str]:
     yield from table_head(["workload", "requests", "arrivals", "prompt", "answer"])
     for case in chosen:
         load = case.workload
@@ -176,7 +179,7 @@ def _workloads(chosen: Sequence[Case]) -> Iterator[str]:
         )
 
 
-def _engines(engines: Sequence[EngineFacts]) -> Iterator[str]:
+def _engines(engines: Sequence[PeerFacts]) -> Iterator[str]:
     for engine in engines:
         yield f"**{engine.name}** {engine.version}:"
         yield ""
@@ -203,13 +206,13 @@ def row(cells: Sequence[str]) -> str:
 
 
 def number_text(value: float | None) -> str:
-    """Three digits: more would claim more than the machine gives."""
+    """Return the value with three digits: the machine is not steady enough for more."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _times(results: Results, case: Case) -> str:
+def _times(results: Results, case: PeerCase) -> str:
     ratio, found = results.advantage(case), results.advantages(case)
     if ratio is None:
         return "-"

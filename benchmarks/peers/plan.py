@@ -1,4 +1,4 @@
-"""What is run on which model, and in which order."""
+"""The cases to run on each model, and their order."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -8,27 +8,27 @@ from benchmarks.peers.models import FORMATS, LLAMA_1B, QWEN, SMOLLM2, SMOLLM2_Q4
 
 from octavo.bench.serve import WORKLOADS, AtOnce, Fixed, Steady, Summary, Workload
 
-# An engine with less than this part of the best figure is not asked again: it cannot become the best.
-HOPELESS = 1 / 3
-FAST = ("Octavo", "vLLM CPU", "OpenVINO GenAI")  # those that keep up with the arrivals, or nearly
+# An engine below this fraction of the best figure is not measured again: it cannot become the best.
+GIVE_UP_RATIO = 1 / 3
+FAST = ("Octavo", "vLLM CPU", "OpenVINO GenAI")  # engines that keep up with the arrivals, or nearly
 
 Figure: TypeAlias = Callable[[Summary], float | None]
 
 
 @dataclass(frozen=True)
-class Case:
-    """A workload on a model, and the figure that it is about: tokens per second, more is better."""
+class PeerCase:
+    """A workload on a model, and the figure that it measures: tokens per second, where more is better."""
 
     model: str
     title: str
     workload: Workload
     figure_name: str
     figure: Figure
-    engines: tuple[str, ...] | None = None  # None: all run it
+    engines: tuple[str, ...] | None = None  # None: all engines
 
     @property
-    def most(self) -> float | None:
-        """Tokens per second that no engine can pass, however fast: the last request comes too late."""
+    def limit(self) -> float | None:
+        """Return the tokens per second that no engine can exceed, because of the last request's arrival."""
         load = self.workload
         if not isinstance(load.arrivals, Steady):
             return None
@@ -51,17 +51,17 @@ def prefill_rate(summary: Summary) -> float | None:
     return summary.prefill_tokens_per_second
 
 
-def cases() -> list[Case]:
+def cases() -> list[PeerCase]:
     single, burst = WORKLOADS["baseline"], WORKLOADS["continuous_batching"]
     long, prefix, prefill = (WORKLOADS[name] for name in ("chunked_prefill", "prefix_caching", "prefill"))
     paced = [
-        Case(SMOLLM2, "single", single.scaled(num_requests=2), "decode tok/s", decode_rate),
-        Case(SMOLLM2, "burst", burst, "output tok/s", output_rate),
-        Case(SMOLLM2, "long", long, "output tok/s", output_rate),
-        Case(SMOLLM2, "prefix", prefix, "output tok/s", output_rate),
-        Case(SMOLLM2, "prefill", prefill.scaled(num_requests=4), "prompt tok/s", prefill_rate),
+        PeerCase(SMOLLM2, "single", single.scaled(num_requests=2), "decode tok/s", decode_rate),
+        PeerCase(SMOLLM2, "burst", burst, "output tok/s", output_rate),
+        PeerCase(SMOLLM2, "long", long, "output tok/s", output_rate),
+        PeerCase(SMOLLM2, "prefix", prefix, "output tok/s", output_rate),
+        PeerCase(SMOLLM2, "prefill", prefill.scaled(num_requests=4), "prompt tok/s", prefill_rate),
     ]
-    # What arrivals limit, without that limit; not for those who cannot keep up with them anyway.
+    # The cases that the arrival rate limits, without that limit; only for engines that keep up with it.
     at_once = [
         replace(
             case,
@@ -70,30 +70,32 @@ def cases() -> list[Case]:
             engines=FAST,
         )
         for case in paced
-        if case.most is not None
+        if case.limit is not None
     ]
     larger = [
-        Case(
+        PeerCase(
             LLAMA_1B, "single", single.scaled(num_requests=1, output=Fixed(64)), "decode tok/s", decode_rate
         ),
-        Case(LLAMA_1B, "burst", burst.scaled(num_requests=16, output=Fixed(64)), "output tok/s", output_rate),
-        Case(LLAMA_1B, "prefill", prefill.scaled(num_requests=2), "prompt tok/s", prefill_rate),
+        PeerCase(
+            LLAMA_1B, "burst", burst.scaled(num_requests=16, output=Fixed(64)), "output tok/s", output_rate
+        ),
+        PeerCase(LLAMA_1B, "prefill", prefill.scaled(num_requests=2), "prompt tok/s", prefill_rate),
     ]
     return [*paced, *at_once, *larger, *quantised_cases()]
 
 
-def quantised_cases() -> list[Case]:
-    """Run by the engines that have a format of the model."""
+def quantised_cases() -> list[PeerCase]:
+    """Return the cases of quantised models, each for the engines that have a format of the model."""
     single, burst = WORKLOADS["baseline"], WORKLOADS["continuous_batching"]
     long, prefix, prefill = (WORKLOADS[name] for name in ("chunked_prefill", "prefix_caching", "prefill"))
     found = [
-        Case(QWEN, "single", single.scaled(num_requests=1), "decode tok/s", decode_rate),
-        Case(QWEN, "burst", burst.scaled(num_requests=16, output=Fixed(64)), "output tok/s", output_rate),
-        Case(QWEN, "long", long.scaled(num_requests=8), "output tok/s", output_rate),
-        Case(QWEN, "prefix", prefix.scaled(num_requests=8), "output tok/s", output_rate),
-        Case(QWEN, "prefill", prefill.scaled(num_requests=2), "prompt tok/s", prefill_rate),
+        PeerCase(QWEN, "single", single.scaled(num_requests=1), "decode tok/s", decode_rate),
+        PeerCase(QWEN, "burst", burst.scaled(num_requests=16, output=Fixed(64)), "output tok/s", output_rate),
+        PeerCase(QWEN, "long", long.scaled(num_requests=8), "output tok/s", output_rate),
+        PeerCase(QWEN, "prefix", prefix.scaled(num_requests=8), "output tok/s", output_rate),
+        PeerCase(QWEN, "prefill", prefill.scaled(num_requests=2), "prompt tok/s", prefill_rate),
         *(
-            Case(model, "single", single.scaled(num_requests=2), "decode tok/s", decode_rate)
+            PeerCase(model, "single", single.scaled(num_requests=2), "decode tok/s", decode_rate)
             for model in (SMOLLM2_Q4, SMOLLM2_Q8)
         ),
     ]
@@ -101,31 +103,31 @@ def quantised_cases() -> list[Case]:
 
 
 def kv_gigabytes_of(model: str) -> int:
-    """More than any of the cases needs, and little enough for all engines to be loaded beside each other."""
+    """Return more than any case needs, but little enough to load all engines at once."""
     return 1 if model == LLAMA_1B or model in FORMATS else 2
 
 
 def slots_of(model: str) -> int:
-    """Requests at once at most, for engines that must be told."""
+    """Return the maximum number of concurrent requests, for engines that must be configured with it."""
     return max((case.workload.num_requests for case in cases() if case.model == model), default=1)
 
 
 @dataclass(frozen=True)
-class Heat:
-    """One case, run by every engine in turn, one right after the other."""
+class CaseRound:
+    """One case in one round, run by every engine in turn."""
 
-    case: Case
+    case: PeerCase
     round: int
     engines: Sequence[str]
 
 
-def heats(chosen: Sequence[Case], engines: Sequence[str], rounds: int) -> Iterator[Heat]:
-    """Model by model, round by round; each round begins with another engine. So whatever the machine does in
-    the meantime meets all of them."""
+def case_rounds(chosen: Sequence[PeerCase], engines: Sequence[str], rounds: int) -> Iterator[CaseRound]:
+    """Yield the rounds of all cases, model by model. Each round begins with a different engine, so that
+    changes in the machine's speed affect all engines alike."""
     for model in dict.fromkeys(case.model for case in chosen):
         for number in range(rounds):
             for case in chosen:
                 if case.model == model:
                     names = [name for name in engines if case.engines is None or name in case.engines]
                     first = number % max(len(names), 1)
-                    yield Heat(case, number, (*names[first:], *names[:first]))
+                    yield CaseRound(case, number, (*names[first:], *names[:first]))

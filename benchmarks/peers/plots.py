@@ -1,24 +1,24 @@
-"""Pictures for the pages. The same results give the same bytes: a picture changes only with its data."""
+"""Charts for the generated pages. Equal results give equal bytes: a chart changes only with its data."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.plan import Case
+from benchmarks.peers.plan import PeerCase
 from benchmarks.peers.results import Results
 
-COLOURS = ("#2a6fdb", "#e07b39", "#5b9a68", "#9b6bb3", "#8c8c8c")  # ours first
+COLOURS = ("#2a6fdb", "#e07b39", "#5b9a68", "#9b6bb3", "#8c8c8c")  # Octavo first
 
 
-def plot_figures(results: Results, chosen: Sequence[Case], title: str, path: Path) -> None:
-    """Bars side by side for each case, as parts of the best: figures of cases differ by a factor of 100."""
+def plot_figures(results: Results, chosen: Sequence[PeerCase], title: str, path: Path) -> None:
+    """Draw the bars of each case as fractions of its best: figures of cases differ by a factor of 100."""
     import matplotlib
 
     matplotlib.use("svg")
     from matplotlib import pyplot
 
     names = [engine.name for engine in results.engines_of(chosen)]
-    places = [engine.name for engine in results.engines]  # an engine has one colour in all pictures
+    places = [engine.name for engine in results.engines]  # an engine has the same colour in all charts
     colours = {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(places)}
     figure, axes = pyplot.subplots(figsize=(max(6.0, 1.5 * len(chosen) + 1.5), 3.6))
     width = 0.8 / max(len(names), 1)
@@ -30,7 +30,7 @@ def plot_figures(results: Results, chosen: Sequence[Case], title: str, path: Pat
                 x = column - 0.4 + width * (place + 0.5)
                 axes.bar(x, value / best, width, color=colours[name])
                 axes.text(x, value / best + 0.015, _short(value), ha="center", va="bottom", fontsize=7)
-    _dress(axes, chosen, title)
+    _style_axes(axes, chosen, title)
     handles = [pyplot.Rectangle((0, 0), 1, 1, color=colours[name]) for name in names]
     axes.legend(
         handles,
@@ -52,7 +52,7 @@ def save(figure: Any, path: Path) -> None:
         figure.savefig(path, bbox_inches="tight", metadata={"Date": None}, facecolor="white")
 
 
-def _dress(axes: Any, chosen: Sequence[Case], title: str) -> None:
+def _style_axes(axes: Any, chosen: Sequence[PeerCase], title: str) -> None:
     axes.set_xticks(range(len(chosen)), [f"{case.title}\n{case.figure_name}" for case in chosen], fontsize=8)
     axes.set_yticks([])
     axes.set_ylim(0, 1.12)

@@ -1,4 +1,4 @@
-"""Prints what an installed package requires, without the packages named after it.
+"""Print the requirements of an installed package, except those named in LEFT_OUT.
 
 python requirements_of.py PACKAGE [LEFT_OUT ...]
 """

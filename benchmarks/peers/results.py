@@ -1,4 +1,4 @@
-"""What was measured, in one JSON file. It is written after every run; what is in it is not run again."""
+"""The results, kept in one JSON file. It is written after every run; runs in the file are not repeated."""
 
 import platform
 import statistics
@@ -9,13 +9,13 @@ from pathlib import Path
 
 import msgspec
 import psutil
-from benchmarks.peers.plan import Case, Figure
+from benchmarks.peers.plan import Figure, PeerCase
 
 from octavo.bench.serve import Summary
 
 
 @dataclass(frozen=True)
-class Machine:
+class MachineFacts:
     processor: str
     cores: int
     memory_gigabytes: float
@@ -23,7 +23,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class EngineFacts:
+class PeerFacts:
     name: str
     version: str
     is_ours: bool
@@ -44,24 +44,24 @@ class RunFacts:
 
 @dataclass(frozen=True)
 class Results:
-    machine: Machine
+    machine: MachineFacts
     threads: int
-    engines: Sequence[EngineFacts] = ()
-    left_out: Mapping[str, str] = field(default_factory=dict)  # an engine, or an engine and a case: why
+    engines: Sequence[PeerFacts] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)  # engine, or engine and case, to the reason
     runs: Sequence[RunFacts] = ()
 
-    def has(self, engine: str, case: Case, number: int) -> bool:
+    def has(self, engine: str, case: PeerCase, number: int) -> bool:
         return any((run.engine, run.case, run.round) == (engine, case.key, number) for run in self.runs)
 
     def with_run(self, run: RunFacts) -> "Results":
-        """An engine that has been measured is no longer left out, as it may have been before it was chosen or
-        installed. A case that failed stays: it is not tried again."""
+        """Add a run. Its engine is no longer left out, as it may have been before it was chosen or installed.
+        A failed case remains left out and is not tried again."""
         model, _, _ = run.case.partition("/")
         stale = (run.engine, f"{run.engine}, {model}")
         left_out = {what: why for what, why in self.left_out.items() if what not in stale}
         return replace(self, left_out=left_out, runs=(*self.runs, run))
 
-    def with_engine(self, facts: EngineFacts) -> "Results":
+    def with_engine(self, facts: PeerFacts) -> "Results":
         known = {engine.name: engine for engine in self.engines}
         if facts.name in known:
             commands = {**known[facts.name].commands, **facts.commands}
@@ -71,18 +71,18 @@ class Results:
     def with_left_out(self, what: str, why: str) -> "Results":
         return replace(self, left_out={**self.left_out, what: why})
 
-    def of(self, engine: str, case: Case) -> list[RunFacts]:
+    def of(self, engine: str, case: PeerCase) -> list[RunFacts]:
         return [run for run in self.runs if (run.engine, run.case) == (engine, case.key)]
 
-    def engines_of(self, chosen: Sequence[Case]) -> list[EngineFacts]:
-        """Those that have run one of them."""
+    def engines_of(self, chosen: Sequence[PeerCase]) -> list[PeerFacts]:
+        """Return the engines that have run at least one of the cases."""
         return [engine for engine in self.engines if any(self.of(engine.name, case) for case in chosen)]
 
-    def median(self, engine: str, case: Case, figure: Figure) -> float | None:
+    def median(self, engine: str, case: PeerCase, figure: Figure) -> float | None:
         values = [value for run in self.of(engine, case) if (value := figure(run.summary)) is not None]
         return statistics.median(values) if values else None
 
-    def best_peer(self, case: Case) -> tuple[str, float] | None:
+    def best_peer(self, case: PeerCase) -> tuple[str, float] | None:
         peers = [
             (engine.name, value)
             for engine in self.engines
@@ -91,9 +91,9 @@ class Results:
         return max(peers, key=lambda peer: peer[1]) if peers else None
 
     def ratios(
-        self, name: str, beside: str, case: Case, ratio: Callable[[float, float], float]
+        self, name: str, beside: str, case: PeerCase, ratio: Callable[[float, float], float]
     ) -> list[float]:
-        """Of the one beside it and of `name`, in each round that has both."""
+        """Return `ratio(figure of beside, figure of name)` for each round that has both."""
         others = {run.round: case.figure(run.summary) for run in self.of(beside, case)}
         return [
             ratio(other, value)
@@ -102,21 +102,21 @@ class Results:
         ]
 
     def paired(
-        self, name: str, beside: str, case: Case, ratio: Callable[[float, float], float]
+        self, name: str, beside: str, case: PeerCase, ratio: Callable[[float, float], float]
     ) -> float | None:
-        """The median of the ratios."""
+        """Return the median of the ratios, or None if there is none."""
         found = self.ratios(name, beside, case, ratio)
         return statistics.median(found) if found else None
 
-    def advantages(self, case: Case) -> list[float]:
-        """Our figure over the best peer's, in each round."""
+    def advantages(self, case: PeerCase) -> list[float]:
+        """Return Octavo's figure divided by the best peer's, for each round."""
         best = self.best_peer(case)
         ours = next((engine.name for engine in self.engines if engine.is_ours), None)
         if best is None or ours is None:
             return []
         return self.ratios(ours, best[0], case, lambda theirs, mine: mine / theirs)
 
-    def advantage(self, case: Case) -> float | None:
+    def advantage(self, case: PeerCase) -> float | None:
         found = self.advantages(case)
         return statistics.median(found) if found else None
 
@@ -136,7 +136,7 @@ class Results:
 
     @property
     def dates(self) -> tuple[str, str]:
-        """Of the first and the last run."""
+        """Return the start times of the first and the last run."""
         times = [run.began for run in self.runs] or [time.time()]
         first, last = (
             time.strftime("%Y-%m-%d %H:%M", time.gmtime(each)) for each in (min(times), max(times))
@@ -144,7 +144,7 @@ class Results:
         return first, last
 
 
-def this_machine() -> Machine:
+def this_machine() -> MachineFacts:
     processor = platform.processor() or platform.machine()
     information = Path("/proc/cpuinfo")
     if information.exists():
@@ -154,7 +154,7 @@ def this_machine() -> Machine:
         extras = [name for name in ("amx_bf16", "avx512_bf16", "avx512f", "avx2") if name in flags]
         processor = f"{names[0] if names else processor} ({', '.join(extras)})"
     release, _, _ = platform.release().partition("-")
-    return Machine(
+    return MachineFacts(
         processor,
         psutil.cpu_count(logical=True) or 0,
         round(psutil.virtual_memory().total / 2**30, 1),

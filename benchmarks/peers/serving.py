@@ -1,7 +1,7 @@
-"""A server's life: started, asked, stopped in its tracks while others are measured, ended.
+"""Start an engine, send jobs to it, freeze it while others are measured, and end it.
 
-While one engine is measured no other may use the processor. Loading takes a minute, so those who wait keep
-their memory and are stopped by a signal (SIGSTOP).
+While one engine is measured, no other may use the processor. Loading takes a minute, so waiting engines stay
+in memory and are stopped by a signal (SIGSTOP).
 """
 
 import contextlib
@@ -14,21 +14,21 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from benchmarks.peers.engines import Engine, Start, environment_of
+from benchmarks.peers.engines import PeerEngine, Start, environment_of
 
 START_SECONDS = 600.0
 END_SECONDS = 20.0
 STOP_SECONDS = 5.0
 
 
-class Failed(Exception):
-    """An engine did not start, or has ended. Says where to look."""
+class EngineFailed(Exception):
+    """An engine did not start, or has ended. The message names its log."""
 
 
 class Running:
-    """An engine in processes of its own. Frozen between measurements; `end` ends all of them."""
+    """An engine in its own processes. They are frozen between measurements; `end` ends all of them."""
 
-    def __init__(self, engine: Engine, start: Start, log: Path) -> None:
+    def __init__(self, engine: PeerEngine, start: Start, log: Path) -> None:
         self.engine = engine
         self.url = f"http://127.0.0.1:{start.port}"
         self.command = list(engine.command(start))
@@ -54,7 +54,7 @@ class Running:
             if self._is_healthy():
                 return
             time.sleep(0.2)
-        raise Failed(f"{self.engine.name} did not start: see {self._log}")
+        raise EngineFailed(f"{self.engine.name} did not start: see {self._log}")
 
     def _is_healthy(self) -> bool:
         try:
@@ -64,7 +64,7 @@ class Running:
             return False
 
     def ask(self, job: Any) -> Any:
-        """For an engine without HTTP: a line there and a line back."""
+        """Send a line to an engine without HTTP and return its reply."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(job).encode() + b"\n")
         self.process.stdin.flush()
@@ -74,22 +74,22 @@ class Running:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            raise Failed(f"{self.engine.name} has ended: see {self._log}")
+            raise EngineFailed(f"{self.engine.name} has ended: see {self._log}")
         return json.loads(line)
 
     def freeze(self) -> None:
-        """Parents first, so that none sees a child that does not answer."""
+        """Stop the processes, parents first, so that no parent sees an unresponsive child."""
         family = self._family()
         for process in family:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.suspend()
-        # The signal is taken when a thread is next scheduled: until then it disturbs whoever is measured.
+        # A process stops when a thread is next scheduled; until then it disturbs the engine that is measured.
         deadline = time.monotonic() + STOP_SECONDS
         while time.monotonic() < deadline and not all(map(_is_stopped, family)):
             time.sleep(0.002)
 
     def thaw(self) -> None:
-        """Children first, for the same reason."""
+        """Resume the processes, children first, for the same reason."""
         for process in reversed(self._family()):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.resume()
@@ -107,7 +107,7 @@ class Running:
         self.process.wait()
 
     def _family(self) -> list[psutil.Process]:
-        """The process and all its descendants, parents before children."""
+        """Return the process and all its descendants, parents before children."""
         try:
             first = psutil.Process(self.process.pid)
             return [first, *first.children(recursive=True)]

@@ -1,1 +1,1 @@
-"""What each optimisation is worth: one after the other is turned on, on the workload that shows it."""
+"""Measure what each optimisation gains: turn them on one by one, each on the workload that shows it."""

@@ -1,4 +1,4 @@
-"""From results to docs/progression.md and its picture."""
+"""Generate docs/progression.md and its chart from the results."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,10 +10,11 @@ from benchmarks.progression.stages import COMMON, MIX, OFF, PLAIN, Stage, cases,
 
 INTRODUCTION = """\
 <!-- Made by python -m benchmarks.progression, from assets/progression.json. -->
-# What each optimisation is worth
+# What each optimisation gains
 
-The same engine and the same model, {model}, with one optimisation after the other turned on, each measured
-beside the stage before it on the workload that shows it. Made by one command:
+This page compares one engine on one model, {model}, while its optimisations are turned on one after another.
+Each stage is compared with the stage before it, on the workload that shows its effect. One command measures
+all stages and writes this page:
 
 ```console
 $ python -m benchmarks.progression MODEL --rounds {rounds}
@@ -22,12 +23,13 @@ $ python -m benchmarks.progression MODEL --rounds {rounds}
 ![Tokens per second of each stage on one mixed workload](assets/progression.svg)
 """
 EXPLANATION = """\
-The last column is one workload for all stages, {mix}.
-A stage acts on top of those above it and need not show there: what helps the latency of one request may do
-nothing for the throughput of a crowd. Stages take turns; every figure is the median of {rounds} rounds over
-HTTP, and a gain is the median of the ratios within rounds.
-
-Started with `octavo serve MODEL {common}` and the flags that turn off what is not yet on.
+- "mix tok/s" is one workload for all stages: {mix}.
+  A stage includes all stages above it, and its effect need not show in this column: an optimisation for the
+  latency of one request may do nothing for the throughput of many.
+- Stages take turns. Every figure is the median of {rounds} rounds over HTTP, and a gain is the median of the
+  ratios within rounds.
+- Servers were started with `octavo serve MODEL {common}` and the flags that
+  turn off the optimisations of later stages (column "instead of").
 """
 
 
@@ -64,7 +66,7 @@ def _table(results: Results, model: str) -> Iterator[str]:
         return number_text(results.median(name, whole, whole.figure))
 
     yield from table_head(
-        ["turned on", "instead of", "workload", "figure", "before", "after", "gain", "mix tok/s"]
+        ["turned on", "instead of", "workload", "metric", "before", "after", "gain", "mix tok/s"]
     )
     yield row([PLAIN, "", "", "", "", "", "", on_mix(PLAIN)])
     previous = PLAIN
@@ -79,7 +81,7 @@ def _table(results: Results, model: str) -> Iterator[str]:
 
 
 def plot_progression(results: Results, model: str, path: Path) -> None:
-    """Tokens per second on the mix, stage by stage; above each its gain on the workload that shows it."""
+    """Draw the tokens per second of each stage on the mix, labelled with its gain on its own workload."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -95,7 +97,7 @@ def plot_progression(results: Results, model: str, path: Path) -> None:
         axes.text(place, rate, f"{rate:,.0f}\n{label}".rstrip(), ha="center", va="bottom", fontsize=8)
     axes.set_xticks(range(len(names)), [name.replace(" ", "\n") for name in names], fontsize=8)
     axes.set_ylim(0, 1.25 * max([*rates, 1.0]))
-    axes.set_ylabel("output tok/s on the mix", fontsize=8)
+    axes.set_ylabel("output tok/s on the mixed workload", fontsize=8)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     save(figure, path)
@@ -103,11 +105,11 @@ def plot_progression(results: Results, model: str, path: Path) -> None:
 
 
 def gains(results: Results, model: str, chosen: Sequence[Stage]) -> list[str]:
-    """Of each stage over the one before it, on the workload that shows it."""
+    """Return labels with the gain of each stage over the one before it, on the workload that shows it."""
     by_title = {case.title: case for case in cases(model)}
     before = [PLAIN, *OFF]
     found = [
         results.paired(stage.name, previous, by_title[stage.name], stage.gain)
         for previous, stage in zip(before, chosen, strict=False)
     ]
-    return ["" if gain is None else f"x {gain:.2f} on its own" for gain in found]
+    return ["" if gain is None else f"x {gain:.2f} on its\nown workload" for gain in found]

@@ -1,6 +1,6 @@
-"""The stages, from the plainest engine to the whole one, and the workload that shows each.
+"""The stages, from the engine without optimisations to the complete one, and the workload that shows each.
 
-All are the same program with other settings: there is no second scheduler, cache or model.
+All stages are the same program with different settings: there is no second scheduler, cache or model.
 """
 
 import sys
@@ -8,20 +8,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.peers.engines import MODEL_NAME, Engine, Start
-from benchmarks.peers.plan import Case, Figure, decode_rate, output_rate
+from benchmarks.peers.engines import MODEL_NAME, PeerEngine, Start
+from benchmarks.peers.plan import Figure, PeerCase, decode_rate, output_rate
 
 from octavo.bench.serve import AtOnce, Closed, Fixed, LogUniform, Mix, Steady, Summary, Workload
 
 CONTEXT = 1024
 PLAIN = "plain torch"
-MIX = "mix"  # the workload that all stages run
+MIX = "mix"  # the workload of all stages
 
 COMMON = ("--dtype", "bfloat16", "--max-model-len", str(CONTEXT), "--kv-memory", "256MiB")
-# What turns each optimisation off, in the order in which they are turned on again.
+# Flags that turn each optimisation off, in the order in which the stages turn them on.
 OFF = {
     "continuous batching": ("--admission", "static"),
-    "paged KV": ("--page-size", "0"),
+    "paged KV": ("--block-size", "0"),
     "chunked prefill": ("--max-step-tokens", "0"),
     "prefix caching": ("--no-prefix-caching",),
     "native kernels": ("--kernels", "torch"),
@@ -31,7 +31,7 @@ OFF = {
 
 @dataclass(frozen=True)
 class Stage:
-    """One more optimisation than the stage before, and what shows it."""
+    """One more optimisation than the stage before, and the workload and figure that show its effect."""
 
     name: str
     workload: Workload
@@ -57,7 +57,7 @@ def stages() -> list[Stage]:
             "continuous batching",
             Workload(
                 "continuous batching",
-                "a crowd with short and long answers: do the short ones make room?",
+                "many requests at once with short and long answers: do new ones start when short ones end?",
                 *(24, AtOnce(), Fixed(32), Mix(((0.75, 8), (0.25, 96)))),
             ),
             "output tok/s",
@@ -67,7 +67,7 @@ def stages() -> list[Stage]:
             "paged KV",
             Workload(
                 "paged KV",
-                "a crowd of mixed lengths and 256 MiB for KV: how many fit at once?",
+                "many requests at once, of mixed lengths, with 256 MiB for KV: how many fit together?",
                 *(32, AtOnce(), LogUniform(16, 128), LogUniform(16, 96)),
             ),
             "output tok/s",
@@ -77,7 +77,7 @@ def stages() -> list[Stage]:
             "chunked prefill",
             Workload(
                 "chunked prefill",
-                "long prompts arrive while others are answered: how long do those wait for a token?",
+                "long prompts arrive during other answers: how long do those answers wait for a token?",
                 *(12, Steady(3.0), Mix(((0.5, 900), (0.5, 32))), Fixed(32)),
             ),
             "ITL p99, ms",
@@ -88,7 +88,7 @@ def stages() -> list[Stage]:
             "prefix caching",
             Workload(
                 "prefix caching",
-                "all prompts begin with the same 512 tokens: are they computed once?",
+                "all prompts begin with the same 512 tokens: are these computed only once?",
                 *(16, Steady(2.0), Fixed(32), Fixed(8)),
                 shared=512,
             ),
@@ -98,7 +98,7 @@ def stages() -> list[Stage]:
         ),
         Stage(
             "native kernels",
-            Workload("native kernels", "sixteen at once", 16, AtOnce(), Fixed(64), Fixed(64)),
+            Workload("native kernels", "sixteen requests at once", 16, AtOnce(), Fixed(64), Fixed(64)),
             "output tok/s",
             output_rate,
         ),
@@ -112,33 +112,33 @@ def stages() -> list[Stage]:
 
 
 def mix() -> Workload:
-    """A little of everything, small enough for the plainest stage."""
+    """Return a workload that uses every optimisation and is small enough for the slowest stage."""
     return Workload(
         MIX,
-        "a crowd of mixed lengths whose prompts begin with the same 128 tokens",
+        "many requests at once, of mixed lengths, whose prompts begin with the same 128 tokens",
         *(16, AtOnce(), LogUniform(16, 384), LogUniform(8, 64)),
         shared=128,
     )
 
 
-def cases(model: str) -> list[Case]:
-    """Each stage beside the one before it, on the workload that shows it; then all of them on the mix."""
+def cases(model: str) -> list[PeerCase]:
+    """Return a case for each stage and the one before it, then one for all stages on the mix."""
     names = [PLAIN, *OFF]
     shown = [
-        Case(model, stage.name, stage.workload, stage.figure_name, stage.figure, (before, stage.name))
+        PeerCase(model, stage.name, stage.workload, stage.figure_name, stage.figure, (before, stage.name))
         for before, stage in zip(names, stages(), strict=False)
     ]
-    return [*shown, Case(model, MIX, mix(), "output tok/s", output_rate)]
+    return [*shown, PeerCase(model, MIX, mix(), "output tok/s", output_rate)]
 
 
-def miniature(case: Case) -> Case:
-    """The same for a test: the point is that it runs."""
+def miniature(case: PeerCase) -> PeerCase:
+    """Return a small version of the case, for tests that only check that it runs."""
     load = case.workload.scaled(num_requests=3, prompt=Fixed(8), output=Fixed(4), shared=0)
-    return Case(case.model, case.title, load, case.figure_name, case.figure, case.engines)
+    return PeerCase(case.model, case.title, load, case.figure_name, case.figure, case.engines)
 
 
-def engines(common: Sequence[str] = COMMON) -> list[Engine]:
-    """One for each stage, with the optimisations up to it turned on."""
+def engines(common: Sequence[str] = COMMON) -> list[PeerEngine]:
+    """Return an engine for each stage, with the optimisations up to it turned on."""
     return [_engine(name, flags_of(number), common) for number, name in enumerate([PLAIN, *OFF])]
 
 
@@ -146,7 +146,7 @@ def flags_of(num_on: int) -> tuple[str, ...]:
     return tuple(flag for flags in list(OFF.values())[num_on:] for flag in flags)
 
 
-def _engine(name: str, flags: Sequence[str], common: Sequence[str]) -> Engine:
+def _engine(name: str, flags: Sequence[str], common: Sequence[str]) -> PeerEngine:
     def command(start: Start) -> list[str]:
         return [
             *(sys.executable, "-m", "octavo.cli.main", "serve", str(start.model.folder)),
@@ -159,7 +159,7 @@ def _engine(name: str, flags: Sequence[str], common: Sequence[str]) -> Engine:
 
         return octavo.__version__
 
-    return Engine(
+    return PeerEngine(
         name,
         is_ours=True,
         has_http=True,

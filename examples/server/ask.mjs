@@ -1,4 +1,4 @@
-// Ask a server with OpenAI's client for Node: a stream, and an error as it reaches you.
+// Call a server with OpenAI's client for Node: a streamed answer, and the handling of an error.
 //
 //   npm install openai
 //   node examples/server/ask.mjs http://127.0.0.1:8000 MODEL
@@ -17,5 +17,5 @@ console.log();
 try {
   await client.chat.completions.create({ model, messages, temperature: -1 });
 } catch (error) {
-  console.log(`refused with ${error.status}, because of ${error.param}`);
+  console.log(`rejected with ${error.status} because of ${error.param}`);
 }

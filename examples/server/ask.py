@@ -1,4 +1,4 @@
-"""Ask a server with OpenAI's own client: a stream, and many questions at once whose answers can be had again.
+"""Call a server with OpenAI's client: a streamed answer, then concurrent requests with reproducible answers.
 
 pip install openai
 python examples/server/ask.py http://127.0.0.1:8000 MODEL
@@ -27,7 +27,7 @@ def stream(client: OpenAI, model: str) -> None:
 
 
 async def ask_all(client: AsyncOpenAI, model: str, seed: int) -> list[str | None]:
-    """All at once: the server puts them into one batch. With a seed, that changes none of the answers."""
+    """Send all requests concurrently. The server batches them; with a seed, this changes no answer."""
     answers = await asyncio.gather(
         *(
             client.chat.completions.create(
@@ -46,7 +46,7 @@ async def ask_twice(client: AsyncOpenAI, model: str) -> None:
     first, again = await ask_all(client, model, seed=7), await ask_all(client, model, seed=7)
     for country, text in zip(COUNTRIES, first, strict=True):
         print(f"{country}: {text!r}")
-    print("the same again:", first == again)
+    print("reproduced:", first == again)
 
 
 def main() -> None:

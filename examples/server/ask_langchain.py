@@ -1,4 +1,4 @@
-"""Ask a server through LangChain: a chain of a template and a model, whole and streamed.
+"""Call a server through LangChain: a chain of a template and a model, complete and streamed.
 
 pip install langchain-openai
 python examples/server/ask_langchain.py http://127.0.0.1:8000 MODEL

@@ -1,4 +1,4 @@
-"""Octavo: an exact, fast and readable LLM inference engine."""
+"""Octavo: an LLM inference engine and OpenAI-compatible server with reproducible answers."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from octavo.llm import LLM
     from octavo.protocol import GrammarKind, GrammarSpec, SamplingParams
 
-HOMES = {
+EXPORTS = {
     "LLM": "octavo.llm",
     "Choice": "octavo.frontend.output",
     "RequestOutput": "octavo.frontend.output",
@@ -32,9 +32,9 @@ HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use, so that `import octavo` costs nothing and `octavo --help` is instant."""
+    """Import a name on first use, so that `import octavo` and `octavo --help` are fast."""
     from importlib import import_module
 
-    if name not in HOMES:
+    if name not in EXPORTS:
         raise AttributeError(f"module 'octavo' has no attribute {name!r}")
-    return getattr(import_module(HOMES[name]), name)
+    return getattr(import_module(EXPORTS[name]), name)

@@ -1,4 +1,4 @@
-"""How much KV fits this machine, as arithmetic that a person can follow.
+"""Compute how much KV fits in memory, with the arithmetic as text for users.
 
 Pure functions: the engine calls them after the weights are loaded, `octavo inspect` before.
 """
@@ -16,7 +16,7 @@ CGROUP = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True)
 class KVShape:
-    """What one token leaves behind in every layer."""
+    """The shape of the keys and values of one token."""
 
     num_layers: int
     num_kv_heads: int
@@ -37,7 +37,7 @@ class KVShape:
 @dataclass(frozen=True)
 class KVPlan:
     num_blocks: int
-    page_size: int
+    block_size: int
     max_model_len: int
     explanation: tuple[str, ...]
     bytes_per_token: int
@@ -48,7 +48,7 @@ class KVPlan:
 
     @property
     def num_tokens(self) -> int:
-        return self.num_blocks * self.page_size
+        return self.num_blocks * self.block_size
 
 
 def plan_kv(
@@ -57,42 +57,46 @@ def plan_kv(
     free_bytes: int,
     fraction: float,
     kv_memory: int | None,
-    page_size: int,
+    block_size: int,
     max_model_len: int | None,
     model_max_len: int,
-    page_multiple: int = 1,
+    block_multiple: int = 1,
 ) -> KVPlan:
-    """Divide memory into pages. `page_size` 0: a page as long as the context, rounded up to the multiple."""
+    """Divide memory into blocks. `block_size` 0: a block as long as the context, rounded up to
+    `block_multiple`."""
     if kv_memory is not None:
-        budget, lines = kv_memory, [f"KV cache: {format_size(kv_memory)}, as asked for"]
+        budget, lines = kv_memory, [f"KV cache: {format_size(kv_memory)} (kv_memory)"]
     else:
         budget = int(free_bytes * fraction)
         lines = [f"KV cache: {format_size(free_bytes)} free x {fraction} = {format_size(budget)}"]
     lines.append(shape.explain())
     tokens = budget // shape.bytes_per_token
-    wanted = min(max_model_len or model_max_len, model_max_len)
-    page = page_size or min(-(-wanted // page_multiple), tokens // page_multiple) * page_multiple or 1
-    num_blocks = tokens // page
+    target_len = min(max_model_len or model_max_len, model_max_len)
+    block_tokens = (
+        block_size or min(-(-target_len // block_multiple), tokens // block_multiple) * block_multiple or 1
+    )
+    num_blocks = tokens // block_tokens
     if num_blocks == 0:
         raise CapacityError(
-            f"{'; '.join(lines)}. That is not even one page of {page} tokens"
-            f" ({format_size(page * shape.bytes_per_token)}): raise kv_memory or kv_fraction, or free memory"
+            f"{'; '.join(lines)}. That is less than one block of {block_tokens} tokens"
+            f" ({format_size(block_tokens * shape.bytes_per_token)}): raise kv_memory or kv_fraction,"
+            " or free memory"
         )
-    if max_model_len is not None and min(max_model_len, model_max_len) > num_blocks * page:
+    if max_model_len is not None and min(max_model_len, model_max_len) > num_blocks * block_tokens:
         raise CapacityError(
-            f"{'; '.join(lines)}. {num_blocks * page:,} tokens fit, but max_model_len asks for"
-            f" {max_model_len:,}: lower it to {num_blocks * page}, or raise kv_memory or kv_fraction"
+            f"{'; '.join(lines)}. {num_blocks * block_tokens:,} tokens fit, but max_model_len is"
+            f" {max_model_len:,}: lower it to {num_blocks * block_tokens}, or raise kv_memory or kv_fraction"
         )
-    context = min(wanted, num_blocks * page)
+    context = min(target_len, num_blocks * block_tokens)
     lines.append(
-        f"{format_size(budget)} / ({page} tokens x {format_size(shape.bytes_per_token)})"
-        f" = {num_blocks:,} pages = {num_blocks * page:,} tokens"
+        f"{format_size(budget)} / ({block_tokens} tokens x {format_size(shape.bytes_per_token)})"
+        f" = {num_blocks:,} blocks = {num_blocks * block_tokens:,} tokens"
     )
     lines.append(
-        sequences_that_fit(num_blocks * page // context, context)
-        + (f" (the model could do {model_max_len:,})" if context < model_max_len else "")
+        sequences_that_fit(num_blocks * block_tokens // context, context)
+        + (f" (the model supports {model_max_len:,})" if context < model_max_len else "")
     )
-    return KVPlan(num_blocks, page, context, tuple(lines), shape.bytes_per_token)
+    return KVPlan(num_blocks, block_tokens, context, tuple(lines), shape.bytes_per_token)
 
 
 def sequences_that_fit(number: int, length: int) -> str:
@@ -101,10 +105,10 @@ def sequences_that_fit(number: int, length: int) -> str:
 
 
 def free_memory(mapped: int = 0) -> int:
-    """Bytes that this process may still take from the machine's main memory.
+    """Return the bytes of main memory that this process can still allocate.
 
-    `mapped`: bytes of files that are read all the time. The kernel counts them as memory that can be had, but
-    would have to read them again.
+    `mapped`: bytes of mapped files in constant use. The operating system counts them as available, but would
+    have to read them again.
     """
     return min(_free_in_machine() - mapped, _free_in_cgroup(mapped))
 
@@ -116,19 +120,19 @@ def _free_in_machine() -> int:
                 return int(line.split()[1]) * 1024
     except OSError:
         pass
-    # Not Linux: what is installed, less a third for everything else that runs there.
+    # Not Linux: the installed memory, less a third for other processes.
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * 2 // 3
 
 
 def _free_in_cgroup(mapped: int) -> int:
-    """A container's limit, which /proc/meminfo does not show."""
+    """Return the bytes left under a container's limit, which /proc/meminfo does not show."""
     try:
         limit = (CGROUP / "memory.max").read_text().strip()
         used = int((CGROUP / "memory.current").read_text())
         details = dict(line.split() for line in (CGROUP / "memory.stat").read_text().splitlines())
     except (OSError, ValueError):
         return 1 << 62
-    # Files that were read count as used, but the kernel gives that memory back when it is needed.
+    # The page cache counts as used, but the operating system frees it when memory is needed.
     active = int(details.get("active_file", 0))
     used += max(active, mapped) - active - int(details.get("inactive_file", 0))
     return (1 << 62) if limit == "max" else max(0, int(limit) - used)

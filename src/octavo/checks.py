@@ -1,10 +1,10 @@
-"""Checks of values that clients send. Each raises a `RequestError` that names the field at fault."""
+"""Validation of values that clients send. Each check raises a `RequestError` that names the invalid field."""
 
 from collections.abc import Iterable
 
 from octavo.errors import RequestError
 
-NO_BOUND = 1 << 31  # of a whole number that has no upper bound of its own
+NO_BOUND = 1 << 31  # the `high` of a whole number without an upper bound
 
 
 def check_number(name: str, value: object, low: float, high: float) -> None:
@@ -27,7 +27,7 @@ def check_flag(name: str, value: object) -> None:
 
 
 def check_ids(name: str, ids: Iterable[object], vocab_size: int | None = None) -> None:
-    """Without `vocab_size`, whether the ids exist is left to somebody who knows the model."""
+    """Check token ids. Without `vocab_size`, the caller must check later that the ids exist."""
     for token_id in ids:
         if (
             not isinstance(token_id, int)

@@ -1,4 +1,4 @@
-"""Which device runs the model, and how much of its memory is free."""
+"""Select the device that runs the model, and measure its free memory."""
 
 import textwrap
 
@@ -9,12 +9,12 @@ from octavo.errors import ConfigError
 
 
 def resolve_device(name: str) -> torch.device:
-    """`auto` is the accelerator, if there is one."""
+    """Return the torch device of an option value. `auto` is cuda if available, else cpu."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        # Writing and reading back also finds devices that torch knows by name only, such as `meta`.
+        # Writing and reading a value also detects devices without memory, such as `meta`.
         torch.ones(1, device=device).item()
     except (RuntimeError, AssertionError, ImportError) as error:
         reason = textwrap.shorten(str(error) or type(error).__name__, 120, placeholder="...")
@@ -23,8 +23,8 @@ def resolve_device(name: str) -> torch.device:
 
 
 def free_device_memory(device: torch.device, mapped: int = 0) -> int:
-    """Free bytes on the device. Devices other than CUDA's are taken to share main memory; for `mapped` see
-    `free_memory`."""
+    """Return the free bytes of a device. Devices other than CUDA are assumed to share main memory; for
+    `mapped` see `free_memory`."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return free_memory(mapped)

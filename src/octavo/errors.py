@@ -1,35 +1,35 @@
-"""Every error a person can meet. The message says what to do next."""
+"""All errors for users. The message says what to do next."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 
 class OctavoError(Exception):
-    """Base of all errors raised on purpose."""
+    """Base class of all errors that Octavo raises on purpose."""
 
 
 class ConfigError(OctavoError):
-    """An option has a value that cannot work."""
+    """An option has an invalid value."""
 
 
 class CheckpointError(OctavoError):
-    """A checkpoint is missing, malformed or of a kind that is not supported."""
+    """A checkpoint is missing, malformed or not supported."""
 
 
 class TemplateError(OctavoError):
-    """A chat template is missing, failed, or ran past its limits."""
+    """A chat template is missing, failed, or exceeded its limits."""
 
 
 class PromptNotMade(OctavoError):
-    """Nothing is known against a request: its prompt could not be made now."""
+    """A prompt could not be prepared at present. The request may be valid."""
 
 
 class CapacityError(OctavoError):
-    """This machine is too small for what was asked of it."""
+    """The memory of this machine is too small for the options."""
 
 
 class RequestError(OctavoError):
-    """A request is refused. `param` names the field at fault, as API clients expect it."""
+    """A request is rejected. `param` names the invalid field, as API clients expect it."""
 
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -37,27 +37,27 @@ class RequestError(OctavoError):
 
 
 class ContextLengthError(RequestError):
-    """A prompt and the answer asked for are longer together than the model's context."""
+    """A prompt and the requested answer together are longer than the model's context."""
 
 
 class GrammarError(RequestError):
-    """A grammar is refused: it is malformed, says what we cannot hold an answer to, or is too complex."""
+    """A grammar is rejected: it is malformed, uses an unsupported feature, or is too complex."""
 
     def __init__(self, message: str, param: str = "grammar") -> None:
         super().__init__(message, param)
 
 
 class GrammarTooComplex(GrammarError):
-    """A grammar that was accepted cannot be followed any further: it shows only while an answer is drawn."""
+    """An accepted grammar turned out to be too complex while an answer was generated."""
 
 
 class GrammarNotChecked(GrammarError):
-    """Nothing is known against a grammar: it could not be checked now."""
+    """A grammar could not be checked at present. It may be valid."""
 
 
 @contextmanager
 def grammar_of(field: str) -> Iterator[None]:
-    """What is wrong with a grammar is said with the name of the field that it came from."""
+    """Add the name of a grammar's field to the grammar errors raised inside."""
     try:
         yield
     except GrammarNotChecked:  # the field is not at fault

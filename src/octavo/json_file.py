@@ -1,4 +1,4 @@
-"""Small files of a checkpoint: text and JSON, never more of it than a fixed limit."""
+"""Read the small text and JSON files of a checkpoint, up to a fixed size limit."""
 
 import json
 import stat
@@ -7,7 +7,7 @@ from typing import Any
 
 from octavo.errors import CheckpointError
 
-MAX_FILE_BYTES = 64 << 20  # the largest known, Gemma's tokenizer.json, has 33 MB
+MAX_FILE_BYTES = 64 << 20  # the largest known file, Gemma's tokenizer.json, has 33 MB
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
@@ -21,7 +21,9 @@ def read_text(path: Path) -> str:
         if not stat.S_ISREG(facts.st_mode):
             raise CheckpointError(f"{path} is not a regular file. Fetch it again.")
         if facts.st_size > MAX_FILE_BYTES:
-            raise CheckpointError(f"{path} is larger than {MAX_FILE_BYTES} bytes; that cannot be right.")
+            raise CheckpointError(
+                f"{path} is larger than the limit of {MAX_FILE_BYTES} bytes. Check that it is the right file."
+            )
         with path.open("rb") as file:
             content = file.read(facts.st_size)
     except OSError as error:
@@ -35,11 +37,11 @@ def read_text(path: Path) -> str:
 
 
 def parse_json_object(source: str, path: Path) -> dict[str, Any]:
-    """`path` is where `source` came from, for the error."""
+    """Parse a JSON object. `path` names the source in errors."""
     try:
         value = json.loads(source)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not valid JSON ({error}). Fetch it again.") from error
     if not isinstance(value, dict):
-        raise CheckpointError(f"{path} should hold a JSON object. Fetch it again.")
+        raise CheckpointError(f"{path} must contain a JSON object. Fetch it again.")
     return value

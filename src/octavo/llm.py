@@ -1,4 +1,4 @@
-"""`LLM`: a model in this process. Text in, text out; offline batches, streams, and the steps underneath."""
+"""`LLM`: a model in this process, for offline batches, streams, or step-by-step control."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from octavo.frontend.batches import (
 from octavo.frontend.chat import ChatTask, Message, compose
 from octavo.frontend.engine_thread import EngineThread
 from octavo.frontend.hub import Hub
-from octavo.frontend.in_flight import InFlight
+from octavo.frontend.in_flight import InFlightRequest
 from octavo.frontend.in_process import InProcessChannel
-from octavo.frontend.intake import FieldGrammar, Intake, Limits, PreparedRequest, Prompt, PromptTask
+from octavo.frontend.intake import FieldGrammar, Intake, PreparedRequest, Prompt, PromptTask, RequestLimits
 from octavo.frontend.mailbox import Delivery, Mailbox, Names
 from octavo.frontend.output import RequestOutput, StreamDelta
-from octavo.frontend.parsed import held_to, with_objects
+from octavo.frontend.parsed import constrained_by, with_objects
 from octavo.frontend.progress import BatchProgress
 from octavo.frontend.text_model import TextModel
 from octavo.frontend.tool_use import OnlyTool, Tool, ToolChoice
@@ -44,19 +44,18 @@ from octavo.protocol import EngineFacts, EngineStats, KernelTimes, SamplingParam
 
 @dataclass(frozen=True)
 class StepUpdate:
-    """What a call of `LLM.step` brought, for the requests made with `add_request`."""
+    """The result of `LLM.step` for the requests made with `add_request`."""
 
     deltas: tuple[StreamDelta, ...]
     finished: tuple[RequestOutput, ...]
 
 
 class LLM:
-    """A checkpoint, ready to generate.
+    """A loaded checkpoint, ready to generate text.
 
-    Any thread or task may ask for text at any time. Whoever waits for an answer asks for a step, which serves
-    all requests under way, and every update goes to the mailbox of the request it belongs to. Steps, and all
-    else that touches the engine, happen on one thread of their own: they are never cut off in the middle, not
-    even by Ctrl-C, which interrupts the one who waits.
+    Any thread or task may send requests at any time. A caller that waits for an answer requests a step, which
+    serves all in-flight requests, and every update goes to the mailbox of its request. Steps and all other
+    access to the engine happen on one separate thread, so Ctrl-C interrupts the waiting caller, never a step.
     """
 
     def __init__(
@@ -69,9 +68,9 @@ class LLM:
         progress: bool | None = None,
         **options: Any,
     ) -> None:
-        """`options` are fields of `octavo.config.EngineOptions`.
+        """Load the model. `options` are fields of `octavo.config.EngineOptions`.
 
-        `progress`, here and below: a progress bar on stderr; None shows it on a terminal only.
+        `progress`, here and below: show a progress bar on stderr; None shows it on a terminal only.
         """
         self.options = EngineOptions(
             model=model,
@@ -81,7 +80,7 @@ class LLM:
             **options,
         )
         if model is None and checkpoint_path is None:
-            raise ConfigError("no model: give a hub id or the path of a checkpoint folder or GGUF file")
+            raise ConfigError("no model: pass a hub id or the path of a checkpoint folder or GGUF file")
         checkpoint = open_checkpoint(
             model,
             checkpoint_path=checkpoint_path,
@@ -96,15 +95,15 @@ class LLM:
         self.default_params = self._text.defaults
         self._channel = InProcessChannel.start(checkpoint, self.options, progress=progress)
         facts = self._channel.facts
-        self._intake = Intake(self.tokenizer, Limits(facts.vocab_size, facts.max_model_len))
+        self._intake = Intake(self.tokenizer, RequestLimits(facts.vocab_size, facts.max_model_len))
         self._grammar_checker = GrammarChecker()
         self._numbers = itertools.count()
         self._engine_thread = EngineThread()
-        self._hub = Hub()  # touched on the engine thread only, once it is connected
+        self._hub = Hub()  # used on the engine thread only, once it is connected
         self._hub.connect(self._channel)
         self._names = Names()
         self._unclaimed = Mailbox()  # updates of requests made with `add_request`
-        self._dropped: deque[PreparedRequest] = deque()  # nobody waits for these any more; any thread appends
+        self._dropped: deque[PreparedRequest] = deque()  # callers stopped waiting; any thread may append
 
     # -- whole answers ------------------------------------------------------------------------------
 
@@ -117,17 +116,18 @@ class LLM:
         progress: bool | None = None,
         **request: Any,
     ) -> list[RequestOutput]:
-        """Complete one prompt or many, in the order given. A prompt is a string, an iterable of token ids,
-        `{"prompt": ...}` or `{"prompt_token_ids": ...}`; many are any iterable of them.
+        """Complete one prompt or an iterable of prompts, and return the outputs in the same order.
 
-        `params` is one for all, or one for each. With `schema` (a JSON schema or a pydantic model) answers
-        conform to it, and `parsed` is what they stand for. `request`: priority, timeout (seconds),
-        cache_salt.
+        A prompt is a string, an iterable of token ids, `{"prompt": ...}` or `{"prompt_token_ids": ...}`.
+
+        `params` applies to all prompts, or is an iterable with one entry per prompt. With `schema` (a JSON
+        schema or a pydantic model) answers conform to it, and `parsed` is the answer as an object. `request`
+        may contain `priority`, `timeout` (seconds) and `cache_salt`.
         """
         batch = prompts_of(prompts)
         each = params_for(batch, params, self.default_params)
         prepared = [
-            self._prepare(_completion(p, held_to(schema, s), _field(schema)), **request)
+            self._prepare(_completion(p, constrained_by(schema, s), _field(schema)), **request)
             for p, s in zip(batch, each, strict=True)
         ]
         return [with_objects(schema, output) for output in self._run(prepared, progress)]
@@ -145,13 +145,13 @@ class LLM:
         template: Mapping[str, Any] | None = None,
         **request: Any,
     ) -> list[RequestOutput]:
-        """Answer one conversation or many; a message has `role` and `content`.
+        """Answer one or many conversations; a message has `role` and `content`.
 
-        What the model calls or thinks is not in an answer's `text`: see `calls` and `reasoning`.
+        Tool calls and reasoning are not part of an answer's `text`: see `calls` and `reasoning`.
         `tool_choice` is "auto" (the default), "none", "required" (at least one call) or a function's name;
-        `parallel_tool_calls=False` allows one call at most.
-        `template` holds further values for the chat template, such as `enable_thinking`; `schema` is as in
-        `generate`.
+        `parallel_tool_calls=False` allows at most one call.
+        `template` contains additional variables for the chat template, such as `enable_thinking`. `schema` is
+        as in `generate`.
         """
         given_tools, conversations = tools_of(tools), conversations_of(messages)
         each = params_for(conversations, params, self.default_params)
@@ -175,7 +175,7 @@ class LLM:
     async def agenerate(
         self, prompt: PromptInput, params: SamplingParams | None = None, **request: Any
     ) -> RequestOutput:
-        """Complete one prompt; many calls at once share the batch."""
+        """Complete one prompt. Concurrent calls share the batch."""
         return await self._finish(self._prepare_one(prompt, params, **request))
 
     async def achat(
@@ -190,7 +190,7 @@ class LLM:
         template: Mapping[str, Any] | None = None,
         **request: Any,
     ) -> RequestOutput:
-        """Answer one conversation, as `chat` does; many calls at once share the batch."""
+        """Answer one conversation, as `chat` does. Concurrent calls share the batch."""
         task = self._one_chat(
             messages,
             params,
@@ -207,7 +207,7 @@ class LLM:
     def stream(
         self, prompt: PromptInput, params: SamplingParams | None = None, **request: Any
     ) -> Iterator[StreamDelta]:
-        """The answer piece by piece. To stop early, close the iterator: the request is then aborted."""
+        """Complete one prompt as a stream. To stop early, close the iterator: this aborts the request."""
         return self._stream(self._prepare_one(prompt, params, **request))
 
     def stream_chat(
@@ -222,7 +222,7 @@ class LLM:
         template: Mapping[str, Any] | None = None,
         **request: Any,
     ) -> Iterator[StreamDelta]:
-        """The answer of `chat` piece by piece: text, reasoning and calls. Closed as in `stream`."""
+        """Answer one conversation as a stream of text, reasoning and calls. Close it as in `stream`."""
         task = self._one_chat(
             messages,
             params,
@@ -237,6 +237,7 @@ class LLM:
     def astream(
         self, prompt: PromptInput, params: SamplingParams | None = None, **request: Any
     ) -> AsyncIterator[StreamDelta]:
+        """Complete one prompt as an asynchronous stream; otherwise like `stream`."""
         return self._astream(self._prepare_one(prompt, params, **request))
 
     def astream_chat(
@@ -251,6 +252,7 @@ class LLM:
         template: Mapping[str, Any] | None = None,
         **request: Any,
     ) -> AsyncIterator[StreamDelta]:
+        """Answer one conversation as an asynchronous stream; otherwise like `stream_chat`."""
         task = self._one_chat(
             messages,
             params,
@@ -262,7 +264,7 @@ class LLM:
         )
         return self._astream(self._prepare(task, **request))
 
-    # -- underneath -----------------------------------------------------------------------------------
+    # -- step by step ---------------------------------------------------------------------------------
 
     def add_request(
         self,
@@ -272,13 +274,13 @@ class LLM:
         request_id: str | None = None,
         **request: Any,
     ) -> str:
-        """Queue a request and return its id; `step` brings what becomes of it."""
+        """Queue a request and return its id. `step` returns its updates."""
         prepared = self._prepare_one(prompt, params, request_id=request_id, **request)
         self._engine_thread.run(self._submit, prepared, self._unclaimed)
         return prepared.name
 
     def step(self) -> StepUpdate:
-        """One step for all requests under way."""
+        """Run one step for all in-flight requests."""
         self._engine_thread.run(self._advance)
         updates = self._unclaimed.take()
         return StepUpdate(
@@ -288,6 +290,7 @@ class LLM:
 
     @property
     def has_unfinished(self) -> bool:
+        """Return whether another `step` is needed: requests are in flight, or updates are waiting."""
         return bool(self._unclaimed) or bool(self._dropped) or self._channel.has_unfinished
 
     def abort(self, request_id: str) -> None:
@@ -295,14 +298,16 @@ class LLM:
         self._engine_thread.run(self._abort, request_id)
 
     def stats(self) -> EngineStats:
+        """Return the state and the counters of the engine."""
         return self._channel.stats()
 
     def kernel_times(self) -> KernelTimes | None:
-        """Seconds and calls of each kind of native kernel so far; None on the torch path."""
+        """Return seconds and calls of each kind of native kernel so far; None with torch kernels."""
         return self._engine_thread.run(self._channel.kernel_times)
 
     @property
     def facts(self) -> EngineFacts:
+        """Return the fixed properties of the engine, including its `system_fingerprint`."""
         return self._channel.facts
 
     def check(self) -> None:
@@ -310,7 +315,7 @@ class LLM:
         self._engine_thread.run(self._channel.check)
 
     def close(self) -> None:
-        """Free the model and its memory. What is under way is dropped."""
+        """Free the model and its memory. In-flight requests are dropped."""
         self._engine_thread.stop()
         self._channel.close()
         self._grammar_checker.close()
@@ -347,8 +352,8 @@ class LLM:
         tools: Iterable[Tool] | None,
         **chat: Any,
     ) -> PromptTask:
-        definite = one_params(params, self.default_params)
-        return self._chat_task(one_conversation(messages), definite, tools=tools_of(tools), **chat)
+        params = one_params(params, self.default_params)
+        return self._chat_task(one_conversation(messages), params, tools=tools_of(tools), **chat)
 
     def _chat_task(
         self,
@@ -368,7 +373,7 @@ class LLM:
         choice = tool_choice or ToolChoice.AUTO
         task = ChatTask(
             messages,
-            held_to(schema, params),
+            constrained_by(schema, params),
             grammar_field=_field(schema),
             tools=tools or (),
             tool_choice=ToolChoice(choice) if choice in tuple(ToolChoice) else OnlyTool(choice),
@@ -381,7 +386,7 @@ class LLM:
 
     def _submit(self, prepared: PreparedRequest, mailbox: Mailbox) -> None:
         self._end_dropped()
-        in_flight = InFlight(prepared, self.tokenizer, Delivery(prepared, self._names, mailbox))
+        in_flight = InFlightRequest(prepared, self.tokenizer, Delivery(prepared, self._names, mailbox))
         self._names.add(prepared)
         self._hub.submit(in_flight)
 
@@ -391,7 +396,7 @@ class LLM:
             self._hub.abort(request_id)
 
     def _advance(self) -> None:
-        """One step; every update goes to its mailbox."""
+        """Run one step and deliver every update to its mailbox."""
         self._end_dropped()
         self._hub.receive(self._channel.step())
 
@@ -402,7 +407,7 @@ class LLM:
             self._names.free(prepared)
 
     def _advance_unless(self, mailbox: Mailbox) -> None:
-        """A step, unless somebody else's step has already brought something."""
+        """Run a step, unless the step of another caller has already filled the mailbox."""
         if not mailbox:
             assert self._channel.has_unfinished, "the engine has lost a request"
             self._advance()
@@ -440,7 +445,7 @@ class LLM:
                     if isinstance(update, StreamDelta):
                         yield update
         finally:
-            # Also where the iterator is closed, or collected at any moment: so no lock may be taken here.
+            # Also runs when the iterator is closed or garbage-collected, so it must not take a lock.
             if not finished:
                 self._dropped.append(prepared)
 
@@ -467,7 +472,7 @@ class LLM:
         async for update in self._updates(prepared):
             if isinstance(update, RequestOutput):
                 return update
-        raise AssertionError("a request ends with its result")
+        raise AssertionError("a request must end with its result")
 
 
 def _completion(prompt: Prompt, params: SamplingParams, grammar_field: str) -> PromptTask:
@@ -478,5 +483,5 @@ def _completion(prompt: Prompt, params: SamplingParams, grammar_field: str) -> P
 
 
 def _field(schema: Schema | None) -> str:
-    """Where the grammar of a request came from."""
+    """Return the name of the field that the grammar of a request came from."""
     return "grammar" if schema is None else "schema"

@@ -1,6 +1,6 @@
 """Messages between the front end (text) and the engine (tokens).
 
-Frozen structs, token ids only. Nothing here knows torch, a tokenizer or a socket.
+Frozen structs, token ids only. Nothing here depends on torch, a tokenizer or a socket.
 """
 
 from enum import StrEnum
@@ -10,10 +10,10 @@ import msgspec
 from octavo.checks import NO_BOUND, check_flag, check_ids, check_integer, check_number
 from octavo.errors import GrammarError, RequestError
 
-# Of the fields of `SamplingParams`, from the smallest value that is allowed to the largest.
+# Minimum and maximum of the fields of `SamplingParams`.
 NUMBERS = {
     "temperature": (0.0, 100.0),
-    "top_p": (0.0, 1.0),  # but not 0
+    "top_p": (0.0, 1.0),  # 0 excluded
     "min_p": (0.0, 1.0),
     "presence_penalty": (-2.0, 2.0),
     "frequency_penalty": (-2.0, 2.0),
@@ -35,39 +35,39 @@ LOGIT_BIAS = (-100.0, 100.0)
 
 class FinishReason(StrEnum):
     STOP = "stop"  # a stop token, or (decided by the front end) a stop string
-    LENGTH = "length"  # max_tokens, or the context is full
-    ABORT = "abort"  # the client went away
+    LENGTH = "length"  # max_tokens is reached, or the context is full
+    ABORT = "abort"  # aborted by the caller, or the client disconnected
     DEADLINE = "deadline"  # the request's deadline passed
-    ERROR = "error"  # this request alone failed; `TokenOutput.failure` says how
+    ERROR = "error"  # only this request failed; `TokenOutput.failure` has the reason
 
 
 class FailureCode(StrEnum):
-    """What a front end decides by. The message beside it is for people, and nothing compares it."""
+    """The kind of failure, for programs. The message of a `Failure` is for people and is never compared."""
 
-    ENGINE_FAILED = "engine_failed"  # the engine did not compute the request, or there is no engine
-    GRAMMAR_TOO_COMPLEX = "grammar_too_complex"  # the grammar cannot be followed to the end of the answer
+    ENGINE_FAILED = "engine_failed"  # the engine could not compute the request, or there is no engine
+    GRAMMAR_TOO_COMPLEX = "grammar_too_complex"  # the grammar could not be followed to the end of the answer
 
 
 class Failure(msgspec.Struct, frozen=True):
     """Why one request ended with `FinishReason.ERROR`."""
 
     code: FailureCode
-    message: str  # for the person who sent the request
+    message: str  # for the sender of the request
 
 
 class GrammarKind(StrEnum):
     JSON_SCHEMA = "json_schema"  # `text` is the schema, as JSON
     JSON_OBJECT = "json_object"  # any JSON object; `text` is empty
-    REGEX = "regex"  # the whole answer matches it
-    CHOICE = "choice"  # `text` is a JSON list of strings, of which the answer is one
+    REGEX = "regex"  # `text` is a regular expression that the whole answer matches
+    CHOICE = "choice"  # `text` is a JSON list of strings; the answer is one of them
     LARK = "lark"  # a context-free grammar in llguidance's dialect of Lark
-    CALLS = "calls"  # the same, made by `dialect.call_grammar` from schemas that were checked
+    CALLS = "calls"  # Lark, made by `dialect.call_grammar` from checked schemas
 
 
 class GrammarSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an answer must conform to. Checked by `octavo.grammar` before it comes to an engine.
+    """A grammar that an answer must conform to. `octavo.grammar` checks it before the engine gets it.
 
-    Two specs are the same grammar if they are equal, so it is the key of every cache of compiled ones.
+    Equal specs are the same grammar, so a spec is the key in caches of compiled grammars.
     """
 
     kind: GrammarKind
@@ -75,11 +75,10 @@ class GrammarSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything a request may ask of sampling.
+    """The sampling parameters of a request.
 
-    It checks itself when it is made: a value that no model and no server would take raises a `RequestError`.
-    What depends on the model and on the server's limits is checked by `frontend.intake`, which also sets the
-    seed.
+    The constructor raises `RequestError` for values that are never valid. `frontend.intake` checks what
+    depends on the model and the server's limits, and sets the seed.
     """
 
     temperature: float = 1.0  # 0 is greedy
@@ -98,7 +97,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ignore_eos: bool = False
     seed: int | None = None
     n: int = 1
-    logprobs: int | None = None  # None: none; k: the chosen token's and the k best
+    logprobs: int | None = None  # None: no logprobs; k: of the chosen token and the k most likely ones
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
     grammar: GrammarSpec | None = None  # None: any text
@@ -107,21 +106,19 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         for name, (low, high) in NUMBERS.items():
             check_number(name, getattr(self, name), low, high)
         if self.top_p == 0.0:
-            raise RequestError(
-                "top_p must be above 0; for the best token only, set temperature to 0", "top_p"
-            )
+            raise RequestError("top_p must be above 0; for greedy decoding, set temperature to 0", "top_p")
         for name, (smallest, largest) in WHOLE_NUMBERS.items():
             check_integer(name, getattr(self, name), smallest, largest, optional=name in MAY_BE_NONE)
         for name in FLAGS:
             check_flag(name, getattr(self, name))
         for name in ("stop", "stop_token_ids"):
             if not isinstance(getattr(self, name), tuple | list):
-                raise RequestError(f"{name} must be a tuple: write (x,) for a single one", name)
+                raise RequestError(f"{name} must be a tuple: write (x,) for a single value", name)
         if not all(isinstance(stop, str) and stop for stop in self.stop):
-            raise RequestError("a stop string is a string that is not empty", "stop")
+            raise RequestError("a stop string must be a string and must not be empty", "stop")
         check_ids("stop_token_ids", self.stop_token_ids)
         if not isinstance(self.logit_bias, dict):
-            raise RequestError("logit_bias must be a dict of token id to number", "logit_bias")
+            raise RequestError("logit_bias must be a dict from token ids to numbers", "logit_bias")
         check_ids("logit_bias", self.logit_bias)
         for value in self.logit_bias.values():
             check_number("logit_bias", value, *LOGIT_BIAS)
@@ -130,24 +127,24 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
                 raise GrammarError("grammar must be a GrammarSpec: a kind and a text")
             if self.min_tokens > 0 or self.ignore_eos:
                 raise GrammarError(
-                    "a grammar says where an answer may end: leave out min_tokens and ignore_eos"
+                    "the grammar determines where an answer may end: remove min_tokens and ignore_eos"
                 )
 
 
-# The least log-probability: of a token that the model rules out, as in OpenAI's API. JSON has no infinity.
+# The minimum log-probability, for tokens that the model excludes, as in OpenAI's API. JSON has no infinity.
 LOGPROB_FLOOR = -9999.0
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):
-    """Log-probability of one token under the model itself: before penalties, grammar and filters."""
+    """Log-probability of one token under the model, before penalties, grammar and filters."""
 
     token_id: int
     logprob: float
-    top: tuple[tuple[int, float], ...] = ()  # best first
+    top: tuple[tuple[int, float], ...] = ()  # (token id, logprob), most likely first
 
 
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
-    """One choice of one request; n > 1 is n of these with the same `request_id`."""
+    """One choice of one request. With n > 1 there are n of these with the same `request_id`."""
 
     request_id: str
     choice: int = 0
@@ -157,8 +154,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate")
     priority: int = 0  # smaller is more urgent
     arrival: float = 0.0
     deadline: float | None = None
-    cache_salt: str = ""  # prefixes are shared within a salt only
-    resume_ids: tuple[int, ...] = ()  # tokens already emitted before a crash
+    cache_salt: str = ""  # prefixes are shared only between requests with the same salt
+    resume_ids: tuple[int, ...] = ()  # tokens already emitted before the engine died
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):
@@ -167,31 +164,31 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
 
 
 class PrefillChunk(msgspec.Struct, frozen=True):
-    """A run of a sequence's tokens that one step computed at once."""
+    """Consecutive tokens of a sequence that one step computed."""
 
-    start: int  # position of the first
+    start: int  # position of the first token
     num_tokens: int
-    seconds: float  # of the whole step, which others may have shared
+    seconds: float  # duration of the whole step, which may have computed other sequences too
 
 
 class Timings(msgspec.Struct, frozen=True):
-    """Seconds a sequence spent; preempted time counts where it fell."""
+    """Seconds that a sequence spent in each phase. Preempted time counts in the phase where it occurred."""
 
     queue: float
     prefill: float
     decode: float
-    chunks: tuple[PrefillChunk, ...] = ()  # the first ones, with those that a preemption made necessary
+    chunks: tuple[PrefillChunk, ...] = ()  # the first ones, including those recomputed after a preemption
     num_chunks_left_out: int = 0
-    num_passed_over: int = 0  # steps between two tokens of this sequence that computed others only
+    num_passed_over: int = 0  # steps between two tokens of this sequence that computed only others
 
 
 class TokenOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """What one step gave one sequence. The last one has `finish`; nothing follows it."""
+    """The output of one step for one sequence. The last output of a sequence has `finish`."""
 
     request_id: str
     choice: int
     token_ids: tuple[int, ...] = ()
-    logprobs: tuple[TokenLogprob, ...] = ()  # one per token, if asked for
+    logprobs: tuple[TokenLogprob, ...] = ()  # one per token, if requested
     prompt_logprobs: tuple[TokenLogprob, ...] = ()  # of positions 1, 2, ...; in order, over several outputs
     finish: FinishReason | None = None
     num_cached: int = 0  # prompt tokens found in the prefix cache
@@ -200,8 +197,8 @@ class TokenOutput(msgspec.Struct, frozen=True, kw_only=True):
     failure: Failure | None = None  # with the finish reason `ERROR`
 
     @classmethod
-    def of_refused(cls, request: GenerateRequest, reason: str) -> "TokenOutput":
-        """The only output of a request that never began."""
+    def of_rejected(cls, request: GenerateRequest, reason: str) -> "TokenOutput":
+        """Return the only output of a request that the engine rejected."""
         return cls(
             request_id=request.request_id,
             choice=request.choice,
@@ -212,47 +209,47 @@ class TokenOutput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineOutputs(msgspec.Struct, frozen=True, tag="outputs"):
-    """One message per step."""
+    """The outputs of one step, in one message."""
 
     outputs: tuple[TokenOutput, ...]
     stats: "EngineStats"
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
-    """State of the engine after a step; counters never fall."""
+    """State of the engine after a step. Counters never decrease."""
 
     num_running: int
     num_waiting: int
-    pages_total: int
-    pages_free: int
-    pages_cached: int  # in the prefix tree, whether in use or not
-    pages_idle: int = 0  # of them, those that no sequence holds
+    blocks_total: int
+    blocks_free: int
+    blocks_cached: int  # in the prefix tree, whether in use or not
+    blocks_idle: int = 0  # of these, not used by any sequence
     steps: int
     tokens_computed: int
     prompt_tokens: int  # of admitted requests
     prompt_tokens_cached: int
     tokens_sampled: int
     preemptions: int
-    step_seconds: float = 0.0  # in all steps
+    step_seconds: float = 0.0  # total of all steps
 
 
 class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What an engine that is ready says of itself."""
+    """Properties of an engine that is ready."""
 
     vocab_size: int
     max_model_len: int
-    page_size: int
-    num_pages: int
+    block_size: int
+    num_blocks: int
     device: str
     dtype: str
-    explanation: tuple[str, ...]  # how the KV cache got its size
+    explanation: tuple[str, ...]  # how the size of the KV cache was chosen
     kv_bytes: int  # of the KV cache
-    weight_bytes: dict[str, int] = {}  # in memory, by the form they are stored in: Q4_K, bfloat16, ...
-    system_fingerprint: str  # of everything numeric: equal ones answer a request alike, bit for bit
+    weight_bytes: dict[str, int] = {}  # in memory, by storage format: Q4_K, bfloat16, ...
+    system_fingerprint: str  # equal fingerprints give bit-identical answers to the same request
 
 
 class KernelTime(msgspec.Struct, frozen=True):
-    """The calls of one kind of kernel, and how long their callers waited for them."""
+    """The calls of one kind of kernel, and the time that callers waited for them."""
 
     seconds: float
     calls: int
@@ -262,10 +259,10 @@ class KernelTime(msgspec.Struct, frozen=True):
 
 
 class KernelTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a native engine's time went since it was opened. The rest of a step's time is Python's."""
+    """Time spent in native kernels since the start. The rest of a step's time is spent in Python."""
 
     gemm: KernelTime
-    attention: KernelTime  # with the writing of keys and values
+    attention: KernelTime  # including writing keys and values
     rows: KernelTime
     sampling: KernelTime
 
@@ -287,7 +284,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """The answer to `Hello`, once the engine can take requests."""
+    """The answer to `Hello`, sent when the engine is ready for requests."""
 
     facts: EngineFacts
     stats: EngineStats

@@ -1,4 +1,4 @@
-"""How the processes of a server start."""
+"""Helpers for a fast start of the server's processes."""
 
 import ctypes
 import gc
@@ -11,10 +11,10 @@ from pathlib import Path
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Python's garbage collector does not run inside, and never looks at what was made inside.
+    """Pause Python's garbage collector, and exempt all objects that exist at the end from later collections.
 
-    Modules, vocabularies and the model stay as long as the process: searching them for garbage again and
-    again takes part of the start, and later the time of a step.
+    Modules, vocabularies and the model live as long as the process. Scanning them again and again would slow
+    down the start, and later the steps.
     """
     gc.disable()
     try:
@@ -24,11 +24,11 @@ def collector_paused() -> Iterator[None]:
         gc.enable()
 
 
-def begin_with_torch() -> None:
-    """Load torch's largest library on a thread, while this one imports what needs no torch.
+def preload_torch() -> None:
+    """Load torch's largest library on a thread, while the caller imports modules that do not need torch.
 
-    `import torch` would do the same with the interpreter's lock held, and then finds it loaded. What goes
-    wrong here is left to that import to tell.
+    `import torch` would load it with the interpreter lock held; now it finds it loaded. Errors are ignored
+    here, because that import reports them.
     """
     threading.Thread(target=_load_torch_library, name="octavo-torch", daemon=True).start()
 
@@ -36,5 +36,5 @@ def begin_with_torch() -> None:
 def _load_torch_library() -> None:
     torch = importlib.util.find_spec("torch")
     if torch is not None and torch.origin is not None:
-        with suppress(OSError):  # other systems have other names for it
+        with suppress(OSError):  # the file has another name on other systems
             ctypes.CDLL(str(Path(torch.origin).parent / "lib" / "libtorch_cpu.so"))

@@ -1,3 +1,3 @@
-"""The one place where the version is written. A module of its own, so that any other may import it."""
+"""The version of Octavo. It has its own module so that every other module can import it."""
 
 __version__ = "0.1.0.dev0"

@@ -1,6 +1,6 @@
-"""What an engine shows of itself while somebody watches. Beside `protocol`, and of the same kind.
+"""Views of an engine's state, for watchers: messages like those of `protocol`.
 
-Never a prompt, an answer or a salt, nor a token of them: who may watch need not be who asked.
+A view never contains prompts, answers, their tokens, or salts: a watcher may not be allowed to read them.
 """
 
 from collections.abc import Mapping
@@ -10,23 +10,23 @@ import msgspec
 
 from octavo.protocol import EngineFacts, EngineStats
 
-# Of a page that is not private to the sequence in a slot, whose code is the slot's number.
+# Codes of blocks. A block that is private to a sequence has the number of its slot instead.
 FREE = -1
-CACHED_IDLE = -2  # in the prefix tree; no sequence holds it
-CACHED_HELD = -3  # in the prefix tree, and under a running sequence
+CACHED_IDLE = -2  # in the prefix tree, not used by a sequence
+CACHED_HELD = -3  # in the prefix tree, used by a running sequence
 
-MOST_WAITING = 64
-MOST_NODES = 256
-MOST_STEPS = 256
+MAX_WAITING = 64
+MAX_NODES = 256
+MAX_STEPS = 256
 
-PageRuns = tuple[tuple[int, int], ...]  # (code, how many pages in a row), over all page ids in order
+BlockRuns = tuple[tuple[int, int], ...]  # (code, number of consecutive blocks), over all block ids in order
 
 
 class Watch(msgspec.Struct, frozen=True, tag="watch"):
-    """A front end wants views for a while. To go on watching, it says so again; to end, it says 0 seconds."""
+    """A front end requests views for some seconds. It repeats the message to renew, or sends 0 to end."""
 
-    seconds: float  # after which the engine forgets it
-    interval: float  # seconds between two views, at least
+    seconds: float  # until the engine stops sending views
+    interval: float  # minimum seconds between two views
 
 
 class SequenceView(msgspec.Struct, frozen=True):
@@ -38,9 +38,9 @@ class SequenceView(msgspec.Struct, frozen=True):
     num_prompt: int
     num_tokens: int  # prompt and answer so far
     num_computed: int
-    num_cached: int  # prompt tokens that were found in the prefix tree
-    num_pages: int
-    num_shared_pages: int  # the first of them, which are in the prefix tree
+    num_cached: int  # prompt tokens found in the prefix tree
+    num_blocks: int
+    num_shared_blocks: int  # how many of them, from the first on, are in the prefix tree
     preemptions: int
 
 
@@ -54,13 +54,13 @@ class WaitingView(msgspec.Struct, frozen=True):
 
 
 class NodeView(msgspec.Struct, frozen=True):
-    """A node of the prefix tree: a run of pages that sequences share as a whole."""
+    """A node of the prefix tree: consecutive blocks that sequences share as a unit."""
 
-    id: int  # of its first page, which is in no other node
+    id: int  # id of its first block, which is in no other node
     parent: int | None  # None: its tokens begin a prompt
-    num_pages: int
+    num_blocks: int
     num_tokens: int
-    holders: int  # running sequences
+    holders: int  # running sequences that use it
     salt: int  # a number for the salt; prefixes of different salts are never shared
 
 
@@ -71,34 +71,34 @@ class TreeView(msgspec.Struct, frozen=True):
 
 class StepView(msgspec.Struct, frozen=True):
     step: int
-    time: float  # when it began, in seconds since 1970
+    time: float  # start, in seconds since 1970
     seconds: float
-    slices: tuple[tuple[int, int, int, int], ...]  # slot, first position, tokens, tokens drawn
-    preempted: tuple[int, ...]  # slots whose sequences had to give their pages back
+    slices: tuple[tuple[int, int, int, int], ...]  # slot, first position, tokens, sampled tokens
+    preempted: tuple[int, ...]  # slots whose sequences were preempted
 
 
 class EngineView(msgspec.Struct, frozen=True, kw_only=True, tag="view"):
-    """The engine between two steps."""
+    """The state of the engine between two steps."""
 
     time: float  # seconds since 1970
     stats: EngineStats
-    pages: PageRuns
+    blocks: BlockRuns
     sequences: tuple[SequenceView, ...]
     waiting: tuple[WaitingView, ...]  # the first in the queue; `stats.num_waiting` counts all
     tree: TreeView
     steps: tuple[StepView, ...]  # since the last view
-    steps_left_out: int = 0  # before them
+    steps_left_out: int = 0  # earlier steps that were dropped
 
 
 class FinishedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request for tokens that is over, as its log line has it."""
+    """A finished generation request, with the fields of its log line."""
 
     request_id: str
-    response_id: str | None  # of its sequences in `EngineView`, the request id begins with this
+    response_id: str | None  # prefix of the request ids of its sequences in `EngineView`
     route: str
-    status: int | None  # None: the client left before there was an answer
+    status: int | None  # None: the client disconnected before the response
     model: str
-    stream: bool | None  # None: its body was not understood
+    stream: bool | None  # None: the body could not be parsed
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
@@ -108,11 +108,11 @@ class FinishedRequest(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     tokens_per_second: float | None
     error: str | None
-    octavo: Mapping[str, Any] | None  # the explanation that a client may ask for, without words of a prompt
+    octavo: Mapping[str, Any] | None  # the explanation that a client may request, without text of the prompt
 
 
 class Latency(msgspec.Struct, frozen=True):
-    """Seconds, of late; None where nothing has come."""
+    """Recent latencies in seconds; None without data."""
 
     ttft_p50: float | None
     ttft_p99: float | None
@@ -120,11 +120,11 @@ class Latency(msgspec.Struct, frozen=True):
     itl_p99: float | None
 
 
-# What `GET /octavo/view` tells, event by event.
+# The events of `GET /octavo/view`.
 
 
 class FactsEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="facts"):
-    """First, and again whenever an engine was replaced."""
+    """The first event, sent again after every restart of the engine."""
 
     model: str
     version: str
@@ -133,26 +133,26 @@ class FactsEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
 
 
 class AwayEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="engine"):
-    """While there is no engine that serves."""
+    """Sent while no engine is ready."""
 
     state: str  # starting, loading or failed
-    done: int = 0  # bytes of weights that are loaded
+    done: int = 0  # bytes of weights loaded so far
     total: int = 0
 
 
 class ViewEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="view"):
-    """An `EngineView`, and what the front end adds."""
+    """An `EngineView`, with what the front end adds."""
 
     time: float
     stats: EngineStats
-    pages: PageRuns
+    blocks: BlockRuns
     sequences: tuple[SequenceView, ...]
     waiting: tuple[WaitingView, ...]
     tree: TreeView
     latency: Latency
-    steps: tuple[StepView, ...]  # since the last event that this watcher got
+    steps: tuple[StepView, ...]  # since the last event to this watcher
     steps_left_out: int
-    finished: tuple[FinishedRequest, ...]  # likewise
+    finished: tuple[FinishedRequest, ...]  # since the last event to this watcher
     finished_left_out: int
 
 

@@ -1,7 +1,7 @@
-"""The forms in which quantised weights are stored: blocks of a fixed number of bytes along a row.
+"""Formats of quantised weights. Each row is a sequence of weight blocks with a fixed number of bytes.
 
-Checkpoints, models, operations and kernels all speak of a form by its name. Those of GGUF have GGUF's names
-and layouts; the others are ours, for checkpoints that keep codes and scales in separate tensors:
+Checkpoints, models, operations and kernels identify a format by its name. GGUF formats have GGUF's names and
+layouts. The others are defined here, for checkpoints that keep codes and scales in separate tensors:
 
     INT4_32, INT4_128   float32 scale, uint8 zero, 4-bit codes (the even k in the low half of a byte)
     INT8_32, INT8_128   float32 scale, int8 codes
@@ -13,19 +13,21 @@ from dataclasses import dataclass
 
 
 class BadBlocks(ValueError):
-    """Blocks that no quantiser writes, because a scale or a weight in them is not finite."""
+    """Damaged weight blocks: a scale or a weight in them is not finite, which no quantiser writes."""
 
 
 @dataclass(frozen=True)
 class WeightFormat:
     name: str
-    block_k: int  # weights in a block
+    block_k: int  # weights per weight block
     block_bytes: int
 
     def row_bytes(self, k: int) -> int:
-        """Of a row of `k` weights, which must be a multiple of `block_k`."""
+        """Return the size of a row of `k` weights. `k` must be a multiple of `block_k`."""
         if k % self.block_k:
-            raise ValueError(f"a row of {k} weights cannot be cut into {self.name} blocks of {self.block_k}")
+            raise ValueError(
+                f"a row of {k} weights cannot be split into {self.name} blocks of {self.block_k}"
+            )
         return k // self.block_k * self.block_bytes
 
 

@@ -16,7 +16,7 @@ CONTEXT = 16_384
 
 
 class StartAttacked(Protocol):
-    """With flags of `octavo serve`: a server that is ready."""
+    """Starts a server with flags of `octavo serve` and waits until it is ready."""
 
     def __call__(
         self,
@@ -38,7 +38,7 @@ def roomy_checkpoint(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture(scope="session")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With a comment that begins with spaces, which is no key."""
+    """A key file that contains an indented comment, which must not be a key."""
     path = tmp_path_factory.mktemp("keys") / "keys.txt"
     path.write_text(f"neighbour {KEY}\n  # todo\n")
     return path
@@ -65,7 +65,7 @@ def start(roomy_checkpoint: Path, keys: Path, tmp_path: Path) -> Iterator[StartA
 
 @pytest.fixture(scope="session")
 def server(roomy_checkpoint: Path, keys: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One for all attacks that need no flags."""
+    """One server for all attacks that need no flags."""
     with serving(tmp_path_factory.mktemp("attacked"), roomy_checkpoint, keys) as running:
         yield running
         assert "Traceback" not in running.log, running.log
@@ -73,7 +73,7 @@ def server(roomy_checkpoint: Path, keys: Path, tmp_path_factory: pytest.TempPath
 
 @contextlib.contextmanager
 def serving(folder: Path, model: Path, keys: Path) -> Iterator[Server]:
-    """For many attacks. In the end it has had one engine only."""
+    """Run a server for many attacks, and check that its engine was never replaced."""
     running = _server(folder, model, keys)
     try:
         running.wait_until_ready()
@@ -93,6 +93,6 @@ def _server(
     prefix: Sequence[str] = (),
     environ: dict[str, str] | None = None,
 ) -> Server:
-    """Not recorded: the recorder keeps bodies, and memory is measured here."""
+    """Start a server without recording, because these tests measure memory."""
     always = ("--kv-memory", "32MiB", "--api-key-file", str(keys))
     return Server(folder, model, *always, *flags, records=False, prefix=prefix, environ=environ)

@@ -1,4 +1,4 @@
-"""Requests of many at once, and of some who do not read the answer."""
+"""Concurrent requests, and requests whose answers are not read."""
 
 import contextlib
 import json
@@ -14,7 +14,7 @@ from server.process import Server
 
 
 def send(server: Server, body: JsonObject, path: str = COMPLETIONS) -> socket.socket:
-    """A request whose answer nobody has read yet."""
+    """Send a request and return the connection, with the answer unread."""
     content = json.dumps(body).encode()
     head = (
         f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -22,7 +22,7 @@ def send(server: Server, body: JsonObject, path: str = COMPLETIONS) -> socket.so
     )
     connection = socket.socket()
     connection.settimeout(HANG_SECONDS)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # so that the kernel reads little either
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # so that the kernel buffers little
     connection.connect(("127.0.0.1", server.port))
     connection.sendall(head.encode() + content)
     return connection
@@ -30,7 +30,7 @@ def send(server: Server, body: JsonObject, path: str = COMPLETIONS) -> socket.so
 
 @contextlib.contextmanager
 def at_once(server: Server, bodies: list[JsonObject]) -> Iterator[dict[int, int]]:
-    """Requests beside what is done in the block; the status of each, by its number."""
+    """Send the requests while the block runs; yields the status of each, by number."""
     statuses: dict[int, int] = {}
 
     def ask(number: int) -> None:

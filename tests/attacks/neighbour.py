@@ -1,8 +1,8 @@
-"""A well-behaved client beside an attack, and what must hold of it and of the server.
+"""A well-behaved client during an attack, and the checks on its answers and on the server.
 
-A neighbour streams the same answer again and again, on a new connection each time. Whatever others do, it is
-the answer that came when it was alone, and no step passed it over. `/livez` is asked all the while, and the
-peak of the front end's memory is compared with what it was before.
+The neighbour streams the same request repeatedly, on a new connection each time. During any attack it must
+get the same answer as alone, without being skipped in a step. Meanwhile `/livez` is probed, and the peak
+memory of the front end is compared with the memory before.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from server.process import Server
 KEY = "key-of-the-neighbour"
 AUTHORIZATION = {"authorization": f"Bearer {KEY}"}
 MEBIBYTE = 1 << 20
-MOST_GROWTH = 200 * MEBIBYTE
+MAX_GROWTH = 200 * MEBIBYTE
 BETWEEN_PROBES = 0.05  # seconds
 
 Connect = Callable[[], http.client.HTTPConnection]
@@ -30,25 +30,25 @@ Connect = Callable[[], http.client.HTTPConnection]
 @dataclass(frozen=True)
 class Answer:
     status: int
-    text: str  # of the answer, or of the refusal
-    passed_over: int = 0  # steps without a token for us
+    text: str  # of the answer or the error
+    passed_over: int = 0  # steps without a token for this request
 
 
 @dataclass
 class Seen:
-    """Of one attack. Each list has one thread that writes to it."""
+    """Observations during one attack. Each list is written by one thread."""
 
     answers: list[Answer] = field(default_factory=list)
     probes: list[int | str] = field(default_factory=list)
-    growth: int = 0  # bytes of the front end, at its peak
+    growth: int = 0  # bytes of peak memory of the front end
 
 
-def plainly(server: Server) -> Connect:
+def plain_http(server: Server) -> Connect:
     return lambda: http.client.HTTPConnection("127.0.0.1", server.port, timeout=HANG_SECONDS)
 
 
 def ask(connect: Connect, max_tokens: int = 300, has_begun: threading.Event | None = None) -> Answer:
-    """`has_begun` is set when the first token has come, or none will."""
+    """Stream one answer. `has_begun` is set at the first token, or when none will follow."""
     body: JsonObject = {
         "prompt": "The neighbour",
         "max_tokens": max_tokens,
@@ -91,19 +91,19 @@ def probe(connect: Connect, path: str = "/livez") -> int:
 def beside(
     server: Server, *, connect: Connect | None = None, max_tokens: int = 300, once: bool = False
 ) -> Iterator[Seen]:
-    """What happens in the block happens beside a neighbour, who must not notice. It is being answered when
-    the block begins. `once`: it asks only then."""
-    connect = connect or plainly(server)
+    """Run the block while a neighbour streams, and check that the neighbour is not affected. Its first stream
+    has begun when the block starts. With `once`, it sends only that request."""
+    connect = connect or plain_http(server)
     alone = ask(connect, max_tokens)
     assert alone.status == 200, alone
     seen, has_begun, is_over = Seen(), threading.Event(), threading.Event()
     pid = server.process.pid
     before = memory(pid, "VmRSS")
-    Path(f"/proc/{pid}/clear_refs").write_text("5")  # the peak is counted from here
+    Path(f"/proc/{pid}/clear_refs").write_text("5")  # reset the peak
 
     def stream() -> None:
         while not seen.answers or not (once or is_over.is_set()):
-            seen.answers.append(_told(lambda: ask(connect, max_tokens, has_begun)))
+            seen.answers.append(_outcome(lambda: ask(connect, max_tokens, has_begun)))
             has_begun.set()
 
     def watch() -> None:
@@ -126,11 +126,11 @@ def beside(
     seen.growth = memory(pid, "VmHWM") - before
     assert set(seen.probes) == {200}, [probe for probe in seen.probes if probe != 200][:3]
     assert seen.answers == [Answer(200, alone.text)] * len(seen.answers)
-    assert seen.growth < MOST_GROWTH, f"{seen.growth / MEBIBYTE:.0f} MiB"
+    assert seen.growth < MAX_GROWTH, f"{seen.growth / MEBIBYTE:.0f} MiB"
 
 
 def memory(pid: int, name: str) -> int:
-    """Bytes of a process: `VmRSS`, or the peak `VmHWM`."""
+    """Return the memory of a process in bytes: `VmRSS`, or the peak `VmHWM`."""
     return int(Path(f"/proc/{pid}/status").read_text().split(f"{name}:")[1].split()[0]) << 10
 
 
@@ -147,8 +147,8 @@ def eventually(holds: Callable[[], bool]) -> bool:
     return True
 
 
-def _told(ask_once: Callable[[], Answer]) -> Answer:
-    """Also why there was no answer."""
+def _outcome(ask_once: Callable[[], Answer]) -> Answer:
+    """Return the answer, or the error as an answer with status 0."""
     try:
         return ask_once()
     except (OSError, http.client.HTTPException) as error:

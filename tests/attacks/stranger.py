@@ -1,16 +1,16 @@
-"""A hostile checkpoint: what its tokenizer and its chat template do depends on the text."""
+"""A hostile checkpoint, whose tokenizer and chat template misbehave for certain texts."""
 
 import json
 import shutil
 from pathlib import Path
 
-GROWTH = 4096  # of each ~, and of each ` that it becomes
-BACKTRACKING = "(?:x+x+)+w"  # which panics with forty x, when the library has tried for long enough
-SLOW = "v*v*v*(?<=w)"  # N**4 steps for N times v, and never too many at once for the library
+GROWTH = 4096  # factor for each ~, and for each ` that replaces it
+BACKTRACKING = "(?:x+x+)+w"  # with 40 x, the library panics after its backtracking limit
+SLOW = "v*v*v*(?<=w)"  # N**4 steps for N times v, always below the limit of the library
 
 PANICS = "x" * 40
-LOOPS = ("v" * 300 + " ") * 20  # minutes
-EXPANDS = "~" * 100  # gigabytes
+LOOPS = ("v" * 300 + " ") * 20  # takes minutes
+EXPANDS = "~" * 100  # expands to gigabytes
 
 TEMPLATE = (
     "{% set said = messages[0].content %}"

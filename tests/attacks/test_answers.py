@@ -1,4 +1,4 @@
-"""Answers that are large, and answers that nobody reads: bounded like bodies."""
+"""Memory for large and for unread answers is bounded, like memory for bodies."""
 
 import contextlib
 import json
@@ -16,12 +16,12 @@ pytestmark = pytest.mark.xdist_group("attacks")
 
 HELD = ("--max-held", "8MiB")
 LOOKED_AT: JsonObject = {"prompt": "a b c d " * 8192, "return_token_strs": True}
-NUM_UNREAD = 32  # answers of half a mebibyte
+NUM_UNREAD = 32  # answers of 0.5 MiB
 IDS = [(7919 * index) % 256 for index in range(4000)]
 
 
-def test_tokens_that_nobody_reads(start: StartAttacked) -> None:
-    """What is held of requests and answers is bounded together; when they have left, there is room again."""
+def test_unread_tokens_are_bounded(start: StartAttacked) -> None:
+    """Requests and answers share one limit. When the clients disconnect, the memory is available again."""
     server = start(*HELD)
     with beside(server) as seen, contextlib.ExitStack() as connections:
         for _ in range(NUM_UNREAD):
@@ -33,8 +33,8 @@ def test_tokens_that_nobody_reads(start: StartAttacked) -> None:
     assert "Traceback" not in server.log
 
 
-def test_logprobs_of_long_prompts(server: Server) -> None:
-    """Hundreds of thousands of them in one answer."""
+def test_logprobs_of_long_prompts_are_bounded(server: Server) -> None:
+    """One answer contains hundreds of thousands of logprobs."""
     body: JsonObject = {
         "prompt": [IDS[index:] + IDS[:index] for index in range(4)],
         "max_tokens": 1,
@@ -49,7 +49,7 @@ def test_logprobs_of_long_prompts(server: Server) -> None:
     assert [len(choice["prompt_logprobs"]) for choice in choices] == [len(IDS)] * 4
 
 
-def test_logprobs_that_nobody_reads(server: Server) -> None:
+def test_unread_logprobs_are_bounded(server: Server) -> None:
     body: JsonObject = {"prompt": IDS, "max_tokens": 1, "prompt_logprobs": 20}
     with beside(server) as seen, contextlib.ExitStack() as connections:
         for _ in range(6):

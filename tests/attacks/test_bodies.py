@@ -1,4 +1,4 @@
-"""Bodies that never end, or have in them what is no body: counted, dropped and cut."""
+"""Endless bodies, and framing that is not content: counted, dropped and cut off."""
 
 import contextlib
 import json
@@ -30,7 +30,7 @@ def connected(server: Server) -> socket.socket:
 
 
 def first_status(connection: socket.socket) -> int:
-    """0: it was cut off without a word."""
+    """Return the status of the first answer; 0 if the connection was closed without one."""
     received = b""
     with contextlib.suppress(ConnectionError):
         while b"\r\n" not in received and (data := connection.recv(65536)):
@@ -49,8 +49,8 @@ def first_status(connection: socket.socket) -> int:
     ],
     ids=["trailers", "a chunk extension", "chunk extensions", "a trailer"],
 )
-def test_framing_without_an_end_is_cut(server: Server, key: bytes, beginning: bytes, rest: bytes) -> None:
-    """Trailers cost 160 MiB a second, and chunk extensions were counted by nobody."""
+def test_endless_framing_is_cut_off(server: Server, key: bytes, beginning: bytes, rest: bytes) -> None:
+    """Trailers once cost 160 MiB per second, and chunk extensions were not counted."""
     sent = 0
     with beside(server), connected(server) as connection, contextlib.suppress(ConnectionError):
         connection.sendall(POST + key + JSON + CHUNKED + beginning)
@@ -66,31 +66,33 @@ def test_framing_without_an_end_is_cut(server: Server, key: bytes, beginning: by
         (JSON + b"Trailer: authorization\r\n", WITH_KEY, 401),
         (WITH_KEY, JSON, 415),
         (WITH_KEY + JSON, b"Host: evil.example\r\nConnection: close\r\n", 200),
-        (WITH_KEY + JSON, b"Content-Length: 5\r\n", 400),  # the length of a body, said twice
+        (WITH_KEY + JSON, b"Content-Length: 5\r\n", 400),  # two lengths of the body
     ],
 )
-def test_a_trailer_is_no_header(server: Server, head: bytes, trailer: bytes, status: int) -> None:
+def test_a_trailer_is_not_accepted_as_a_header(
+    server: Server, head: bytes, trailer: bytes, status: int
+) -> None:
     with connected(server) as connection:
         connection.sendall(POST + head + CHUNKED + CHUNK + trailer + b"\r\n")
         assert first_status(connection) == status
 
 
-def test_a_comment_is_no_key(server: Server) -> None:
+def test_a_comment_in_the_key_file_is_not_a_key(server: Server) -> None:
     for key in ("todo", "# todo", "#"):
         assert server.get("/v1/models", {"authorization": f"Bearer {key}"}).status_code == 401
     assert server.get("/v1/models", AUTHORIZATION).status_code == 200
 
 
 def test_bytes_in_flight_are_bounded(server: Server) -> None:
-    """Bodies that lack their last byte: beyond the bound they are refused, and small requests are not."""
+    """Bodies that lack their last byte are rejected above the limit, while small requests are accepted."""
     body = json.dumps(LARGE).encode()
     head = POST + WITH_KEY + JSON + b"Content-Length: %d\r\n\r\n" % len(body)
     with beside(server) as seen, contextlib.ExitStack() as connections:
-        crowd = [connections.enter_context(connected(server)) for _ in range(40)]
-        for connection in crowd:
+        unfinished = [connections.enter_context(connected(server)) for _ in range(40)]
+        for connection in unfinished:
             with contextlib.suppress(ConnectionError):
                 connection.sendall(head + body[:-1])
-        assert first_status(crowd[-1]) == 503
+        assert first_status(unfinished[-1]) == 503
         answered = len(seen.answers)
         assert eventually(lambda: len(seen.answers) > answered + 1)
         refused = server.post("/v1/completions", LARGE, AUTHORIZATION)
@@ -101,12 +103,12 @@ def test_bytes_in_flight_are_bounded(server: Server) -> None:
 
 
 def test_the_deadline_begins_with_the_first_byte(server: Server) -> None:
-    """A body that comes slowly uses up the time of its own request."""
+    """A body that arrives slowly uses up the time of its own request."""
     body = json.dumps({"prompt": "hi", "max_tokens": 1, "timeout": 0.5}).encode()
     head = POST + WITH_KEY + JSON + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(body)
     with connected(server) as connection:
         connection.sendall(head)
-        assert first_status(connection) == 100  # so that the clock of the server runs
+        assert first_status(connection) == 100  # so that the deadline of the server starts
         time.sleep(0.6)
         connection.sendall(body)
         assert first_status(connection) == 408

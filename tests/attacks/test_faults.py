@@ -1,4 +1,4 @@
-"""Faults of the machine under a server: they pass, and it goes on; they never show outside what is inside."""
+"""Faults of the machine: the server recovers when they end, and its errors reveal no internals."""
 
 import contextlib
 import os
@@ -43,7 +43,7 @@ def run_folder(parent: Path) -> Path:
 
 
 def check_no_engine(server: Server) -> None:
-    """It says so, in words for everybody, and takes requests that can wait."""
+    """Check that the server reports the problem without internals, and accepts requests that can wait."""
     assert eventually(lambda: "problem" in server.get("/readyz").text)
     ready = server.get("/readyz")
     hurried = server.post(COMPLETIONS, {"prompt": "x", "max_tokens": 1, "timeout": 0.2}, AUTHORIZATION)
@@ -55,8 +55,8 @@ def check_no_engine(server: Server) -> None:
         assert str(server.temporary) not in answer.text
 
 
-def test_a_run_folder_that_vanishes(start: StartAttacked) -> None:
-    """Then the whole temporary folder, until it is there again."""
+def test_the_server_survives_a_deleted_run_folder(start: StartAttacked) -> None:
+    """First the run folder is deleted, then the whole temporary folder, until it exists again."""
     server = start()
     with beside(server, max_tokens=2000, once=True):
         shutil.rmtree(run_folder(server.temporary))
@@ -82,7 +82,7 @@ def small_disk(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     pytest.skip("no disk can be mounted here")
 
 
-def test_a_full_disk(start: StartAttacked, small_disk: tuple[str, ...]) -> None:
+def test_the_server_survives_a_full_disk(start: StartAttacked, small_disk: tuple[str, ...]) -> None:
     server = start(prefix=small_disk)
     folder = Path(f"/proc/{server.process.pid}/root{server.temporary}")  # as the server sees it
     assert run_folder(folder)
@@ -97,12 +97,12 @@ def test_a_full_disk(start: StartAttacked, small_disk: tuple[str, ...]) -> None:
         assert eventually(lambda: server.get("/readyz").status_code == 200)
 
 
-# -- the end -------------------------------------------------------------------------------------------------
+# -- shutdown ------------------------------------------------------------------------------------------------
 
 
 def child(server: Server, module: str) -> int | None:
     children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
-    # Some are started by another thread than the first.
+    # Some are started by other threads than the main thread.
     for task in Path(f"/proc/{server.process.pid}/task").iterdir():
         children += (task / "children").read_text().split()
     return next(
@@ -112,7 +112,7 @@ def child(server: Server, module: str) -> int | None:
 
 @contextlib.contextmanager
 def waiting(server: Server) -> Iterator[None]:
-    """A request that waits for whatever has stopped, until the server is gone."""
+    """Send a request that waits for the stopped process until the server exits."""
 
     def ask() -> None:
         with contextlib.suppress(httpx.HTTPError):
@@ -126,7 +126,7 @@ def waiting(server: Server) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("module", ["octavo.grammar.check_process", "octavo.prompting.process", ".engine"])
-def test_sigterm_ends_it_whatever_hangs(start: StartAttacked, module: str) -> None:
+def test_sigterm_ends_the_server_whichever_process_hangs(start: StartAttacked, module: str) -> None:
     server = start("--grace", "1")
     assert server.post(COMPLETIONS, GRAMMAR, AUTHORIZATION).status_code == 200
     hung = child(server, module)
@@ -140,8 +140,8 @@ def test_sigterm_ends_it_whatever_hangs(start: StartAttacked, module: str) -> No
     assert list(server.temporary.iterdir()) == []
 
 
-def test_what_killed_servers_left_is_swept(start: StartAttacked) -> None:
-    """And nothing of those that live."""
+def test_run_folders_of_killed_servers_are_removed(start: StartAttacked) -> None:
+    """Run folders of running servers are kept."""
     with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as path:  # short: sockets have short names
         shared = Path(path)
         environ = {"TMPDIR": path}

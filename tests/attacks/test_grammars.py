@@ -1,4 +1,4 @@
-"""Grammars that take long to compile, to fill or to replay: whoever asked for them waits, and nobody else."""
+"""Grammars that are slow to compile, to mask or to replay delay only their own requests."""
 
 import re
 
@@ -14,7 +14,7 @@ from server.process import Server
 pytestmark = pytest.mark.xdist_group("attacks")
 
 NUM_SCHEMAS = 24
-NUM_PROPERTIES = 60  # an eighth of what is too complex, since that is a matter of processor time
+NUM_PROPERTIES = 60  # an eighth of what is too complex, because that limit is CPU time
 NUM_RULES = 250
 NUM_PREEMPTIONS = 5
 SLOW = (
@@ -46,7 +46,7 @@ def slow(number: int, max_tokens: int) -> JsonObject:
     }
 
 
-def test_large_schemas_one_by_one_and_together(server: Server) -> None:
+def test_large_schemas_in_sequence_and_concurrently(server: Server) -> None:
     with beside(server):
         for number in range(NUM_SCHEMAS):
             answer = server.post(COMPLETIONS, large(number, 1), AUTHORIZATION)
@@ -56,7 +56,7 @@ def test_large_schemas_one_by_one_and_together(server: Server) -> None:
     assert set(statuses.values()) == {200}
 
 
-def test_masks_that_take_long(server: Server) -> None:
+def test_slow_masks(server: Server) -> None:
     with beside(server), at_once(server, [slow(number, 20) | {"n": 8} for number in range(3)]) as statuses:
         pass
     assert set(statuses.values()) == {200}
@@ -69,15 +69,15 @@ def num_preemptions(server: Server) -> int:
     return int(float(found[1]))
 
 
-def test_grammars_that_are_preempted(start: StartAttacked) -> None:
-    """When they come back they are led through what they had written. The neighbour keeps its slot of six."""
+def test_preempted_grammars(start: StartAttacked) -> None:
+    """A resumed grammar is advanced through the tokens so far. The neighbour keeps one of six slots."""
     server = start("--max-running", "6")
     engine = server.engine_pid
     urgent: JsonObject = {"prompt": "u", "max_tokens": 2, "priority": -5, "ignore_eos": True, "n": 4}
     patient = [slow(number, 200) | {"priority": 1000} for number in range(4)]
 
     def preempt() -> bool:
-        """Whether enough were preempted by now: how many are depends on who comes when."""
+        """Return whether enough sequences were preempted: the number depends on timing."""
         with at_once(server, patient) as statuses:
             while len(statuses) < len(patient) and num_preemptions(server) < NUM_PREEMPTIONS:
                 assert server.post(COMPLETIONS, urgent, AUTHORIZATION).status_code == 200

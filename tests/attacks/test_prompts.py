@@ -1,4 +1,4 @@
-"""Prompts that take long to make: by their length, or because the checkpoint is a stranger's."""
+"""Prompts that are slow to prepare, because they are long or because the checkpoint is hostile."""
 
 import time
 from collections.abc import Iterator
@@ -20,19 +20,19 @@ LONG_BUT_POSSIBLE = "word " * (CONTEXT // 5)
 TOO_LONG = "a b c d e f g h " * (4 * MEBIBYTE // 16 - 64)
 
 
-def test_prompts_that_cannot_fit_are_refused_by_their_characters(server: Server) -> None:
+def test_prompts_that_cannot_fit_are_rejected_by_character_count(server: Server) -> None:
     bodies: list[JsonObject] = [{"prompt": TOO_LONG, "max_tokens": 1}] * 8
     bodies += [{"prompt": "a" * 4_000_000, "max_tokens": 1}] * 4
     bodies += [{"prompt": [1] * 1_000_000, "max_tokens": 1}] * 2
     with beside(server), at_once(server, bodies) as statuses:
         pass
-    assert set(statuses.values()) <= {400, 503}  # 503: too many bytes at once
+    assert set(statuses.values()) <= {400, 503}  # 503: too many held bytes
     assert 400 in statuses.values()
     refused = server.post(COMPLETIONS, {"prompt": TOO_LONG, "max_tokens": 1}, AUTHORIZATION)
     assert refused.json()["error"]["code"] == "context_length_exceeded"
 
 
-def test_clients_that_leave_cost_others_nothing(server: Server) -> None:
+def test_disconnected_clients_do_not_delay_others(server: Server) -> None:
     with beside(server):
         for _ in range(10):
             with send(server, {"prompt": LONG_BUT_POSSIBLE, "max_tokens": 1}):
@@ -55,8 +55,8 @@ def stranger(
         assert server.process.poll() is None
 
 
-def check_refused(server: Server, path: str, body: JsonObject) -> None:
-    """With words that say nothing of the inside; and the next request is answered."""
+def check_rejected(server: Server, path: str, body: JsonObject) -> None:
+    """Check that the error reveals no internals, and that the next request is answered."""
     answer = server.post(path, body, AUTHORIZATION)
     assert 400 <= answer.status_code < 500, answer.text
     check_answer(answer.status_code, answer.content, str(body)[:60])
@@ -75,21 +75,21 @@ def test_tokenizers_that_break(stranger: Server, path: str, text: str) -> None:
         "/tokenize": {"prompt": text},
     }
     with beside(stranger):
-        check_refused(stranger, path, bodies[path])
+        check_rejected(stranger, path, bodies[path])
 
 
 @pytest.mark.parametrize("word", TEMPLATE_WORDS)
 def test_templates_that_break(stranger: Server, word: str) -> None:
     body: JsonObject = {"messages": [{"role": "user", "content": word}], "max_tokens": 1}
     with beside(stranger):
-        check_refused(stranger, CHAT, body)
+        check_rejected(stranger, CHAT, body)
 
 
 def test_a_tokenizer_that_loops(stranger: Server) -> None:
-    """It is refused in the end. A deadline beside it is kept, though its text waits for the first; and nobody
-    works for those who have left."""
+    """The prompt is rejected in the end. A second request keeps its deadline although it waits for the first,
+    and work for disconnected clients stops."""
     forever: JsonObject = {"prompt": LOOPS, "max_tokens": 1}
-    before = stranger.log.count("a prompt was given up")
+    before = stranger.log.count("rejected a prompt")
     with beside(stranger):
         for _ in range(5):
             with send(stranger, forever):
@@ -97,7 +97,7 @@ def test_a_tokenizer_that_loops(stranger: Server) -> None:
         with at_once(stranger, [forever]) as statuses:
             hurried = stranger.post(COMPLETIONS, forever | {"timeout": 2}, AUTHORIZATION)
             assert hurried.status_code == 408
-            assert not statuses, "it took as long as the one without a deadline"
+            assert not statuses, "the deadline waited for the request without one"
         assert statuses == {0: 400}
-        check_refused(stranger, CHAT, {"messages": [{"role": "user", "content": "raise"}]})
-    assert stranger.log.count("a prompt was given up") == before + 1
+        check_rejected(stranger, CHAT, {"messages": [{"role": "user", "content": "raise"}]})
+    assert stranger.log.count("rejected a prompt") == before + 1

@@ -1,7 +1,7 @@
-"""Engine processes that die or hang, for the tests beside this file: `python -m engines FOLDER PARENT`.
+"""Engine processes that die or hang, for the tests in this folder: `python -m engines FOLDER PARENT`.
 
-The real engine (of the options in the settings), but the first chunk of a poisoned prompt kills the process,
-no step with a faulty one succeeds, and none with a request that hangs engines ever ends.
+This is the real engine (with the options in the settings), except that the first chunk of a poisoned prompt
+kills the process, every step with a faulty prompt fails, and a step with a hanging request never ends.
 """
 
 import os
@@ -12,18 +12,18 @@ from octavo.engine.core import EngineCore, Execute
 from octavo.engine.loop import Around, run_engine
 from octavo.engine.process import start_engine
 from octavo.link.folder import EngineSettings
-from octavo.link.status_page import StatusPage
+from octavo.link.heartbeat import HeartbeatFile
 from octavo.plan import StepPlan, StepResult
 from octavo.protocol import EngineFacts
 
-POISON = (255, 255)  # how no other prompt of the tests begins
-FAULT = 254  # in no other prompt either
-HANG = 253  # and this
-AT_ONCE = -1e9  # seconds: however patient the parent is, it will not wait
+POISON = (255, 255)  # no other prompt of the tests begins so
+FAULT = 254  # in no other prompt
+HANG = 253  # in no other prompt
+AT_ONCE = -1e9  # seconds: overdue whatever the timeout of the parent
 
 
 def start_mortal(
-    settings: EngineSettings, page: StatusPage, around: Around
+    settings: EngineSettings, heartbeat: HeartbeatFile, around: Around
 ) -> tuple[EngineCore, EngineFacts]:
     def mortal(execute: Execute) -> Execute:
         hanging: set[int] = set()  # slots
@@ -34,8 +34,8 @@ def start_mortal(
                     opening.slot
                 )
             if any(piece.slot in hanging for piece in plan.slices):
-                status = page.read()
-                page.stamp(status.phase, patience=AT_ONCE, request_id=status.request_id)
+                status = heartbeat.read()
+                heartbeat.write(status.phase, timeout=AT_ONCE, request_id=status.request_id)
                 time.sleep(1e6)
             if any(not piece.start and piece.token_ids[:2] == POISON for piece in plan.slices):
                 os.kill(os.getpid(), 9)
@@ -45,7 +45,7 @@ def start_mortal(
 
         return around(run)
 
-    return start_engine(settings, page, mortal)
+    return start_engine(settings, heartbeat, mortal)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Engines that are killed, poisoned or cannot start: streams go on, and nothing is left behind.
+"""Engines that are killed, poisoned or cannot start: streams continue, and no process or file is left.
 
-Many streams under engines that are killed or stopped, over HTTP: tests/load/deaths.py.
+tests/load/deaths.py has the tests over HTTP, with many streams on engines that are killed or stopped.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ from octavo.checkpoint import open_checkpoint
 from octavo.engine.core import STEP_FAILED
 from octavo.frontend import engine_process
 from octavo.frontend.hub import Hub
-from octavo.frontend.in_flight import ENGINE_HUNG, ENGINE_LOST, MOST_REPLAYS, InFlight
-from octavo.frontend.intake import Intake, Limits, PromptTask
+from octavo.frontend.in_flight import ENGINE_HUNG, ENGINE_LOST, MAX_REPLAYS, InFlightRequest
+from octavo.frontend.intake import Intake, PromptTask, RequestLimits
 from octavo.frontend.output import RequestOutput
 from octavo.frontend.supervisor import EngineState, EngineSupervisor
 from octavo.frontend.updates import Updates
 from octavo.kernels.library import KernelLibrary, find_library
 from octavo.link.folder import EngineSettings
-from octavo.link.status_page import Phase
+from octavo.link.heartbeat import Phase
 from octavo.protocol import GrammarKind, GrammarSpec, SamplingParams, TokenLogprob
 from octavo.text.tokenizer import Tokenizer
 from patience import HANG_SECONDS
@@ -48,7 +48,7 @@ Outcome = tuple[tuple[TokenLogprob, ...] | None, list[ChoiceOutcome]]
 
 
 class Harness:
-    """One engine that is kept alive, and a way to ask it."""
+    """A supervised engine, and methods that send requests to it."""
 
     def __init__(self, hub: Hub, supervisor: EngineSupervisor, tokenizer: Tokenizer) -> None:
         self.hub = hub
@@ -60,10 +60,10 @@ class Harness:
     async def ask(
         self, prompt: str | list[int], params: SamplingParams, timeout: float | None = None
     ) -> RequestOutput:
-        """The result; it must agree with what was streamed."""
+        """Return the result and check that it agrees with the stream."""
         facts = self.supervisor.facts
         assert facts is not None
-        intake = Intake(self._tokenizer, Limits(facts.vocab_size, facts.max_model_len))
+        intake = Intake(self._tokenizer, RequestLimits(facts.vocab_size, facts.max_model_len))
         self._count += 1
         now = time.monotonic()
         prepared = intake.prepare(
@@ -71,14 +71,14 @@ class Harness:
         )
         texts = [""] * params.n
         updates = Updates()
-        self.hub.submit(InFlight(prepared, self._tokenizer, updates))
+        self.hub.submit(InFlightRequest(prepared, self._tokenizer, updates))
         async for update in updates:
             if isinstance(update, RequestOutput):
                 assert [choice.text for choice in update.choices] == texts
                 return update
             texts[update.choice] += update.text
             self.num_deltas += 1
-        raise AssertionError("a stream without an end")
+        raise AssertionError("the stream ended without a result")
 
     async def ask_all(self, requests: list[tuple[str, SamplingParams]]) -> list[Outcome]:
         results = await asyncio.gather(*(self.ask(prompt, params) for prompt, params in requests))
@@ -89,16 +89,16 @@ class Harness:
         os.kill(self.supervisor.engine_pid, number)
 
     async def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> float:
-        """How long it took."""
+        """Wait for the condition and return the seconds that it took."""
         started = time.monotonic()
         while not condition():
-            assert time.monotonic() - started < seconds, "it never happened"
+            assert time.monotonic() - started < seconds, "the condition never became true"
             await asyncio.sleep(0.002)
         return time.monotonic() - started
 
 
 def requests(count: int) -> list[tuple[str, SamplingParams]]:
-    """Greedy and sampled, with logprobs, with two choices, with stop strings, with a grammar."""
+    """Return greedy and sampled requests, with logprobs, two choices, stop strings and a grammar."""
     kinds = [
         SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True, logprobs=2),
         SamplingParams(temperature=1.3, max_tokens=NUM_TOKENS, ignore_eos=True, logprobs=0, seed=1),
@@ -117,7 +117,7 @@ def requests(count: int) -> list[tuple[str, SamplingParams]]:
 
 
 def outcome(result: RequestOutput) -> Outcome:
-    """All that the law speaks of."""
+    """Return everything that must be reproducible."""
     return result.prompt_logprobs, [
         (c.text, c.token_ids, c.logprobs, c.finish_reason, c.stop_reason, c.error) for c in result.choices
     ]
@@ -136,7 +136,7 @@ Serve = Callable[..., AbstractAsyncContextManager[Harness]]
 
 @pytest.fixture
 def serve(tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> Serve:
-    """`async with serve() as harness`; the engine's module and options may be given."""
+    """`async with serve() as harness`; takes the module and the options of the engine."""
     paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
     tokenizer = Tokenizer(open_checkpoint(str(tiny_checkpoint)).text)
@@ -184,17 +184,17 @@ def test_streams_outlive_three_engines(serve: Serve) -> None:
 
 
 def kernels_of_engine(supervisor: EngineSupervisor) -> str | None:
-    """What the engine that runs now was told."""
+    """Return the kernels in the settings of the current engine."""
     assert supervisor._engine is not None
     try:
         settings = (supervisor._engine.folder.path / "settings.json").read_bytes()
-    except OSError:  # it is gone, and the next one is not there yet
+    except OSError:  # between two engines
         return None
     return str(json.loads(settings)["options"]["kernels"])
 
 
 def test_streams_move_to_other_instruction_sets(serve: Serve) -> None:
-    """Begun with the best that this processor has, and continued by engines that have less."""
+    """Streams start on the best instruction set of this processor and continue on lesser ones."""
     path = find_library()
     if path is None:
         pytest.skip("no native library was built when the package was installed")
@@ -221,7 +221,7 @@ def test_streams_move_to_other_instruction_sets(serve: Serve) -> None:
             assert sum(one == other for one, other in zip(moved, plain, strict=True)) == 32
             assert supervisor.facts.system_fingerprint == fingerprint
 
-    run(test, 4 * HANG_SECONDS)  # it waits for four engines, of which one is slow
+    run(test, 4 * HANG_SECONDS)  # waits for four engines, one of which is slow
 
 
 def test_a_poisoned_request_ends_alone(serve: Serve) -> None:
@@ -229,12 +229,12 @@ def test_a_poisoned_request_ends_alone(serve: Serve) -> None:
         async with serve(module="engines") as harness:
             plain = await harness.ask_all(requests(8))
             poison = asyncio.create_task(harness.ask([*POISON, 70], SamplingParams(max_tokens=5)))
-            streams = asyncio.create_task(harness.ask_all(requests(8)))  # they never get a step before it
+            streams = asyncio.create_task(harness.ask_all(requests(8)))  # they get no step before the poison
             ended = await poison
             assert ended.choices[0].finish_reason == "error"
             assert ended.choices[0].error == ENGINE_LOST.message
             assert await streams == plain
-            assert harness.supervisor.num_restarts == MOST_REPLAYS + 1
+            assert harness.supervisor.num_restarts == MAX_REPLAYS + 1
 
     run(test)
 
@@ -243,8 +243,8 @@ def test_a_poisoned_request_ends_alone(serve: Serve) -> None:
 def test_a_request_that_hangs_the_engine_ends_alone(
     serve: Serve, neighbours: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It hangs whatever step it is in: first with its neighbours, if it has any, and then on trial."""
-    monkeypatch.setattr(engine_process, "HUNG_AFTER", HANG_SECONDS)  # no engine is only slow
+    """It hangs every step that includes it: first with its neighbours, if any, then while isolated."""
+    monkeypatch.setattr(engine_process, "HUNG_AFTER", HANG_SECONDS)  # a slow engine is not hung
 
     async def test() -> None:
         async with serve(module="engines") as harness:
@@ -262,8 +262,8 @@ def test_a_request_that_hangs_the_engine_ends_alone(
     run(test, 4 * HANG_SECONDS)
 
 
-def test_a_faulty_request_ends_alone_and_the_engine_lives(serve: Serve) -> None:
-    """The boundary of each request, in the process it is for; unit/engine/test_boundary.py has all sites."""
+def test_a_faulty_request_ends_alone_and_the_engine_survives(serve: Serve) -> None:
+    """Test error isolation in a real engine process; unit/engine/test_boundary.py covers all sites."""
 
     async def test() -> None:
         async with serve(module="engines") as harness:
@@ -281,12 +281,12 @@ def test_a_faulty_request_ends_alone_and_the_engine_lives(serve: Serve) -> None:
             assert harness.supervisor.num_restarts == 0
             stats = harness.supervisor.stats
             assert stats is not None
-            assert stats.pages_free + stats.pages_idle == stats.pages_total
+            assert stats.blocks_free + stats.blocks_idle == stats.blocks_total
 
     run(test)
 
 
-def test_death_while_idle_while_loading_and_a_request_in_between(serve: Serve) -> None:
+def test_engine_death_while_idle_and_while_loading(serve: Serve) -> None:
     async def test() -> None:
         async with serve() as harness:
             plain = await harness.ask_all(requests(2))
@@ -295,7 +295,7 @@ def test_death_while_idle_while_loading_and_a_request_in_between(serve: Serve) -
             streams = asyncio.create_task(harness.ask_all(requests(2)))
             late = asyncio.create_task(harness.ask("late", SamplingParams(max_tokens=3), timeout=0.1))
             await harness.until(
-                lambda: (s := harness.supervisor.engine_status) is not None and s.phase is Phase.STARTING
+                lambda: (s := harness.supervisor.engine_heartbeat) is not None and s.phase is Phase.STARTING
             )
             await harness.kill()  # before it is ready
             assert (await late).choices[0].finish_reason == "deadline"
@@ -307,7 +307,7 @@ def test_death_while_idle_while_loading_and_a_request_in_between(serve: Serve) -
     run(test)
 
 
-def test_an_abort_while_there_is_no_engine_is_at_once(serve: Serve) -> None:
+def test_an_abort_does_not_wait_for_an_engine(serve: Serve) -> None:
     async def test() -> None:
         async with serve() as harness:
             await harness.kill()
@@ -325,7 +325,7 @@ def test_an_abort_while_there_is_no_engine_is_at_once(serve: Serve) -> None:
     ("options", "reason"),
     [({"model": "/no/such/folder"}, "no/such/folder"), ({"kv_memory": 1}, "kv_memory")],
 )
-def test_an_engine_that_cannot_start_is_not_tried_again(
+def test_an_engine_that_cannot_start_is_not_restarted(
     serve: Serve, options: dict[str, object], reason: str
 ) -> None:
     async def test() -> None:
@@ -340,20 +340,20 @@ def test_an_engine_that_cannot_start_is_not_tried_again(
     run(test)
 
 
-def test_an_engine_that_always_dies_is_given_up_with_what_is_known(serve: Serve) -> None:
+def test_an_engine_that_always_dies_fails_with_its_exit_code(serve: Serve) -> None:
     async def test() -> None:
         async with serve(wait=False, module="no_such_module") as harness:
             await harness.supervisor.wait_until_ready()
             assert harness.supervisor.state is EngineState.FAILED
-            assert "it ended with code 1" in (harness.supervisor.failure or "")
+            assert "it exited with code 1" in (harness.supervisor.failure or "")
 
     run(test)
 
 
-def test_close_leaves_nothing_and_ends_what_is_under_way(
+def test_close_ends_in_flight_requests_and_leaves_no_files(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    short = tempfile.mkdtemp(dir="/tmp")  # a path that fits a socket
+    short = tempfile.mkdtemp(dir="/tmp")  # short enough for the path of a socket
     monkeypatch.setattr(tempfile, "tempdir", short)
 
     async def test() -> None:

@@ -1,4 +1,4 @@
-"""Fifty conversations: what is asked, and what the scripted model answers."""
+"""Fifty conversations: the requests, and the answers of the scripted model."""
 
 import zlib
 from collections.abc import Mapping
@@ -74,7 +74,7 @@ def assistant(content: str | None, *called: JsonObject, **more: Json) -> JsonObj
 
 
 def called(call_id: str, name: str, arguments: str | JsonObject) -> JsonObject:
-    """A call of an earlier answer; most clients write the arguments as text."""
+    """Return a call of an earlier answer; most clients send the arguments as text."""
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 

@@ -1,4 +1,4 @@
-"""What the scripted model writes, and what a caller must get of it."""
+"""What the scripted model generates, and what a caller must receive."""
 
 import json
 from dataclasses import dataclass, replace
@@ -22,12 +22,12 @@ class Script:
 
 
 def says(text: str) -> Script:
-    """Text, and nothing else."""
+    """An answer that is only text."""
     return Script(text, text)
 
 
 def calls(*called: tuple[str, Json], before: str = "") -> Script:
-    """Functions and their arguments, perhaps after some text."""
+    """An answer with calls of functions, optionally after some text."""
     written = [(name, json.dumps(arguments, ensure_ascii=False)) for name, arguments in called]
     raw = "\n".join([before] * bool(before) + [as_call(*one) for one in written])
     return Script(raw, before, calls=tuple(written))

@@ -1,7 +1,7 @@
-"""A model that answers what the prompt tells it to; everything but its arithmetic is real.
+"""A model whose answers are given in the prompt; everything except its arithmetic is real.
 
-The answers stand in the last message that is not the assistant's, each between two special tokens, one for
-each choice. So every way of asking brings its script along.
+The answers are in the last message that is not the assistant's, one per choice, each between two special
+tokens. The script is therefore part of the request in every interface.
 """
 
 import asyncio
@@ -31,36 +31,36 @@ from server.scripted import served_tokenizer, serving
 
 BEGIN, END = "<|object_ref_start|>", "<|object_ref_end|>"
 
-PAGE_SIZE, NUM_PAGES = 16, 400
+BLOCK_SIZE, NUM_BLOCKS = 16, 400
 MAX_MODEL_LEN = 4096
 FACTS = engine_facts(
     vocab_size=1 << 20,
     max_model_len=MAX_MODEL_LEN,
-    page_size=PAGE_SIZE,
-    num_pages=NUM_PAGES,
+    block_size=BLOCK_SIZE,
+    num_blocks=NUM_BLOCKS,
     system_fingerprint="scripted",
 )
 
 
 def with_script(conversation: Conversation) -> Conversation:
-    """The same, asked of the scripted model."""
-    told = "".join(f"{BEGIN}{script.raw}{END}" for script in conversation.scripts)
+    """Return the conversation with its script in the last message."""
+    script_text = "".join(f"{BEGIN}{script.raw}{END}" for script in conversation.scripts)
     messages = list(conversation.messages)
     last = max(i for i, message in enumerate(messages) if message["role"] != "assistant")
-    messages[last] = messages[last] | {"content": messages[last]["content"] + told}
+    messages[last] = messages[last] | {"content": messages[last]["content"] + script_text}
     return replace(conversation, messages=tuple(messages))
 
 
 @dataclass(frozen=True)
 class Answering:
-    """What a slot says."""
+    """The answer of a slot."""
 
     token_ids: tuple[int, ...]
     num_prompt: int
     num_top: int | None
 
     def after(self, position: int) -> SliceResult:
-        """The token at this position of the sequence."""
+        """Return the token at this position of the sequence."""
         token_id = self.token_ids[position - self.num_prompt]
         if self.num_top is None:
             return SliceResult((token_id,))
@@ -70,12 +70,12 @@ class Answering:
 
 
 def _logprob(token_id: int, position: int) -> float:
-    """Some number that has many digits."""
+    """Return an arbitrary number with many digits."""
     return -((token_id * 31 + position * 17) % 9973) / 997
 
 
 class ScriptedModel:
-    """Carries out the plans of one scheduler."""
+    """Executes the plans of one scheduler."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         begin, end = tokenizer.token_id(BEGIN), tokenizer.token_id(END)
@@ -105,15 +105,15 @@ class ScriptedModel:
 
 
 def scripted_core(tokenizer: Tokenizer) -> EngineCore:
-    """Prompts are computed in chunks, and not all sequences run at once."""
+    """Return an engine that computes prompts in chunks and cannot run all sequences at once."""
     config = SchedulerConfig(max_running=16, max_model_len=MAX_MODEL_LEN, max_step_tokens=128)
-    scheduler = Scheduler(config, KVManager(NUM_PAGES, PAGE_SIZE))
+    scheduler = Scheduler(config, KVManager(NUM_BLOCKS, BLOCK_SIZE))
     return EngineCore(scheduler, ScriptedModel(tokenizer).execute, time.monotonic)
 
 
 @contextmanager
 def scripted_llm(path: Path) -> Iterator[LLM]:
-    """`LLM` with the tokenizer and the template of this folder."""
+    """Yield an `LLM` with the tokenizer and the template of this folder."""
     assets = text_assets_from_directory(path)
 
     def open_scripted(*_: object, **__: object) -> Checkpoint:
@@ -141,7 +141,7 @@ def scripted_llm(path: Path) -> Iterator[LLM]:
 
 
 class SteppedChannel(InProcessChannel):
-    """Its engine makes steps on the event loop that sends it messages, while there is something to do."""
+    """A channel whose engine runs steps on the event loop of the sender while requests are unfinished."""
 
     def __init__(self, core: EngineCore, hub: Hub) -> None:
         super().__init__(core, FACTS)
@@ -163,7 +163,7 @@ class SteppedChannel(InProcessChannel):
 
 @contextmanager
 def scripted_url(path: Path) -> Iterator[str]:
-    """A server with the tokenizer and the template of this folder."""
+    """Run a server with the tokenizer and the template of this folder, and yield its URL."""
     model = served_tokenizer(path)
     hub = Hub()
     channel = SteppedChannel(scripted_core(model.tokenizer), hub)

@@ -1,5 +1,5 @@
-"""Fifty conversations have the same answers, whichever way they are asked: `LLM` and the server, streamed and
-whole. Texts, reasoning, calls and their ids, token ids and logprobs are equal, bit for bit."""
+"""Fifty conversations have the same answers in every interface: `LLM` and the server, streamed and whole.
+Texts, reasoning, calls and their ids, token ids and logprobs are bit-identical."""
 
 import asyncio
 from collections import Counter
@@ -31,19 +31,19 @@ Assets = Callable[[str], Path]
 QWEN_CODER = f"qwen2.5-coder-{'1.5b' if FULL else '0.5b'}-instruct-q4_k_m.gguf"
 OPTIONS: JsonObject = {"dtype": "bfloat16", "kv_memory": "256MiB", "max_model_len": 1024}
 FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in OPTIONS.items()]
-NUM_TOKENS = 48 if FULL else 16  # of an answer of the real model, at most
-# Slow with a real model, and not far from others.
+NUM_TOKENS = 48 if FULL else 16  # maximum for an answer of the real model
+# Slow with a real model, and similar to others.
 VARIANTS = () if FULL else (ACHAT, ASTREAM_CHAT, STREAMED_WITHOUT_IDS)
 
 
-def test_there_are_fifty_of_all_kinds() -> None:
+def test_there_are_fifty_conversations_of_all_kinds() -> None:
     assert len(FIFTY) == len({one.name for one in FIFTY}) == len({one.seed for one in FIFTY}) == 50
     kinds = Counter(kind for one in FIFTY for kind in one.kinds)
     assert all(kinds[kind] >= 4 for kind in Kind), kinds
 
 
 @pytest.mark.assets
-def test_a_scripted_model_gives_every_caller_the_same(assets: Assets) -> None:
+def test_every_interface_gives_the_same_answers_of_a_scripted_model(assets: Assets) -> None:
     folder = assets("tokenizer-qwen3")
     asked = [with_script(one) for one in FIFTY]
     with scripted_llm(folder) as llm, scripted_url(folder) as url:
@@ -59,8 +59,8 @@ def test_a_scripted_model_gives_every_caller_the_same(assets: Assets) -> None:
 
 
 @pytest.mark.assets
-def test_a_real_model_gives_every_caller_the_same(assets: Assets, tmp_path: Path) -> None:
-    """It has no reasoning: it is asked those questions too, but answers them as others."""
+def test_every_interface_gives_the_same_answers_of_a_real_model(assets: Assets, tmp_path: Path) -> None:
+    """The model does not reason: it gets these conversations too, but answers without reasoning."""
     asked = [replace(one, max_tokens=min(one.max_tokens, NUM_TOKENS)) for one in FIFTY]
     model = assets(QWEN_CODER)
     server = Server(tmp_path, model, *FLAGS)
@@ -81,7 +81,7 @@ def assert_all_equal(asked: Sequence[Conversation], answers: Mapping[str, Sequen
     assert not different, "\n".join(different)
     for answer in answers[CHAT]:
         ids = [call.id for choice in answer.choices for call in choice.calls]
-        assert len(set(ids)) == len(ids), "a result tells by its id which call it is of"
+        assert len(set(ids)) == len(ids), "call ids must be unique, because results refer to them"
 
 
 def as_script(choice: Choice, raw: str) -> Script:

@@ -1,4 +1,4 @@
-"""The ways to ask, and what each one's answer is as one value that can be compared."""
+"""The interfaces for a conversation, and conversion of their answers to one comparable value."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ NUM_TOP = 3
 
 @dataclass(frozen=True)
 class Score:
-    """A token and its log-probability. The wire has no ids here, but text and bytes."""
+    """A token and its log-probability. The HTTP API has text and bytes here, but no ids."""
 
     token: str
     token_bytes: tuple[int, ...]
@@ -41,7 +41,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Choice:
-    """None for ids and logprobs: this way does not tell."""
+    """Ids and logprobs are None if the interface does not return them."""
 
     text: str
     reasoning: str | None
@@ -53,7 +53,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Answer:
-    prompt_ids: tuple[int, ...] | None  # None: this way does not tell
+    prompt_ids: tuple[int, ...] | None  # None: not returned by the interface
     choices: tuple[Choice, ...]
 
 
@@ -62,7 +62,7 @@ Ask = Callable[[Conversation], Awaitable[Answer]]
 
 @dataclass
 class Growing:
-    """One choice of a stream, from its pieces."""
+    """Assembles one choice of a stream."""
 
     text: str = ""
     reasoning: str = ""
@@ -84,7 +84,7 @@ class Growing:
         self.finish_reason = reason
 
     def whole(self) -> Choice:
-        assert self.finish_reason is not None, "the stream broke off"
+        assert self.finish_reason is not None, "the stream ended early"
         return Choice(
             self.text,
             self.reasoning or None,
@@ -99,7 +99,7 @@ class Growing:
 
 
 class AskLLM:
-    """`chat` and `stream_chat` block, so that each conversation gets a thread."""
+    """`chat` and `stream_chat` block, so each conversation gets a thread."""
 
     def __init__(self, llm: LLM, threads: ThreadPoolExecutor) -> None:
         self._llm = llm
@@ -216,7 +216,7 @@ class AskServer:
         return Answer(tuple(prompt_ids), tuple(choice.whole() for choice in growing))
 
     async def streamed_without_ids(self, conversation: Conversation) -> Answer:
-        """As most clients ask: the server then takes a shorter way."""
+        """Request what most clients request: the server then uses a faster code path."""
         body = _body(conversation) | {"stream": True}
         for name in ("logprobs", "top_logprobs", "return_token_ids"):
             del body[name]
@@ -301,7 +301,7 @@ def _add_chunk(growing: Sequence[Growing], chunk: JsonObject) -> None:
 
 
 def _finish_reason(reason: str, has_calls: bool) -> str:
-    """On the wire, an answer that ends by itself with calls in it has a finish reason of its own."""
+    """In the HTTP API, an answer that stops with calls has a separate finish reason."""
     assert (reason == "tool_calls") == (has_calls and reason != "length"), (reason, has_calls)
     return "stop" if reason == "tool_calls" else reason
 
@@ -318,10 +318,10 @@ STREAMED_WITHOUT_IDS = "the server, streamed without ids"
 
 
 @asynccontextmanager
-async def _ways(llm: LLM, url: str, most: int) -> AsyncIterator[dict[str, Ask]]:
+async def _ways(llm: LLM, url: str, limit: int) -> AsyncIterator[dict[str, Ask]]:
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=url, timeout=HANG_SECONDS, limits=limits) as client:
-        with ThreadPoolExecutor(most) as threads:
+        with ThreadPoolExecutor(limit) as threads:
             of_llm, of_server = AskLLM(llm, threads), AskServer(client)
             yield {
                 CHAT: of_llm.chat,
@@ -337,7 +337,7 @@ async def _ways(llm: LLM, url: str, most: int) -> AsyncIterator[dict[str, Ask]]:
 async def ask_in_all_ways(
     conversations: Sequence[Conversation], llm: LLM, url: str, *, leave_out: Sequence[str] = ()
 ) -> dict[str, list[Answer]]:
-    """One way after the other, each with all conversations at once."""
+    """Use one interface after the other, each with all conversations concurrently."""
     async with _ways(llm, url, len(conversations)) as ways:
         return {
             name: list(await asyncio.gather(*[ask(conversation) for conversation in conversations]))
@@ -347,7 +347,7 @@ async def ask_in_all_ways(
 
 
 def differences(conversations: Sequence[Conversation], answers: Mapping[str, Sequence[Answer]]) -> list[str]:
-    """Where a way's answer is not that of the first, which tells everything."""
+    """List differences of each interface from the first one, which returns everything."""
     first, *others = answers
     found = []
     for way in others:
@@ -357,7 +357,7 @@ def differences(conversations: Sequence[Conversation], answers: Mapping[str, Seq
 
 
 def _differences(found: Answer, expected: Answer) -> list[str]:
-    """Texts of values are compared: they tell 0.0 and -0.0 apart."""
+    """Compare the repr of values, which distinguishes 0.0 from -0.0."""
     lines = []
     if found.prompt_ids is not None and found.prompt_ids != expected.prompt_ids:
         lines.append(f"prompt_ids {found.prompt_ids} instead of {expected.prompt_ids}")
@@ -366,7 +366,7 @@ def _differences(found: Answer, expected: Answer) -> list[str]:
     for number, (ours, theirs) in enumerate(zip(found.choices, expected.choices, strict=True)):
         for name in [one.name for one in fields(Choice)]:
             value, wanted = getattr(ours, name), getattr(theirs, name)
-            is_told = value is not None or name == "reasoning"
-            if is_told and repr(value) != repr(wanted):
+            is_reported = value is not None or name == "reasoning"
+            if is_reported and repr(value) != repr(wanted):
                 lines.append(f"choice {number}, {name} {value!r} instead of {wanted!r}")
     return lines

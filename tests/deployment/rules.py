@@ -1,4 +1,4 @@
-"""What must hold of the files in deploy/. A rule returns what is wrong, in words; nothing: all is well."""
+"""Rules for the files in deploy/. A rule yields a message for each problem."""
 
 import re
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ from octavo.server.http.listener import OTHER_FILES
 
 Manifest = JsonObject
 
-MARGIN = 15  # seconds beside --grace after which a server ends whatever hangs (octavo.server.signals)
-MUST_BE_SET = re.compile(r"\$\{\w+:\?.+\}")  # compose refuses to start without it
+MARGIN = 15  # seconds after --grace at which a server ends, whatever hangs (octavo.server.signals)
+MUST_BE_SET = re.compile(r"\$\{\w+:\?.+\}")  # compose does not start without it
 HOST_NAME = re.compile(r"\b[\w-]+(\.[\w-]+)*\.(com|org|io|dev|net)\b")
 
 
@@ -38,13 +38,13 @@ def deployment_problems(manifest: Manifest) -> Iterator[str]:
 
 
 def container_problems(container: Manifest, pod: Manifest) -> Iterator[str]:
-    # Ready is what loads and drains; live is what a restart would help.
+    # Readiness covers loading and draining; liveness fails only if a restart would help.
     for probe, path in (("startup", "/readyz"), ("liveness", "/livez"), ("readiness", "/readyz")):
         request = container.get(f"{probe}Probe", {}).get("httpGet", {})
         if request.get("path") != path:
-            yield f"the {probe} probe does not ask {path}"
+            yield f"the {probe} probe does not use {path}"
         if request.get("port") not in [port["name"] for port in container["ports"]]:
-            yield f"the {probe} probe asks a port that is not there"
+            yield f"the {probe} probe uses a port that does not exist"
     startup = container.get("startupProbe", {})
     if startup.get("periodSeconds", 10) * startup.get("failureThreshold", 3) < 300:
         yield "a model has less than five minutes to load"
@@ -53,27 +53,27 @@ def container_problems(container: Manifest, pod: Manifest) -> Iterator[str]:
             yield f"no {kind} of processor and memory"
     security = container.get("securityContext", {})
     if security.get("allowPrivilegeEscalation") is not False:
-        yield "privileges may grow"
+        yield "privileges can be escalated"
     if security.get("readOnlyRootFilesystem") is not True:
-        yield "the root file system can be written"
+        yield "the root file system can be written to"
     if security.get("capabilities", {}).get("drop") != ["ALL"]:
         yield "capabilities are kept"
     mounted = {mount["name"]: mount["mountPath"] for mount in container.get("volumeMounts", [])}
     if "/tmp" not in mounted.values():
-        yield "the engine's socket needs a /tmp that can be written"
+        yield "the engine's socket needs a writable /tmp"
     if not mounted.keys() <= {volume["name"] for volume in pod.get("volumes", [])}:
         yield "a mount without a volume"
     yield from key_problems(container, pod)
     pause = int(container.get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command", [0])[-1])
     if pod.get("terminationGracePeriodSeconds", 30) < pause + grace_of(container["args"]) + MARGIN:
-        yield "answers under way are cut off before --grace is over"
+        yield "in-flight answers are cut off before --grace is over"
 
 
 def key_problems(container: Manifest, pod: Manifest) -> Iterator[str]:
-    """A file that only our group may read, and no variable, which every child process would have."""
+    """The key must be a file that only our group can read. Child processes would inherit a variable."""
     variables = {one["name"]: one.get("value", "") for one in container.get("env", [])}
     if "OCTAVO_API_KEY" in variables:
-        yield "the API key is a variable"
+        yield "the API key is an environment variable"
     folder, _, name = variables.get("OCTAVO_API_KEY_FILE", "").rpartition("/")
     mounts = [mount for mount in container.get("volumeMounts", []) if mount["mountPath"] == folder]
     volumes = {volume["name"]: volume.get("secret") for volume in pod.get("volumes", [])}
@@ -82,7 +82,7 @@ def key_problems(container: Manifest, pod: Manifest) -> Iterator[str]:
         yield "the API key does not come from a secret"
         return
     if secret.get("defaultMode") != 0o440 or mounts[0].get("readOnly") is not True:
-        yield "others may read the API key, or write it"
+        yield "others can read or write the API key"
     if "fsGroup" not in pod.get("securityContext", {}):
         yield "the server cannot read the API key without fsGroup"
 
@@ -97,22 +97,22 @@ def network_problems(policy: Manifest, deployment: Manifest) -> Iterator[str]:
     for rule in spec["ingress"]:
         senders = [labels.get("matchLabels") for one in rule.get("from", []) for labels in one.values()]
         if not senders or not all(senders):
-            yield "everybody may send"
+            yield "every pod can send requests"
         if not rule.get("ports") or not {port["port"] for port in rule["ports"]} <= ports:
-            yield "more than the API's port can be reached"
+            yield "other ports than the API's port can be reached"
     for rule in spec["egress"]:
         numbers = {port["port"] for port in rule.get("ports", [])}
         if not numbers or not numbers <= {53, 443}:
-            yield "the pods may reach more than DNS and a hub"
+            yield "the pods can reach more than DNS and a hub"
         if 53 in numbers and not rule.get("to"):
-            yield "any server is asked for names"
+            yield "any DNS server may resolve names"
 
 
 def budget_problems(budget: Manifest, deployment: Manifest) -> Iterator[str]:
     if budget["spec"]["selector"] != deployment["spec"]["selector"]:
         yield "the budget is for other pods"
     if not 1 <= budget["spec"].get("minAvailable", 0) < deployment["spec"]["replicas"]:
-        yield "the budget lets all pods go, or none"
+        yield "the budget allows all pods to be evicted, or none"
 
 
 def service_problems(service: Manifest, deployment: Manifest) -> Iterator[str]:
@@ -121,7 +121,7 @@ def service_problems(service: Manifest, deployment: Manifest) -> Iterator[str]:
         yield "the service is for other pods"
     names = [port["name"] for port in pod["spec"]["containers"][0]["ports"]]
     if any(port["targetPort"] not in names for port in service["spec"]["ports"]):
-        yield "the service sends to a port that is not there"
+        yield "the service sends to a port that does not exist"
 
 
 def compose_problems(compose: Manifest) -> Iterator[str]:
@@ -129,26 +129,26 @@ def compose_problems(compose: Manifest) -> Iterator[str]:
         if service.get("read_only") is not True or service.get("cap_drop") != ["ALL"]:
             yield "the container may do more than it needs"
         if "no-new-privileges:true" not in service.get("security_opt", []):
-            yield "privileges may grow"
+            yield "privileges can be escalated"
         if not {"cpus", "memory"} <= service.get("deploy", {}).get("resources", {}).get("limits", {}).keys():
             yield "no limits"
         if int(service["stop_grace_period"].rstrip("s")) < grace_of(service["command"]) + MARGIN:
-            yield "answers under way are cut off before --grace is over"
+            yield "in-flight answers are cut off before --grace is over"
         if any(not port.startswith("127.0.0.1:") for port in service["ports"]):
-            yield "the port is open to everybody"
+            yield "the port is open on all addresses"
         given = {f"/run/secrets/{name}" for name in service.get("secrets", [])}
         if service["environment"].get("OCTAVO_API_KEY_FILE") not in given:
             yield "the API key does not come from a secret"
         for name, value in service["environment"].items():
             if value not in given and not MUST_BE_SET.fullmatch(value):
-                yield f"{name} is written down, or may be left out"
+                yield f"{name} is a literal value, or is optional"
     for name, secret in compose["secrets"].items():
         if not MUST_BE_SET.fullmatch(secret.get("file", "")):
-            yield f"the secret {name} is not a file that whoever starts this names"
+            yield f"the secret {name} is not a file that the user has to name"
 
 
 def instructions(dockerfile: str) -> list[tuple[str, str]]:
-    """(instruction, its arguments), lines joined and comments gone."""
+    """Return pairs of instruction and arguments, with joined lines and without comments."""
     lines = [line for line in dockerfile.splitlines() if not line.lstrip().startswith("#")]
     joined = "\n".join(lines).replace("\\\n", " ")
     split = (line.split(None, 1) for line in joined.splitlines() if line.strip())
@@ -156,7 +156,7 @@ def instructions(dockerfile: str) -> list[tuple[str, str]]:
 
 
 def dockerfile_problems(dockerfile: str) -> Iterator[str]:
-    """What a general linter does not know."""
+    """Check what a general linter does not."""
     steps = instructions(dockerfile)
     stages = [at for at, (name, _) in enumerate(steps) if name == "FROM"]
     last = steps[stages[-1] :]
@@ -164,31 +164,31 @@ def dockerfile_problems(dockerfile: str) -> Iterator[str]:
         yield "the compiler is in the image"
     users = [arguments for name, arguments in last if name == "USER"]
     if not users or not re.fullmatch(r"[1-9]\d*:[1-9]\d*", users[-1]):
-        yield "the user is root, or has a name that runAsNonRoot cannot judge"
+        yield "the user is root, or a name that runAsNonRoot cannot check"
     if any("-slim" not in arguments for name, arguments in steps if name == "FROM"):
         yield "the base image is not slim"
     if not any(name == "HEALTHCHECK" and "/livez" in arguments for name, arguments in last):
         yield "no health check on /livez"
     for name, arguments in last:
         if name in ("ENTRYPOINT", "CMD") and not arguments.startswith("["):
-            yield f"{name} goes through a shell, which does not pass SIGTERM on"
+            yield f"{name} runs in a shell, which does not forward SIGTERM"
     for name, arguments in steps:
         if HOST_NAME.search(arguments):
             yield f"{name} names a host"
         if name == "ADD":
-            yield "ADD where COPY would do"
+            yield "ADD is used instead of COPY"
         for command in arguments.split("&&") if name == "RUN" else ():
             yield from unlocked_problems(command)
 
 
 def unlocked_problems(command: str) -> Iterator[str]:
-    """Whatever pip installs or builds with is held to a hash; torch is, if one was given."""
+    """Everything that pip installs or builds with must have a hash; torch only if one is given."""
     if not re.search(r"-m pip (install|wheel)\b", command) or '"torch==' in command:
         return
     local = "/opt/wheel/" in command and "--no-deps" in command
     isolated = "pip wheel" in command and "--no-build-isolation" not in command
     if isolated or not (local or "pip wheel" in command or "--require-hashes" in command):
-        yield f"not held to a hash: {command.strip()}"
+        yield f"no hash is required: {command.strip()}"
 
 
 REQUIRED_OF_UNIT = {
@@ -211,15 +211,15 @@ REQUIRED_OF_UNIT = {
 
 
 def bound_problems(settings: dict[str, str]) -> Iterator[str]:
-    """Numbers that suit most machines: bounded, but not so tightly that a server at work meets them."""
+    """Check that limits exist, and that a server in normal operation does not reach them."""
     if not 2 * HUNG_AFTER <= int(settings.get("WatchdogSec", 0)) <= 120:
-        yield "WatchdogSec restarts a server that mends itself, or one that hangs too late"
+        yield "WatchdogSec restarts a server that would recover by itself, or a hung server too late"
     if int(settings.get("LimitNOFILE", 0)) < 16 * OTHER_FILES:
-        yield "LimitNOFILE leaves no room for many connections"
+        yield "LimitNOFILE is too low for many connections"
     if not 256 <= int(settings.get("TasksMax", 0)) <= 8192:
-        yield "TasksMax is too low for a large machine, or bounds nothing"
+        yield "TasksMax is too low for a large machine, or no effective limit"
     if not re.fullmatch(r"\d+(%|[MGT])", settings.get("MemoryMax", "")):
-        yield "MemoryMax does not bound the memory"
+        yield "MemoryMax does not limit memory"
 
 
 def unit_problems(unit: str) -> Iterator[str]:
@@ -229,6 +229,6 @@ def unit_problems(unit: str) -> Iterator[str]:
             yield f"{name} is not {value or 'empty'}"
     yield from bound_problems(settings)
     if int(settings["TimeoutStopSec"]) < grace_of(settings["ExecStart"].split()) + MARGIN:
-        yield "answers under way are cut off before --grace is over"
+        yield "in-flight answers are cut off before --grace is over"
     if "OCTAVO_API_KEY=" in unit or "LoadCredential" not in settings:
-        yield "keys do not come as a credential"
+        yield "keys are not passed as a credential"

@@ -1,4 +1,4 @@
-"""The files in deploy/ follow the rules, and every rule can be broken."""
+"""The files in deploy/ follow the rules, and each rule finds a planted violation."""
 
 import re
 import shutil
@@ -37,7 +37,7 @@ def manifest(name: str) -> Manifest:
 
 
 def problems_of(name: str, content: str) -> list[str]:
-    """Of one file, with this content; the others are as they are."""
+    """Return the problems of one file with this content; the other files are unchanged."""
     deployment = manifest("kubernetes/deployment.yaml")
     rules: dict[str, Callable[[], Iterable[str]]] = {
         "Dockerfile": lambda: dockerfile_problems(content),
@@ -51,7 +51,7 @@ def problems_of(name: str, content: str) -> list[str]:
         "build.lock": list,  # tests/deployment/test_lock.py
         "requirements.lock": list,
         "uv.toml": list,
-        "grafana/octavo.json": list,  # its queries are checked beside the metrics
+        "grafana/octavo.json": list,  # its queries are checked with the metrics
     }
     return list(rules[name]())
 
@@ -60,7 +60,7 @@ FILES = [str(path.relative_to(DEPLOY)) for path in sorted(DEPLOY.rglob("*")) if 
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_rules_hold(name: str) -> None:
+def test_deployment_files_follow_the_rules(name: str) -> None:
     assert problems_of(name, text(name)) == []
 
 
@@ -75,7 +75,7 @@ BREAKS = [
     ("Dockerfile", "--no-build-isolation ", "", "hash"),
     ("compose.yaml", "50s", "10s", "--grace"),
     ("compose.yaml", "127.0.0.1:8000:8000", "8000:8000", "open"),
-    ("compose.yaml", "${OCTAVO_MODEL:?name", "${OCTAVO_MODEL:-name", "OCTAVO_MODEL"),
+    ("compose.yaml", "${OCTAVO_MODEL:?set", "${OCTAVO_MODEL:-set", "OCTAVO_MODEL"),
     (
         "compose.yaml",
         "OCTAVO_API_KEY_FILE: /run/secrets/api-keys",
@@ -110,7 +110,7 @@ BREAKS = [
     ("kubernetes/deployment.yaml", "fsGroup: 10001", "", "fsGroup"),
     ("kubernetes/network-policy.yaml", "matchLabels: {app", "matchLabels: {a: b, app", "other pods"),
     ("kubernetes/network-policy.yaml", "[Ingress, Egress]", "[Ingress]", "direction"),
-    ("kubernetes/network-policy.yaml", 'matchLabels: {octavo-client: "true"}', "{}", "everybody"),
+    ("kubernetes/network-policy.yaml", 'matchLabels: {octavo-client: "true"}', "{}", "every pod"),
     ("kubernetes/network-policy.yaml", "port: http", "port: 22", "API's port"),
     ("kubernetes/network-policy.yaml", "port: 443", "port: 80", "hub"),
     ("kubernetes/network-policy.yaml", "- to:", "- not:", "names"),
@@ -146,7 +146,7 @@ BREAKS = [
 
 
 @pytest.mark.parametrize(("name", "old", "new", "expected"), BREAKS)
-def test_a_broken_rule_is_found(name: str, old: str, new: str, expected: str) -> None:
+def test_every_rule_finds_its_violation(name: str, old: str, new: str, expected: str) -> None:
     assert old in text(name)
     problems = problems_of(name, text(name).replace(old, new))
     assert any(expected in problem for problem in problems), problems
@@ -159,8 +159,8 @@ def test_all_manifests_are_in_the_kustomization() -> None:
     assert kinds == {"Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy"}
 
 
-def test_every_option_that_is_set_exists() -> None:
-    """Flags and variables of ours, wherever they are written: options are renamed, and files forgotten."""
+def test_every_configured_option_exists() -> None:
+    """Check all Octavo flags and variables in these files, so that a renamed option is not forgotten."""
     specs = [spec for kind in (EngineOptions, ServerOptions) for spec in option_specs(kind)]
     variables = {f"OCTAVO_{spec.name.upper()}" for spec in specs}
     for name in FILES:
@@ -172,15 +172,15 @@ def test_every_option_that_is_set_exists() -> None:
         }
 
 
-def test_one_user_everywhere() -> None:
+def test_image_and_manifest_use_the_same_user() -> None:
     pod = manifest("kubernetes/deployment.yaml")["spec"]["template"]["spec"]
     assert f"USER {pod['securityContext']['runAsUser']}:{pod['securityContext']['runAsGroup']}" in text(
         "Dockerfile"
     )
 
 
-def test_the_build_reads_all_that_it_needs() -> None:
-    """.dockerignore lets in what the wheel is made of, and the wheel asks for no more."""
+def test_dockerignore_keeps_exactly_what_the_build_needs() -> None:
+    """.dockerignore keeps exactly the files that the wheel is built from."""
     root = DEPLOY.parent
     kept = {line[1:] for line in (root / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     assert kept == {"CMakeLists.txt", "LICENSE", "README.md", "deploy/*.lock", "pyproject.toml", "src"}
@@ -204,11 +204,11 @@ def test_hadolint() -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_systemd_understands_the_unit(tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed")
     unit = tmp_path / "octavo.service"
-    # The program must be there to be found.
+    # systemd checks that the program exists.
     unit.write_text(text("systemd/octavo.service").replace("/opt/octavo/bin/octavo", sys.executable))
     done = subprocess.run(
         ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False, timeout=60

@@ -1,4 +1,4 @@
-"""The lock files hold everything that pyproject.toml asks for, as it asks for it, by hash."""
+"""The lock files contain all requirements of pyproject.toml, in allowed versions and with hashes."""
 
 import re
 import tomllib
@@ -19,7 +19,7 @@ IMAGE = {"python_version": PYTHON, "python_full_version": f"{PYTHON}.0", "sys_pl
 
 
 def locked(name: str) -> dict[str, tuple[str, list[str]]]:
-    """Version and hashes of each package."""
+    """Return version and hashes of each package."""
     entries = re.split(r"^(?=[\w.-]+==)", (DEPLOY / name).read_text(), flags=re.MULTILINE)[1:]
     found = {}
     for entry in entries:
@@ -37,7 +37,7 @@ def in_the_image(texts: list[str]) -> list[Requirement]:
 
 
 def missing(needed: list[Requirement], lock: dict[str, tuple[str, list[str]]]) -> list[str]:
-    """What is not in the lock, or in a version that will not do."""
+    """Return the requirements that the lock does not contain, or not in an allowed version."""
     return [
         str(need)
         for need in needed
@@ -50,22 +50,22 @@ def missing(needed: list[Requirement], lock: dict[str, tuple[str, list[str]]]) -
 
 
 def test_every_dependency_is_locked() -> None:
-    """If this fails: tools/lock.sh."""
+    """If this fails, run tools/lock.sh."""
     lock = locked("requirements.lock")
     direct = in_the_image(PROJECT["project"]["dependencies"])
     assert missing(direct, lock) == []
     assert missing([Requirement("octavo-needs-this>=1")], lock) != []
     assert missing([Requirement("numpy>=99")], lock) != []
-    assert "torch" not in lock  # which build is for the image's maker to say
+    assert "torch" not in lock  # the builder of the image chooses the build
 
 
-def test_what_dependencies_need_is_locked_too() -> None:
-    """As far as they are installed here: a lock that was mended by hand, or written for another Python."""
+def test_transitive_dependencies_are_locked() -> None:
+    """Checks installed packages only; finds a lock that was edited by hand or made for another Python."""
     lock = locked("requirements.lock")
     for package in lock:
         try:
             if version(package) != lock[package][0]:
-                continue  # another version may need other things
+                continue  # another version may have other requirements
             texts = requires(package) or []
         except PackageNotFoundError:
             continue
@@ -73,7 +73,7 @@ def test_what_dependencies_need_is_locked_too() -> None:
         assert names <= lock.keys(), package
 
 
-def test_what_builds_the_wheel_is_locked() -> None:
+def test_build_requirements_are_locked() -> None:
     needed = in_the_image([*PROJECT["build-system"]["requires"], "cmake>=3.18", "ninja"])
     assert missing(needed, locked("build.lock")) == []
 
@@ -88,14 +88,14 @@ def test_every_package_has_hashes_and_nothing_names_a_host(name: str) -> None:
     assert "@" not in text
 
 
-def test_torch_needs_what_the_lock_believes() -> None:
-    """deploy/uv.toml says it in torch's place, so that no library for GPUs is locked."""
+def test_requirements_of_torch_match_the_lock() -> None:
+    """deploy/uv.toml overrides the requirements of torch, so that no GPU library is locked."""
     (entry,) = tomllib.loads((DEPLOY / "uv.toml").read_text())["dependency-metadata"]
     assert f"ARG TORCH_VERSION={entry['version']}\n" in (DEPLOY / "Dockerfile").read_text()
-    told = {canonicalize_name(Requirement(text).name) for text in entry["requires-dist"]}
-    asked = {
+    declared = {canonicalize_name(Requirement(text).name) for text in entry["requires-dist"]}
+    actual = {
         canonicalize_name(need.name)
         for need in in_the_image(requires("torch") or [])
         if not need.name.startswith(("nvidia-", "cuda-", "triton"))
     }
-    assert told == asked
+    assert declared == actual

@@ -1,4 +1,4 @@
-"""What the documentation is made of: its pages, their code blocks, and the words in code."""
+"""The pages of the documentation, their code blocks, and the words that are marked as code."""
 
 import re
 from collections.abc import Iterator
@@ -11,12 +11,12 @@ from markdown_it import MarkdownIt
 ROOT = Path(__file__).parents[2]
 MARKER = re.compile(r"<!-- test: ([\w-]+) -->")
 TITLE = re.compile(r'title="([^"]+)"')
-MADE = "<!-- Made by "  # the beginning of a page that a script writes, and a test compares with that
+MADE = "<!-- Made by "  # the start of a generated page, which another test compares with its generator
 
 
 @dataclass(frozen=True)
 class Block:
-    """A code block. `marker` names the test that runs it; `title` the file that it is a part of."""
+    """A code block. `marker` names the kind of test that runs it; `title` is the file it is an excerpt of."""
 
     page: str
     line: int
@@ -30,13 +30,13 @@ class Block:
 
     @property
     def commands(self) -> list[str]:
-        """Of a console, what was typed: each from its `$ ` to the next."""
+        """Return the commands of a console block: each goes from its `$ ` to the next one."""
         return [one.strip() for one in re.split(r"^\$ ", self.body, flags=re.MULTILINE) if one.strip()]
 
 
 @cache
 def pages() -> tuple[str, ...]:
-    """Everything that people read, by its path."""
+    """Return the paths of all pages."""
     found = [
         *ROOT.glob("*.md"),
         *ROOT.glob("docs/**/*.md"),
@@ -65,14 +65,14 @@ def all_blocks() -> list[Block]:
 
 
 def marked(kind: str) -> dict[str, list[Block]]:
-    """The blocks of a kind, by page; a page without is left out."""
+    """Return the blocks with this marker by page, without pages that have none."""
     found = {page: [block for block in blocks(page) if block.marker == kind] for page in pages()}
     return {page: those for page, those in found.items() if those}
 
 
 @cache
 def code_words(page: str) -> tuple[str, ...]:
-    """What stands between backticks in the text of a page."""
+    """Return the texts between backticks on a page."""
     tokens = MarkdownIt("commonmark").enable("table").parse(text_of(page))
     inlines = [child for token in tokens for child in token.children or ()]
     return tuple(child.content for child in inlines if child.type == "code_inline")

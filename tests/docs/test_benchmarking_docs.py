@@ -1,4 +1,4 @@
-"""What docs/benchmarking.md tells people to type works. A stub answers: the client is what counts here."""
+"""The commands in docs/benchmarking.md run. A stub server answers, since only the client is tested here."""
 
 import re
 import subprocess
@@ -23,7 +23,7 @@ def url() -> Iterator[str]:
 
 
 def block(kind: str) -> Block:
-    """The only one of its kind, on any page."""
+    """Return the only block with this marker on any page."""
     ((page, (found,)),) = marked(kind).items()
     assert page == PAGE
     return found
@@ -36,7 +36,7 @@ def run(folder: Path, *command: str) -> str:
 
 
 @pytest.mark.parametrize("command", block("bench").commands)
-def test_commands(command: str, url: str, tmp_path: Path) -> None:
+def test_documented_commands_run(command: str, url: str, tmp_path: Path) -> None:
     arguments = command.removeprefix("octavo ").replace(DEFAULT_URL, url).split()
     said = run(tmp_path, sys.executable, "-m", "octavo.cli.main", *arguments)
     assert re.search(r"tokens/s|knee", said)
@@ -44,12 +44,12 @@ def test_commands(command: str, url: str, tmp_path: Path) -> None:
     assert written == set(re.findall(r"\w+\.(?:html|json)", command))
 
 
-def test_from_python(url: str, tmp_path: Path) -> None:
+def test_documented_python_runs(url: str, tmp_path: Path) -> None:
     said = run(tmp_path, sys.executable, "-c", block("load").body.replace(DEFAULT_URL, url))
     assert re.match(r"\d+ tokens/s with seed \d+; Distribution\(count=16, ", said)
 
 
-def test_the_table_of_workloads_is_true() -> None:
+def test_workload_table_matches_the_code() -> None:
     rows = {
         cells[0].strip("`"): cells[1:]
         for line in text_of(PAGE).splitlines()

@@ -1,5 +1,5 @@
-"""Every code block of the documentation is executed, or parsed by what would read it. One of a kind that is
-not known here fails: it must be given a check first."""
+"""Every code block in the documentation is executed, or parsed by the program that would read it. A block in
+an unknown language fails the test: add a check for it here."""
 
 import ast
 import json
@@ -14,7 +14,7 @@ from docs.pages import ROOT, Block, all_blocks, blocks, is_made, pages
 from octavo.cli.main import build_parser
 from octavo.config import resolve_options
 
-# Who runs a marked block; each collects its kind from all pages.
+# The test file that runs the blocks with each marker, collected from all pages.
 RUNNERS = {
     "terminal": "tests/docs/test_commands.py",
     "python": "tests/docs/test_commands.py",
@@ -29,7 +29,7 @@ RUNNERS = {
     "bench": "tests/docs/test_benchmarking_docs.py",
     "load": "tests/docs/test_benchmarking_docs.py",
 }
-# Programs that the pages may tell people to run beside ours.
+# Programs other than Octavo that may appear on the pages.
 PROGRAMS = {
     "pip", "python", "python3", "make", "mkdocs", "export", "source", "echo", "openssl", "curl", "docker",
     "kubectl", "install", "systemctl", "guidellm", "vllm", "lm_eval", "numactl", "taskset", "lscpu", "git",
@@ -50,12 +50,12 @@ def check(block: Block) -> None:
     elif block.language == "yaml":
         check_yaml(block)
     else:
-        assert block.language == "text", f"{block}: nobody knows how to check {block.language!r}"
+        assert block.language == "text", f"{block}: there is no check for {block.language!r}"
         assert block.marker is None, block
 
 
 def check_console(block: Block) -> None:
-    assert block.commands, f"{block}: a console begins with '$ '"
+    assert block.commands, f"{block}: a console block must begin with '$ '"
     for command in block.commands:
         done = subprocess.run(["bash", "-n"], input=command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{block}: {command}\n{done.stderr}"
@@ -63,13 +63,13 @@ def check_console(block: Block) -> None:
             program = (
                 re.sub(r"^\s*(\w+=(\"[^\"]*\"|\S*)\s+)*", "", part.strip()).split(" ")[0].rpartition("/")[2]
             )
-            assert program in PROGRAMS | {"octavo"}, f"{block}: what is {program!r}?"
+            assert program in PROGRAMS | {"octavo"}, f"{block}: unknown program {program!r}"
             if program == "octavo":
                 parse_octavo(block, part)
 
 
 def parse_octavo(block: Block, command: str) -> None:
-    """Our own parser knows every flag, and takes the arguments."""
+    """Check that the command-line parser accepts the arguments."""
     words = subprocess.run(
         ["bash", "-c", f"printf '%s\\0' {command[command.index('octavo') :]}"],
         env=VARIABLES_SET,
@@ -80,8 +80,8 @@ def parse_octavo(block: Block, command: str) -> None:
     words = words[: words.index("<")] if "<" in words else words
     try:
         build_parser().parse_args(words)
-    except SystemExit as end:  # which has written what it does not like
-        raise AssertionError(f"{block}: octavo does not take {words}") from end
+    except SystemExit as end:  # argparse has printed the reason
+        raise AssertionError(f"{block}: octavo does not accept {words}") from end
 
 
 VARIABLES_SET = {"MODEL": "m.gguf", "KEY": "k", "PATH": "/usr/bin:/bin", "HOST": "127.0.0.1"}
@@ -95,7 +95,7 @@ def check_yaml(block: Block) -> None:
 
 
 def check_excerpt(block: Block) -> None:
-    """Its parts, with `...` between, are in the file as they stand, one after the other."""
+    """Check that the parts between `...` occur in the file literally and in this order."""
     assert block.language in EXCERPTS, block
     assert block.title is not None
     source = (ROOT / block.title).read_text().splitlines()
@@ -103,11 +103,11 @@ def check_excerpt(block: Block) -> None:
     for part in re.split(r"^\s*(?:#|//)? ?\.\.\.\n", block.body, flags=re.MULTILINE):
         lines = textwrap.dedent(part).rstrip("\n").splitlines()
         at = position(lines, source, at)
-        assert at >= 0, f"{block}: {block.title} has no such lines (any more):\n{part}"
+        assert at >= 0, f"{block}: {block.title} does not contain these lines:\n{part}"
 
 
 def position(lines: list[str], source: list[str], start: int) -> int:
-    """Where the lines end in the source, however far they are indented there; -1 if they are not there."""
+    """Return the index after the lines in the source, at any indentation, or -1 if they are absent."""
     for at in range(start, len(source) - len(lines) + 1):
         window = source[at : at + len(lines)]
         if textwrap.dedent("\n".join(window)).splitlines() == lines:
@@ -116,16 +116,16 @@ def position(lines: list[str], source: list[str], start: int) -> int:
 
 
 @pytest.mark.parametrize("page", [page for page in pages() if not is_made(page)])
-def test_blocks(page: str) -> None:
+def test_code_blocks_are_valid(page: str) -> None:
     for block in blocks(page):
         check(block)
 
 
-def test_marked_blocks_are_run() -> None:
+def test_every_marked_block_has_a_test() -> None:
     for block in all_blocks():
         if block.marker is not None:
             runner = RUNNERS.get(block.marker)
-            assert runner is not None, f"{block}: who runs a block marked {block.marker!r}?"
+            assert runner is not None, f"{block}: no test runs blocks marked {block.marker!r}"
             assert f'"{block.marker}"' in (ROOT / runner).read_text() or block.marker in ("check",), block
 
 
@@ -138,11 +138,11 @@ def test_marked_blocks_are_run() -> None:
         Block("page", 1, "console", None, None, "$ octavo serve m --no-such-flag\n"),
         Block("page", 1, "console", None, None, "$ octavo generate m -p 'unfinished\n"),
         Block("page", 1, "console", None, None, "output without a command\n"),
-        Block("page", 1, "yaml", None, "config", "page_sice: 3\n"),
+        Block("page", 1, "yaml", None, "config", "block_sice: 3\n"),
         Block("page", 1, "python", "src/octavo/plan.py", None, "class StepPlan(msgspec.Struct):\n"),
     ],
     ids=lambda block: f"{block.language} {block.body[:12].strip()}",
 )
-def test_what_is_wrong_is_found(block: Block) -> None:
+def test_invalid_blocks_are_detected(block: Block) -> None:
     with pytest.raises(Exception):  # noqa: B017, PT011
         check(block)

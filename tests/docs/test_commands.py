@@ -1,4 +1,4 @@
-"""What the pages tell a new user to type, or to run in Python, works on a real model, in its order."""
+"""Terminal commands and Python programs for new users run on a real model, in the order of the pages."""
 
 import os
 import re
@@ -12,14 +12,14 @@ import pytest
 from docs.pages import marked
 from patience import HANG_SECONDS
 
-# CI points this at a fresh environment that has torch and a plain `pip install .`, as a new user's has.
+# CI sets this to a fresh environment with torch and a plain `pip install .`, like that of a new user.
 PYTHON = os.environ.get("OCTAVO_TEST_PYTHON", sys.executable)
 
 TERMINAL, PROGRAMS = marked("terminal"), marked("python")
-SAID = {  # what the output of a command must hold, by what the command is about
+SAID = {  # a pattern for the output of each command, by a part of the command
     "capital of France": "Paris",
     "inspect": "LlamaForCausalLM",
-    "config show": "page_size",
+    "config show": "block_size",
     "--json": '"system_fingerprint"',
 }
 
@@ -43,21 +43,21 @@ def run(command: list[str], environment: dict[str, str]) -> str:
     return done.stdout
 
 
-# A command that several pages show is run once.
+# A command that appears on several pages runs once.
 @pytest.mark.parametrize(
     "command",
     dict.fromkeys(command for those in TERMINAL.values() for block in those for command in block.commands),
 )
-def test_terminal(command: str, environment: dict[str, str]) -> None:
+def test_terminal_commands_run(command: str, environment: dict[str, str]) -> None:
     said = run(["bash", "-c", command], environment)
     expected = [words for topic, words in SAID.items() if topic in command]
-    assert expected, "say what this command must print, in SAID"
+    assert expected, "add the expected output of this command to SAID"
     assert all(words in said for words in expected), said
 
 
 @pytest.mark.parametrize("page", PROGRAMS)
-def test_python(page: str, environment: dict[str, str]) -> None:
-    """The programs of a page are one: the later ones use what the earlier ones define."""
+def test_python_blocks_run(page: str, environment: dict[str, str]) -> None:
+    """The blocks of a page form one program: later blocks use names of earlier ones."""
     said = run([PYTHON, "-c", "".join(block.body for block in PROGRAMS[page])], environment)
     if page == "README.md":
         assert "Paris" in said

@@ -1,4 +1,4 @@
-"""Requests that the pages and the examples show are allowed by the published description of the API."""
+"""The published API description accepts the requests on the pages and in the examples."""
 
 import json
 import re
@@ -26,7 +26,7 @@ SHELL_VARIABLES = {"model": "smollm2", "question": '[{"role": "user", "content":
 
 @pytest.fixture(scope="module")
 def description(tiny_checkpoint: Path) -> Description:
-    """Of a server whose model has the name that the pages use."""
+    """Return the API description of a server whose model has the name used on the pages."""
     model = TextModel.of_checkpoint(open_checkpoint(str(tiny_checkpoint)), "smollm2")
     supervisor = FakeSupervisor(engine_facts())
     state = ServerState(ServerOptions(), model, Hub(), supervisor, prompter=DirectPrompter(model))  # type: ignore[arg-type]
@@ -37,7 +37,7 @@ def description(tiny_checkpoint: Path) -> Description:
 
 
 def requests_in(text: str) -> list[Accepted]:
-    """What curl is told to send."""
+    """Return the bodies that curl sends."""
     filled = re.sub(r"'\"\$(\w+)\"'", lambda name: SHELL_VARIABLES[name[1]], text)
     return [Accepted(path, body) for path, body in CURL.findall(filled)]
 
@@ -48,7 +48,7 @@ SOURCES = {str(block): block.body for block in all_blocks() if "curl" in block.b
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_requests_for_curl_are_allowed(source: str, description: Description) -> None:
+def test_curl_requests_match_the_api_description(source: str, description: Description) -> None:
     requests = requests_in(SOURCES[source])
     assert len(requests) == SOURCES[source].count("-d '{"), "a request was not found"
     for request in requests:
@@ -56,5 +56,5 @@ def test_requests_for_curl_are_allowed(source: str, description: Description) ->
     assert not list(problems(description, requests))
 
 
-def test_requests_were_found() -> None:
+def test_requests_are_found_in_the_pages() -> None:
     assert sum(len(requests_in(text)) for text in SOURCES.values()) >= 8

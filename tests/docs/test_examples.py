@@ -1,4 +1,4 @@
-"""Every file in examples/ runs, on a real model, and says what it should."""
+"""Every file in examples/ runs on a real model and prints the expected output."""
 
 import json
 import subprocess

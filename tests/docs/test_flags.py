@@ -1,4 +1,4 @@
-"""Flags, variables and files that the documentation names exist."""
+"""Flags, variables, files and tests named in the documentation exist."""
 
 import re
 from functools import cache
@@ -9,6 +9,7 @@ from reference import leaf_parsers
 from docs.pages import ROOT, code_words, pages
 from octavo.cli.main import build_parser
 from octavo.config import EngineOptions, ServerOptions, option_specs
+from octavo.config.definition import variable_of
 from octavo.config.sources import OTHER_VARIABLES
 
 FLAG = re.compile(r"--[a-z][\w-]*")
@@ -36,7 +37,8 @@ def flags() -> frozenset[str]:
 
 @cache
 def variables() -> frozenset[str]:
-    return frozenset(spec.variable for kind in (EngineOptions, ServerOptions) for spec in option_specs(kind))
+    specs = [spec for kind in (EngineOptions, ServerOptions) for spec in option_specs(kind)]
+    return frozenset(variable_of(name) for spec in specs for name in spec.names)
 
 
 @pytest.mark.parametrize("page", [page for page in pages() if page != MIGRATION])
@@ -47,8 +49,8 @@ def test_flags_exist(page: str) -> None:
     assert named - OTHERS.get(page, set()) <= flags()
 
 
-def test_flags_of_migrations() -> None:
-    """Tables have the other's flag first and ours second."""
+def test_migration_flags_exist() -> None:
+    """The first column of the tables has the flag of the other engine, the second has ours."""
     rows = [
         line.split(" | ") for line in (ROOT / MIGRATION).read_text().splitlines() if line.startswith("| `")
     ]
@@ -73,6 +75,6 @@ def test_files_exist(page: str) -> None:
 
 @pytest.mark.parametrize("page", pages())
 def test_tests_exist(page: str) -> None:
-    """Where a page says which test shows something."""
+    """Pages cite tests as evidence."""
     for file, name in TEST.findall(" ".join(code_words(page))):
         assert f"def {name}(" in (ROOT / file).read_text(), f"{file} has no {name}"

@@ -1,4 +1,4 @@
-"""docs/reference/http.md lists every field of every request with what it takes, and no other."""
+"""docs/reference/http.md lists exactly the fields of every request, with their types."""
 
 import re
 
@@ -17,17 +17,17 @@ BOTH = {name for name in COMPLETION if CHAT.get(name) == COMPLETION[name]}
 OF_TEMPLATES = {name for name in TOKENIZE if CHAT.get(name) == TOKENIZE[name]} - {"model", "messages"}
 
 SECTIONS = {
-    "## Fields that both have": (COMPLETION, BOTH),
+    "## Common fields": (COMPLETION, BOTH),
     "## Chat completions": (CHAT, set(CHAT) - BOTH - OF_TEMPLATES),
-    "### Fields of templates": (CHAT, OF_TEMPLATES),
+    "### Template fields": (CHAT, OF_TEMPLATES),
     "## Completions": (COMPLETION, set(COMPLETION) - BOTH),
-    "### Fields of tokenize": (TOKENIZE, set(TOKENIZE) - OF_TEMPLATES - {"model"}),
-    "### Fields of detokenize": (DETOKENIZE, set(DETOKENIZE) - {"model"}),
+    "### Tokenize fields": (TOKENIZE, set(TOKENIZE) - OF_TEMPLATES - {"model"}),
+    "### Detokenize fields": (DETOKENIZE, set(DETOKENIZE) - {"model"}),
 }
 
 
 @pytest.mark.parametrize("heading", SECTIONS)
-def test_fields(heading: str) -> None:
+def test_every_request_field_is_listed(heading: str) -> None:
     fields, names = SECTIONS[heading]
     start = text_of(PAGE).index(f"\n{heading}\n") + 1
     following = re.search(r"^##", text_of(PAGE)[start + 4 :], re.MULTILINE)

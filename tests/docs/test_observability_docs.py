@@ -1,4 +1,4 @@
-"""The list of metrics for people, the dashboard and the code say the same."""
+"""The metrics page and the dashboard agree with the code."""
 
 import json
 import re
@@ -20,7 +20,7 @@ def row(metric: Metric) -> str:
 
 
 def samples() -> set[str]:
-    """Names that a query may use."""
+    """Return the metric names that a query can use."""
     plain = {metric.name for metric in METRICS if metric.kind is not Kind.HISTOGRAM}
     histograms = [metric.name for metric in METRICS if metric.kind is Kind.HISTOGRAM]
     return plain | {f"{name}_{part}" for name in histograms for part in ("bucket", "sum", "count")}
@@ -39,26 +39,26 @@ def test_the_page_lists_every_metric() -> None:
     assert listed == [row(metric) for metric in METRICS]
 
 
-def test_names_are_there_once() -> None:
+def test_metric_names_are_unique() -> None:
     assert len({metric.name for metric in METRICS}) == len(METRICS)
 
 
-def test_the_page_asks_for_what_exists() -> None:
+def test_example_queries_use_existing_metrics() -> None:
     questions = PAGE[PAGE.index("Useful questions") : PAGE.index("## Logs")]
     asked = set(QUERIED.findall(questions))
     assert len(asked) > 4
     assert asked <= samples()
 
 
-def test_the_dashboard_asks_for_what_exists() -> None:
+def test_dashboard_uses_every_metric_and_no_other() -> None:
     asked = {name for text in texts(DASHBOARD) for name in QUERIED.findall(text)}
     assert asked <= samples()
-    # And for everything: what nobody looks at need not be counted.
+    # The dashboard shows every metric: an unused metric should not exist.
     shown = {re.sub("_(bucket|sum|count)$", "", name) for name in asked}
     assert shown == {metric.name for metric in METRICS}
 
 
-def test_labels_of_the_dashboard_exist() -> None:
+def test_dashboard_labels_exist() -> None:
     known = {"le", "model_name", *(label for metric in METRICS for label in metric.labels)}
     for panel in DASHBOARD["panels"]:
         for target in panel.get("targets", ()):
@@ -68,7 +68,7 @@ def test_labels_of_the_dashboard_exist() -> None:
             assert set(used) <= known, panel["title"]
 
 
-def test_panels_do_not_overlap() -> None:
+def test_dashboard_panels_do_not_overlap() -> None:
     taken: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:
         place = panel["gridPos"]

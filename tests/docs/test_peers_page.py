@@ -1,4 +1,4 @@
-"""docs/benchmarks-peers.md agrees with its data: an engine that has figures is not called unmeasured."""
+"""docs/benchmarks-peers.md agrees with its data: measured engines are not listed as unmeasured."""
 
 from benchmarks.peers.page import DATA, page_text
 from benchmarks.peers.results import Results
@@ -12,7 +12,7 @@ def results() -> Results:
     return Results.read(ROOT / "docs/assets" / DATA)
 
 
-def test_an_engine_with_figures_is_not_listed_as_not_measured() -> None:
+def test_measured_engines_are_not_listed_as_unmeasured() -> None:
     _, heading, after = text_of(PAGE).partition("\nNot measured:\n")
     assert heading
     listed = {line.removeprefix("- ").split(":")[0] for line in after.splitlines() if line.startswith("- ")}
@@ -23,5 +23,5 @@ def test_an_engine_with_figures_is_not_listed_as_not_measured() -> None:
     assert not set(results().left_out) & measured
 
 
-def test_the_page_is_what_its_data_says() -> None:
+def test_page_matches_its_data() -> None:
     assert text_of(PAGE) == page_text(results())

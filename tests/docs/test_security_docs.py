@@ -1,4 +1,4 @@
-"""docs/security.md says of connections what the server does, and names tests that are there."""
+"""docs/security.md states the actual connection limit and names existing tests."""
 
 import ast
 import re
@@ -16,7 +16,7 @@ NAMED = sorted({word for word in code_words(PAGE) if word.startswith("tests/")})
 
 
 @pytest.mark.parametrize("page", [PAGE, "docs/reliability.md"])
-def test_the_bound_of_connections_is_told(page: str) -> None:
+def test_pages_state_the_connection_limit(page: str) -> None:
     text = " ".join(text_of(page).split())
     assert BOUND.findall(text) == [str(OTHER_FILES)]
     assert "connections are not counted" not in text
@@ -35,8 +35,8 @@ def test_every_guard_has_a_test() -> None:
 
 
 @pytest.mark.parametrize("test", NAMED)
-def test_every_test_that_is_named_is_there(test: str) -> None:
-    """A file, or a function in it: tests are renamed, and pages forgotten."""
+def test_every_named_test_exists(test: str) -> None:
+    """Detects pages that still use the old name of a renamed test."""
     path, _, name = test.partition("::")
     functions = {
         node.name

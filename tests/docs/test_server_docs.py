@@ -1,4 +1,4 @@
-"""What the pages tell people to ask a server works, on a real model."""
+"""The requests on the pages work with a server that has a real model."""
 
 import os
 import re
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.assets, pytest.mark.xdist_group("server")]
 
 @pytest.fixture(scope="module")
 def address(assets: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server as the page starts it, but for the port. Its description must allow what it accepts."""
+    """Start a server as on the page, except for the port. Its API description must accept every request."""
     requests = tmp_path_factory.mktemp("docs") / "server.requests"
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -41,7 +41,7 @@ def address(assets: Callable[[str], Path], tmp_path_factory: pytest.TempPathFact
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
-    assert requests.exists(), "no example was recorded"
+    assert requests.exists(), "no request was recorded"
     assert problems_in(requests) == []
 
 
@@ -57,7 +57,7 @@ def wait_until_ready(process: subprocess.Popen[bytes], address: str) -> None:
 
 
 @pytest.mark.parametrize("page", marked("curl"))
-def test_curl(page: str, address: str) -> None:
+def test_curl_examples_run(page: str, address: str) -> None:
     for command in [command for block in marked("curl")[page] for command in block.commands]:
         done = subprocess.run(
             ["bash", "-c", command.replace(DEFAULT_ADDRESS, address)],
@@ -70,12 +70,12 @@ def test_curl(page: str, address: str) -> None:
 
 
 @pytest.mark.parametrize("page", marked("client"))
-def test_the_python_client(page: str, address: str) -> None:
+def test_python_client_example_runs(page: str, address: str) -> None:
     assert "Paris" in said("client", page, address)
 
 
 def said(kind: str, page: str, address: str, model: str = "") -> str:
-    """What a program on a page prints."""
+    """Run a program from a page and return its output."""
     (program,) = [block.body for block in marked(kind)[page]]
     done = subprocess.run(
         [sys.executable, "-c", program.replace(DEFAULT_ADDRESS, address).replace("smollm2.gguf", model)],
@@ -89,18 +89,18 @@ def said(kind: str, page: str, address: str, model: str = "") -> str:
     return done.stdout
 
 
-def test_structured_output(address: str) -> None:
+def test_structured_output_example_runs(address: str) -> None:
     city, colours, number = said("structured", "docs/structured-output.md", address).splitlines()
     assert re.fullmatch(r"name='.*' country='.*' population=-?\d+", city)
     assert len(re.findall("'(red|green|blue)'", colours)) == 2
     assert re.fullmatch("[0-9]{3}-[0-9]{4}", number)
 
 
-def test_objects_offline(assets: Callable[[str], Path]) -> None:
+def test_offline_objects_example_runs(assets: Callable[[str], Path]) -> None:
     model = str(assets("smollm2-135m-instruct-q4_1.gguf"))
     assert re.search(r"\d\n$", said("offline", "docs/structured-output.md", DEFAULT_ADDRESS, model))
 
 
-def test_tools(address: str) -> None:
+def test_tools_example_runs(address: str) -> None:
     call = said("tools", "docs/structured-output.md", address).splitlines()[0]
     assert re.fullmatch(r"(add|multiply) -?[0-9.e+-]+ -?[0-9.e+-]+", call)

@@ -1,4 +1,4 @@
-"""The site: built strictly, every link and anchor followed, nothing fetched from elsewhere."""
+"""The site builds in strict mode, its links and anchors resolve, and it loads no external resources."""
 
 import os
 import re
@@ -20,7 +20,7 @@ MARKDOWN_LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 @dataclass
 class Html(HTMLParser):
-    """What a page of the site refers to, and what may be referred to in it."""
+    """Collects the links, resources and anchors of a page."""
 
     links: list[str] = field(default_factory=list)
     loaded: list[str] = field(default_factory=list)
@@ -66,7 +66,7 @@ def built(site: Path) -> dict[Path, Html]:
     return read
 
 
-def test_links_and_anchors(site: Path, built: dict[Path, Html]) -> None:
+def test_links_and_anchors_resolve(site: Path, built: dict[Path, Html]) -> None:
     broken = []
     for path, html in built.items():
         for link in html.links:
@@ -81,29 +81,29 @@ def test_links_and_anchors(site: Path, built: dict[Path, Html]) -> None:
                 parts.fragment and is_page and parts.fragment not in built[target].ids
             ):
                 broken.append(f"{path.relative_to(site)}: {link}")
-    # The page for what is not found has absolute links: it can be anywhere.
+    # The 404 page has absolute links, since it is served at any path.
     assert not [one for one in broken if not one.startswith("404.html")]
 
 
-def test_nothing_is_loaded_from_elsewhere(site: Path, built: dict[Path, Html]) -> None:
+def test_site_loads_no_external_resources(site: Path, built: dict[Path, Html]) -> None:
     for path, html in built.items():
         foreign = [link for link in html.loaded if urlsplit(link).scheme not in ("", "data")]
         assert not foreign, f"{path.name}: {foreign}"
-        # Material would fetch the renderer of such a diagram when it meets one.
+        # Material would fetch the renderer for such a diagram.
         assert "mermaid" not in html.classes, path.name
     for path in site.rglob("*.css"):
         assert not re.findall(r"(?:url\(|@import\s)['\"]?(?:https?:)?//[^)]*", path.read_text()), path.name
 
 
-def test_every_page_is_there(site: Path) -> None:
+def test_every_page_is_built(site: Path) -> None:
     for page in pages():
         if page.startswith("docs/"):
             assert (site / page.removeprefix("docs/")).with_suffix(".html").exists(), page
 
 
 @pytest.mark.parametrize("page", pages())
-def test_links_in_the_repository(page: str) -> None:
-    """Those who read the files themselves can follow them too."""
+def test_links_resolve_in_the_repository(page: str) -> None:
+    """Links also work when the Markdown files are read in the repository."""
     folder = (ROOT / page).parent
     relative = [link for link in MARKDOWN_LINK.findall(text_of(page)) if not urlsplit(link).scheme]
     missing = [link for link in relative if not (folder / link.partition("#")[0]).exists()]

@@ -1,8 +1,8 @@
-"""lm-eval's numbers: what transformers gave it on the same checkpoint is in reference.json.
+"""lm-eval results, compared with those of transformers on the same checkpoint in reference.json.
 
-`tools/lm_eval_parity.py` makes that file, and compares whole runs. Here lm-eval runs on a few items of each
-task if $OCTAVO_EVAL_PYTHON names a Python that has it (it brings sixty packages), and all of its requests
-are sent as it sends them even without.
+`tools/lm_eval_parity.py` creates that file and compares complete runs. Here lm-eval runs on a few items of
+each task if $OCTAVO_EVAL_PYTHON names a Python that has it (it has sixty dependencies). The other tests send
+the same requests without it.
 """
 
 import json
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.assets, pytest.mark.xdist_group("server")]
 
 
 class Harness:
-    """lm-eval's `local-completions`, in a few lines."""
+    """A minimal version of lm-eval's `local-completions`."""
 
     def __init__(self, url: str) -> None:
         self._http = httpx.Client(base_url=url, timeout=HANG_SECONDS)
@@ -46,7 +46,7 @@ class Harness:
         return sorted(answer.raise_for_status().json()["choices"], key=lambda choice: choice["index"])
 
     def score(self, pairs: list[tuple[list[int], int]]) -> list[tuple[float, bool]]:
-        """Log-likelihoods of tokens from a position on, and whether each of them was the best."""
+        """Return the log-likelihoods of tokens from a position on, and whether each token was the best."""
         asked = {"temperature": 0, "max_tokens": 1, "logprobs": 1, "echo": True}
         scores = []
         for (_, begin), choice in zip(
@@ -81,8 +81,8 @@ def check(found: list[tuple[float, bool]], expected: list[Json]) -> None:
     assert [greedy for _, greedy in found] == [greedy for _, greedy in expected]
 
 
-def test_loglikelihoods_of_endings(harness: Harness) -> None:
-    """Those of `last_words` are the right ones among those of `choices`."""
+def test_loglikelihoods_of_continuations(harness: Harness) -> None:
+    """The continuations of `last_words` are the correct ones among `choices`."""
     pairs = [harness.pair(row["question"], ending) for row in rows("choices") for ending in row["choices"]]
     expected = [score for items in REFERENCE["items"]["choices"] for score in items]
     for begin in range(0, len(pairs), 64):
@@ -103,10 +103,10 @@ def test_generations(harness: Harness) -> None:
     assert [choice["text"] for choice in found] == [items[0] for items in REFERENCE["items"]["answers"]]
 
 
-def test_lm_eval_itself(assets: Callable[[str], Path]) -> None:
+def test_lm_eval_gives_the_reference_numbers(assets: Callable[[str], Path]) -> None:
     python = os.environ.get("OCTAVO_EVAL_PYTHON")
     if not python:
-        pytest.skip("OCTAVO_EVAL_PYTHON is not set: it names a Python with lm-eval")
+        pytest.skip("OCTAVO_EVAL_PYTHON, the path of a Python with lm-eval, is not set")
     script = str(ROOT / "tools" / "lm_eval_parity.py")
     tool = [sys.executable, script, str(assets(CHECKPOINT)), "--python", python]
     options = ["--reference", str(HERE / "reference.json"), "--dtypes", "float32", "--limit", "8"]

@@ -1,4 +1,4 @@
-"""The program of the golden vectors, built once for each process that tests."""
+"""Fixtures: the program that computes the golden vectors, built once per test process."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -26,13 +26,13 @@ def installed_library() -> Path:
 def program(installed_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = compiler()
     if command is None:
-        pytest.skip("no C++ compiler: install one, or name it by CXX")
+        pytest.skip("no C++ compiler: install one, or set CXX")
     return build_program(command, installed_library, tmp_path_factory.mktemp("golden"))
 
 
 @pytest.fixture(scope="session")
 def run() -> Callable[..., Run]:
-    """`run(program, isa, *options)`; skips what this processor does not have."""
+    """Return `run(program, isa, *options)`, which skips the test if this processor lacks the ISA."""
 
     def run_or_skip(program: Path, isa: str, *options: str) -> Run:
         try:

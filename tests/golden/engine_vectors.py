@@ -1,5 +1,8 @@
-"""The golden vectors of the whole engine: tiny checkpoints of every family, made by integer operations, and
-hashes of the tokens and log-probabilities that they answer with; and hashes of quantised weights, widened."""
+"""Golden vectors of the whole engine.
+
+These are hashes of the tokens and logprobs that tiny checkpoints of every family generate, and hashes of
+dequantised weights. The checkpoints are made with integer operations only.
+"""
 
 import hashlib
 import json
@@ -87,25 +90,25 @@ FAMILIES: Mapping[str, JsonObject] = {
 
 
 def main() -> None:
-    """`python -m golden.engine_vectors FOLDER DTYPE KERNELS` prints the hashes: for a process apart."""
+    """Print the hashes, for `python -m golden.engine_vectors FOLDER DTYPE KERNELS` in its own process."""
     folder, dtype, kernels = sys.argv[1:]
     print(json.dumps(engine_hashes(Path(folder), dtype, kernels)))
 
 
 def engine_hashes(folder: Path, dtype: str, kernels: str) -> dict[str, str]:
-    """By family and dtype. The checkpoints are written into the folder, each once."""
+    """Return hashes by family and dtype. Checkpoints that are not in the folder yet are written there."""
     hashes = {}
     for family in FAMILIES:
         checkpoint = folder / family
         if not checkpoint.exists():
             write_checkpoint(checkpoint, family)
         with LLM(str(checkpoint), dtype=dtype, kernels=kernels, kv_memory="8MiB", threads=2) as llm:
-            hashes[f"{family}/{dtype}"] = _hash_of_answers(llm)
+            hashes[f"{family}/{dtype}"] = _hash_answers(llm)
     return hashes
 
 
 def dequantised_hashes(folder: Path) -> dict[str, str]:
-    """By quantisation: the floats that 64 blocks of any bytes stand for."""
+    """Return hashes by quantisation: of the floats that 64 weight blocks of random bytes stand for."""
     hashes = {}
     for number, name in enumerate(QUANTISATIONS):
         kind = GGMLQuantizationType[name]
@@ -117,16 +120,17 @@ def dequantised_hashes(folder: Path) -> dict[str, str]:
         digest = hashlib.sha256()
         for chunk in GgufFile(path, 3, {}, {name: tensor}).read_rows(tensor):
             values = chunk.values.astype("<f4")
-            values[np.isnan(values)] = np.nan  # one pattern for all that is not a number
+            values[np.isnan(values)] = np.nan  # one bit pattern for every NaN
             digest.update(values.tobytes())
         hashes[f"dequantised/{name}"] = digest.hexdigest()[:16]
     return hashes
 
 
-def _hash_of_answers(llm: LLM) -> str:
-    """Greedy and sampled, with every transform; the longest prompt is cut into parts by attention.
+def _hash_answers(llm: LLM) -> str:
+    """Return a hash of greedy and sampled answers that use every transform.
 
-    No grammar: what it allows is llguidance's to say, whose version is in the fingerprint by itself.
+    The longest prompt has more than one attention split. No answer uses a grammar: llguidance computes which
+    tokens it allows, and its version is a separate part of the fingerprint.
     """
     digest = hashlib.sha256()
     for number, length in enumerate((40, 1, 33, 530)):
@@ -163,7 +167,7 @@ def _add_logprobs(digest: "hashlib._Hash", logprobs: Sequence[TokenLogprob] | No
 
 
 def random_bits(seed: int, count: int) -> npt.NDArray[np.uint64]:
-    """The splitmix64 of golden.h."""
+    """Return random bits from the same splitmix64 as in golden.h."""
     with np.errstate(over="ignore"):
         z = (np.arange(count, dtype=np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         z += np.uint64(seed << 32)
@@ -172,17 +176,17 @@ def random_bits(seed: int, count: int) -> npt.NDArray[np.uint64]:
     return z ^ (z >> np.uint64(31))
 
 
-def _bfloat16(seed: int, count: int, least: int, greatest: int) -> npt.NDArray[np.uint16]:
-    """Bit patterns with the stored exponents `least` to `greatest`; 127 is that of 1.0."""
+def _bfloat16(seed: int, count: int, low: int, high: int) -> npt.NDArray[np.uint16]:
+    """Return bit patterns with stored exponents from `low` to `high`; that of 1.0 is 127."""
     bits = random_bits(seed, count)
-    exponents = np.uint64(least) + (bits >> np.uint64(32)) % np.uint64(greatest - least + 1)
+    exponents = np.uint64(low) + (bits >> np.uint64(32)) % np.uint64(high - low + 1)
     signs, mantissas = bits & np.uint64(0x8000), (bits >> np.uint64(16)) & np.uint64(0x7F)
     patterns: npt.NDArray[np.uint16] = (signs | (exponents << np.uint64(7)) | mantissas).astype("<u2")
     return patterns
 
 
 def write_checkpoint(folder: Path, family: str) -> None:
-    """A whole checkpoint folder with the tokenizer of bytes."""
+    """Write a complete checkpoint folder with a byte tokenizer."""
     folder.mkdir()
     config = COMMON | FAMILIES[family]
     (folder / "config.json").write_text(json.dumps(config))
@@ -191,17 +195,17 @@ def write_checkpoint(folder: Path, family: str) -> None:
     data = bytearray()
     for number, (name, shape) in enumerate(_shapes(family, config)):
         is_norm = "norm" in name
-        # Gemma adds 1 to the gain of a norm: it is small there.
-        least, greatest = ((119, 122) if family == "gemma3" else (126, 127)) if is_norm else (122, 125)
-        values = _bfloat16(1000 + number, int(np.prod(shape)), least, greatest).tobytes()
+        # Gemma adds 1 to the gain of a norm, so its stored gains are small.
+        low, high = ((119, 122) if family == "gemma3" else (126, 127)) if is_norm else (122, 125)
+        values = _bfloat16(1000 + number, int(np.prod(shape)), low, high).tobytes()
         header[name] = {
             "dtype": "BF16",
             "shape": list(shape),
             "data_offsets": [len(data), len(data) + len(values)],
         }
         data += values
-    described = json.dumps(header).encode()
-    content = struct.pack("<Q", len(described)) + described + data
+    encoded_header = json.dumps(header).encode()
+    content = struct.pack("<Q", len(encoded_header)) + encoded_header + data
     (folder / "model.safetensors").write_bytes(content)
 
 

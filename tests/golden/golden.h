@@ -1,5 +1,5 @@
-// What the golden vectors are made with: inputs from integer operations alone, kernels called through the C interface,
-// and hashes of what they give. No function of <cmath>, and no arithmetic on floats: a compiler could fuse it.
+// Helpers for the golden vectors: inputs made with integer operations only, calls of the C interface, and hashes of the
+// results. No function of <cmath> and no arithmetic on floats, because a compiler could fuse operations.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,13 @@
 
 namespace golden {
 
-inline void must(ov_status status, const char* what) {
+inline void check_ok(ov_status status, const char* what) {
   if (status == OV_OK) return;
   std::fprintf(stderr, "golden_vectors: %s: %s\n", what, ov_status_text(status));
   std::exit(1);
 }
 
-// Number `index` of the stream `seed`: splitmix64.
+// Returns number `index` of the splitmix64 stream `seed`.
 inline uint64_t random_bits(uint64_t seed, uint64_t index) {
   uint64_t z = (seed << 32) + (index + 1) * 0x9e3779b97f4a7c15u;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -27,21 +27,21 @@ inline uint64_t random_bits(uint64_t seed, uint64_t index) {
   return z ^ (z >> 31);
 }
 
-// Exponents of a float, as they are stored: 127 is that of 1.0.
+// A range of stored exponents of a float; that of 1.0 is 127.
 struct Exponents {
-  uint32_t least, greatest;
+  uint32_t min, max;
 };
 constexpr Exponents ORDINARY{121, 128};  // 2^-6 to 4
 constexpr Exponents WEIGHTS{121, 124};   // 2^-6 to 2^-2
 
 inline uint32_t random_float(uint64_t seed, uint64_t index, Exponents exponents) {
   const uint64_t bits = random_bits(seed, index);
-  const uint32_t exponent = exponents.least + uint32_t((bits >> 32) % (exponents.greatest - exponents.least + 1));
+  const uint32_t exponent = exponents.min + uint32_t((bits >> 32) % (exponents.max - exponents.min + 1));
   return uint32_t(bits & 0x80000000u) | (exponent << 23) | uint32_t(bits & 0x7fffffu);
 }
 
-// Rows in turn: huge, so that some sums overflow; tiny, so that some sums are subnormal; with subnormal numbers and
-// zeros among ordinary ones; of a wide range; with an infinite number; with one that is none.
+// Rows are, in turn: huge, so that some sums overflow; tiny, so that some sums are subnormal; ordinary numbers mixed
+// with subnormal numbers and zeros; numbers of a wide range; with an infinity; with a NaN.
 inline uint32_t extreme_float(uint64_t seed, uint64_t row, uint64_t column) {
   const uint64_t index = (row << 20) + column, chance = random_bits(seed + 1, index);
   const uint32_t ordinary = random_float(seed, index, ORDINARY);
@@ -93,7 +93,7 @@ class Values {
   int64_t count() const { return int64_t(bytes_.size() / element_bytes(dtype_)); }
   ov_dtype dtype() const { return dtype_; }
 
-  // As the bits of a float, with one pattern for all that is not a number.
+  // Returns an element as the bits of a float, with one pattern for every NaN.
   uint32_t canonical(int64_t index) const {
     uint32_t bits = 0;
     if (dtype_ == OV_BF16) {
@@ -111,7 +111,7 @@ class Values {
   std::vector<uint8_t> bytes_;
 };
 
-// FNV-1a of 64 bits, over the bytes of integers from the least on: the same on every machine.
+// 64-bit FNV-1a over the little-endian bytes of integers, so it is the same on every machine.
 class Hash {
  public:
   void add(uint64_t value, int num_bytes) {
@@ -141,11 +141,11 @@ inline void print_hash(const std::string& name, const Values& values) {
 
 inline const char* name_of(ov_dtype dtype) { return dtype == OV_BF16 ? "bf16" : "f32"; }
 
-// The library's own memory: aligned as it asks for.
+// Memory from the library, with the alignment that it requires.
 class Memory {
  public:
   explicit Memory(uint64_t num_bytes) : num_bytes_(num_bytes), address_(ov_alloc(num_bytes)) {
-    if (address_ == nullptr) must(OV_NO_MEMORY, "ov_alloc");
+    if (address_ == nullptr) check_ok(OV_NO_MEMORY, "ov_alloc");
   }
   ~Memory() { ov_free(address_, num_bytes_); }
   Memory(const Memory&) = delete;
@@ -163,7 +163,7 @@ class Packed {
   Packed(Values rows, int64_t n, int64_t k) : Packed(rows.dtype(), rows.data(), n, k) {}
   Packed(ov_format format, const void* rows, int64_t n, int64_t k)
       : n(n), k(k), format(format), memory_(ov_packed_bytes(format, n, k)) {
-    must(ov_pack_rows(format, rows, k, 0, n, n, k, memory_.address()), "ov_pack_rows");
+    check_ok(ov_pack_rows(format, rows, k, 0, n, n, k, memory_.address()), "ov_pack_rows");
   }
   const void* address() const { return memory_.address(); }
   const int64_t n, k;
@@ -173,35 +173,35 @@ class Packed {
   Memory memory_;
 };
 
-inline Values multiply(ov_engine* engine, Values& x, const Packed& weight, float* bias, ov_dtype out_dtype) {
+inline Values multiply(ov_pool* pool, Values& x, const Packed& weight, float* bias, ov_dtype out_dtype) {
   const int64_t m = x.count() / weight.k;
   Values y(out_dtype, m * weight.n);
   const ov_gemm_args args{x.dtype(), out_dtype, weight.format, 0,        x.data(),  weight.k, weight.address(),
                           bias,      y.data(),  weight.n,      m,        weight.n, weight.k};
-  must(ov_gemm(engine, &args), "ov_gemm");
+  check_ok(ov_gemm(pool, &args), "ov_gemm");
   return y;
 }
 
 // Keys and values of one layer.
-class Pages {
+class KVMemory {
  public:
-  Pages(ov_dtype dtype, int64_t num_blocks, int64_t page_size, int64_t kv_heads, int64_t head_dim)
-      : keys_(ov_kv_bytes(dtype, num_blocks, page_size, kv_heads, head_dim)),
-        values_(ov_kv_bytes(dtype, num_blocks, page_size, kv_heads, head_dim)),
-        described{dtype, keys_.address(), values_.address(), num_blocks, page_size, kv_heads, head_dim} {}
+  KVMemory(ov_dtype dtype, int64_t num_blocks, int64_t block_size, int64_t kv_heads, int64_t head_dim)
+      : keys_(ov_kv_bytes(dtype, num_blocks, block_size, kv_heads, head_dim)),
+        values_(ov_kv_bytes(dtype, num_blocks, block_size, kv_heads, head_dim)),
+        blocks{dtype, keys_.address(), values_.address(), num_blocks, block_size, kv_heads, head_dim} {}
 
-  // Rows of k and v, `stride` elements apart, into the slots.
-  void write(ov_engine* engine, const void* k, const void* v, int64_t stride, const std::vector<int64_t>& slots) {
-    const int64_t dim = described.head_dim;
-    const ov_kv_write_args args{described, k, stride, dim, v, stride, dim, slots.data(), int64_t(slots.size())};
-    must(ov_kv_write(engine, &args), "ov_kv_write");
+  // Writes rows of k and v, `stride` elements apart, into the slots.
+  void write(ov_pool* pool, const void* k, const void* v, int64_t stride, const std::vector<int64_t>& slots) {
+    const int64_t dim = blocks.head_dim;
+    const ov_kv_write_args args{blocks, k, stride, dim, v, stride, dim, slots.data(), int64_t(slots.size())};
+    check_ok(ov_kv_write(pool, &args), "ov_kv_write");
   }
 
  private:
   Memory keys_, values_;
 
  public:
-  const ov_kv_pages described;
+  const ov_kv_blocks blocks;
 };
 
 }  // namespace golden

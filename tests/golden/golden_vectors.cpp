@@ -1,10 +1,11 @@
-// Golden vectors: `golden_vectors ISA [upset]` prints `name hash` for each case, computed with that instruction set. The
-// hashes in golden_vectors.json are those of every processor and compiler.
+// Golden vectors: `golden_vectors ISA [nondefault_fp]` prints `name hash` for each case, computed with that instruction
+// set. The hashes in golden_vectors.json are valid for every processor and compiler.
 //
-// With `upset`, the thread that calls the kernels (and those that it starts) rounds upwards and takes subnormal numbers
-// for zero, as another library in the process may have set it. It must not show.
+// With `nondefault_fp`, the thread that calls the kernels (and the threads that it starts) rounds upwards and treats
+// subnormal numbers as zero, as if another library in the process had set that. The hashes must be the same.
 //
-// Exit codes: 0, or 1 if a kernel refuses its arguments, 2 for a wrong command, 3 if this processor has no such set.
+// Exit codes: 0 on success, 1 if a kernel rejects its arguments, 2 for a usage error, 3 if this processor does not have
+// the instruction set.
 #include "golden.h"
 #include "golden_model.h"
 
@@ -14,7 +15,7 @@ namespace {
 
 constexpr ov_dtype DTYPES[] = {OV_BF16, OV_F32};
 
-std::vector<int64_t> counted(int64_t first, int64_t count) {
+std::vector<int64_t> consecutive(int64_t first, int64_t count) {
   std::vector<int64_t> numbers;
   for (int64_t i = 0; i < count; ++i) numbers.push_back(first + i);
   return numbers;
@@ -28,7 +29,7 @@ struct Shape {
 constexpr Shape SHAPES[] = {{1, 64, 96},   {2, 33, 70},   {5, 96, 31}, {16, 40, 257},
                             {33, 100, 64}, {70, 65, 130}, {3, 7, 1}};
 
-void product_cases(ov_engine* engine) {
+void product_cases(ov_pool* pool) {
   uint64_t seed = 100;
   for (const ov_dtype dtype : DTYPES) {
     for (const auto& [m, n, k] : SHAPES) {
@@ -37,16 +38,16 @@ void product_cases(ov_engine* engine) {
       const Packed weight(Values::random(dtype, n * k, seed + 2), n, k);
       const std::string name = std::string("product/") + name_of(dtype) + "/" + std::to_string(m) + "x" +
                                std::to_string(n) + "x" + std::to_string(k);
-      print_hash(name, multiply(engine, x, weight, nullptr, OV_F32));
-      print_hash(name + "/bias", multiply(engine, x, weight, bias.floats(), OV_F32));
-      if (dtype == OV_BF16) print_hash(name + "/bias/rounded", multiply(engine, x, weight, bias.floats(), OV_BF16));
+      print_hash(name, multiply(pool, x, weight, nullptr, OV_F32));
+      print_hash(name + "/bias", multiply(pool, x, weight, bias.floats(), OV_F32));
+      if (dtype == OV_BF16) print_hash(name + "/bias/rounded", multiply(pool, x, weight, bias.floats(), OV_BF16));
     }
   }
 }
 
-// Products of about 2^-126 and about 2^-150, mostly powers of two. The sum of one of each is often below 2^-126 by so
-// little that it depends on the moment of rounding whether it is a normal number.
-Values around_the_least_normal(ov_dtype dtype, int64_t count, uint64_t seed) {
+// Numbers whose products are about 2^-126 or about 2^-150, mostly powers of two. The sum of one of each is often so
+// close below 2^-126 that it is a normal number after rounding but not before.
+Values near_min_normal(ov_dtype dtype, int64_t count, uint64_t seed) {
   Values values(dtype, count);
   for (int64_t i = 0; i < count; ++i) {
     const uint64_t chance = random_bits(seed, uint64_t(i)) >> 32;
@@ -57,24 +58,24 @@ Values around_the_least_normal(ov_dtype dtype, int64_t count, uint64_t seed) {
   return values;
 }
 
-void extreme_cases(ov_engine* engine) {
+void extreme_cases(ov_pool* pool) {
   const int64_t m = 18, n = 45, k = 75;
   for (const ov_dtype dtype : DTYPES) {
     const std::string name = std::string("product/") + name_of(dtype);
-    // So near the least normal number that sums and products cross it, both ways.
+    // So close to the smallest normal number that sums and products cross it in both directions.
     Values x = Values::random(dtype, m * k, 90, {60, 66}), bias = Values::random(OV_F32, n, 91, {0, 4});
     const Packed small(Values::random(dtype, n * k, 92, {58, 66}), n, k);
-    print_hash(name + "/subnormal", multiply(engine, x, small, bias.floats(), OV_F32));
-    Values near = around_the_least_normal(dtype, 60 * 8, 80);
-    const Packed near_weight(around_the_least_normal(dtype, 200 * 8, 82), 200, 8);
-    print_hash(name + "/least_normal", multiply(engine, near, near_weight, nullptr, OV_F32));
+    print_hash(name + "/subnormal", multiply(pool, x, small, bias.floats(), OV_F32));
+    Values near = near_min_normal(dtype, 60 * 8, 80);
+    const Packed near_weight(near_min_normal(dtype, 200 * 8, 82), 200, 8);
+    print_hash(name + "/min_normal", multiply(pool, near, near_weight, nullptr, OV_F32));
     x = Values::extreme(dtype, m, k, 93);
     bias = Values::random(OV_F32, n, 94);
     const Packed ordinary(Values::random(dtype, n * k, 95), n, k), extreme(Values::extreme(dtype, n, k, 96), n, k);
     for (const Packed* weight : {&ordinary, &extreme}) {
       const std::string label = name + (weight == &extreme ? "/extreme_both" : "/extreme");
-      print_hash(label, multiply(engine, x, *weight, bias.floats(), OV_F32));
-      if (dtype == OV_BF16) print_hash(label + "/rounded", multiply(engine, x, *weight, bias.floats(), OV_BF16));
+      print_hash(label, multiply(pool, x, *weight, bias.floats(), OV_F32));
+      if (dtype == OV_BF16) print_hash(label + "/rounded", multiply(pool, x, *weight, bias.floats(), OV_BF16));
     }
   }
 }
@@ -85,8 +86,8 @@ struct FormatCase {
   const char* name;
   ov_format format;
   int64_t block_k, block_bytes;
-  std::vector<int64_t> halves;  // where a block has scales of 16 bits
-  bool has_float = false;       // a scale of 32 bits, at its start
+  std::vector<int64_t> halves;  // offsets of 16-bit scales in a weight block
+  bool has_float = false;       // whether it starts with a 32-bit scale
 };
 
 std::vector<FormatCase> format_case_list() {
@@ -111,50 +112,52 @@ std::vector<FormatCase> format_case_list() {
           {"fp8_128", OV_FP8_128, 128, 132, {}, true}};
 }
 
-// Blocks of any codes, with scales around 2^-6.
-std::vector<uint8_t> random_blocks(const FormatCase& wanted, int64_t num_blocks, uint64_t seed) {
-  std::vector<uint8_t> blocks(size_t(num_blocks * wanted.block_bytes));
+// Returns weight blocks of random codes, with scales around 2^-6.
+std::vector<uint8_t> random_blocks(const FormatCase& test, int64_t num_blocks, uint64_t seed) {
+  std::vector<uint8_t> blocks(size_t(num_blocks * test.block_bytes));
   for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = uint8_t(random_bits(seed, i) >> 40);
   for (int64_t b = 0; b < num_blocks; ++b) {
-    uint8_t* block = blocks.data() + b * wanted.block_bytes;
-    for (const int64_t place : wanted.halves) {
+    uint8_t* block = blocks.data() + b * test.block_bytes;
+    for (const int64_t place : test.halves) {
       const uint64_t bits = random_bits(seed + 1, uint64_t(b * 256 + place));
       const uint16_t half = uint16_t((bits & 0x83ff) | (6 + (bits >> 32) % 5) << 10);
       std::memcpy(block + place, &half, 2);
     }
-    if (wanted.has_float) {
+    if (test.has_float) {
       const uint32_t scale = random_float(seed + 1, uint64_t(b), WEIGHTS);
       std::memcpy(block, &scale, 4);
     }
-    if (wanted.format == OV_MXFP4) block[0] = uint8_t(115 + block[0] % 10);
-    const bool is_fp8 = wanted.format == OV_FP8_32 || wanted.format == OV_FP8_128;
-    for (int64_t i = 4; is_fp8 && i < wanted.block_bytes; ++i) block[i] = (block[i] & 0x7f) == 0x7f ? 0x3a : block[i];
+    if (test.format == OV_MXFP4) block[0] = uint8_t(115 + block[0] % 10);
+    const bool is_fp8 = test.format == OV_FP8_32 || test.format == OV_FP8_128;
+    for (int64_t i = 4; is_fp8 && i < test.block_bytes; ++i) block[i] = (block[i] & 0x7f) == 0x7f ? 0x3a : block[i];
   }
   return blocks;
 }
 
-// The rows, back from the packed form, and products of several numbers of rows. They are compared with the product of
-// the same rows packed as bf16: what is stored must not show.
-void format_cases(ov_engine* engine) {
+// Hashes the unpacked rows, and products with several numbers of rows. The products are also compared with those of the
+// same rows packed as bf16: results must not depend on the storage format.
+void format_cases(ov_pool* pool) {
   const int64_t n = 40, k = 512;
   uint64_t seed = 3000;
-  for (const FormatCase& wanted : format_case_list()) {
+  for (const FormatCase& test : format_case_list()) {
     seed += 10;
-    const std::vector<uint8_t> blocks = random_blocks(wanted, n * (k / wanted.block_k), seed);
-    const Packed weight(wanted.format, blocks.data(), n, k);
-    std::vector<int64_t> ids = counted(0, n);
+    const std::vector<uint8_t> blocks = random_blocks(test, n * (k / test.block_k), seed);
+    const Packed weight(test.format, blocks.data(), n, k);
+    std::vector<int64_t> ids = consecutive(0, n);
     Values rows(OV_BF16, n * k);
-    const ov_embedding_args embedding{wanted.format, 0, weight.address(), n, k, ids.data(), rows.data(), k, n};
-    must(ov_embedding(engine, &embedding), "ov_embedding");
-    const std::string name = std::string("format/") + wanted.name;
+    const ov_embedding_args embedding{test.format, 0, weight.address(), n, k, ids.data(), rows.data(), k, n};
+    check_ok(ov_embedding(pool, &embedding), "ov_embedding");
+    const std::string name = std::string("format/") + test.name;
     print_hash(name + "/rows", rows);
     const Packed widened(rows, n, k);
     for (const int64_t m : {1, 18, 33, 70}) {
       Values x = Values::random(OV_BF16, m * k, seed + 3), bias = Values::random(OV_F32, n, seed + 4);
-      const Values y = multiply(engine, x, weight, bias.floats(), OV_F32);
-      const Values expected = multiply(engine, x, widened, bias.floats(), OV_F32);
+      const Values y = multiply(pool, x, weight, bias.floats(), OV_F32);
+      const Values expected = multiply(pool, x, widened, bias.floats(), OV_F32);
       for (int64_t i = 0; i < y.count(); ++i) {
-        if (y.canonical(i) != expected.canonical(i)) must(OV_BAD_VALUE, (name + ": not the product of its rows").c_str());
+        if (y.canonical(i) != expected.canonical(i)) {
+          check_ok(OV_BAD_VALUE, (name + ": not the product with its rows").c_str());
+        }
       }
       print_hash(name + "/" + std::to_string(m), y);
     }
@@ -170,7 +173,7 @@ struct Sequence {
 
 struct AttentionCase {
   std::string name;
-  int64_t heads, kv_heads, dim, page_size, num_blocks;
+  int64_t heads, kv_heads, dim, block_size, num_blocks;
   std::vector<Sequence> sequences;
   int64_t window = 0;
   float softcap = 0;
@@ -182,13 +185,14 @@ std::vector<int64_t> joined(std::vector<int64_t> one, const std::vector<int64_t>
 }
 
 std::vector<AttentionCase> attention_case_list() {
-  const std::vector<int64_t> shared = counted(0, 17);  // 544 tokens, and then some of one's own
+  const std::vector<int64_t> shared = consecutive(0, 17);  // 544 shared tokens, followed by tokens of each sequence
   return {
       {"decode", 4, 2, 32, 32, 8, {{1, 1, {7}}, {1, 33, {3, 1}}, {1, 95, {5, 0, 2}}}},
       {"prefill", 6, 2, 48, 32, 8, {{37, 37, {4, 1}}, {70, 70, {0, 7, 3}}}},
       {"chunk", 4, 1, 64, 64, 4, {{21, 90, {2, 0}}, {5, 128, {1, 3}}}},
-      {"splits", 4, 2, 32, 32, 36, {{1, 1100, counted(0, 35)}, {3, 513, counted(10, 17)}, {2, 512, counted(3, 16)}}},
-      {"window", 4, 4, 16, 32, 24, {{1, 700, counted(0, 22)}, {40, 80, {23, 22, 5}}}, 41},
+      {"splits", 4, 2, 32, 32, 36,
+       {{1, 1100, consecutive(0, 35)}, {3, 513, consecutive(10, 17)}, {2, 512, consecutive(3, 16)}}},
+      {"window", 4, 4, 16, 32, 24, {{1, 700, consecutive(0, 22)}, {40, 80, {23, 22, 5}}}, 41},
       {"softcap", 8, 1, 32, 32, 8, {{1, 77, {1, 2, 3}}, {19, 40, {4, 5}}}, 0, 2.5F},
       {"wide", 2, 1, 256, 32, 2, {{9, 45, {1, 0}}}},
       {"shared", 6, 2, 32, 32, 24,
@@ -199,10 +203,10 @@ std::vector<AttentionCase> attention_case_list() {
   };
 }
 
-Values attend(ov_engine* engine, const AttentionCase& wanted, Pages& pages, Values& queries, int64_t num_rows) {
+Values attend(ov_pool* pool, const AttentionCase& test, KVMemory& kv, Values& queries, int64_t num_rows) {
   std::vector<int64_t> first_rows, row_counts, contexts, offsets{0}, blocks;
   int64_t row = 0;
-  for (const Sequence& sequence : wanted.sequences) {
+  for (const Sequence& sequence : test.sequences) {
     first_rows.push_back(row);
     row_counts.push_back(sequence.num_rows);
     contexts.push_back(sequence.context);
@@ -210,84 +214,84 @@ Values attend(ov_engine* engine, const AttentionCase& wanted, Pages& pages, Valu
     offsets.push_back(int64_t(blocks.size()));
     row += sequence.num_rows;
   }
-  const int64_t stride = wanted.heads * wanted.dim;
+  const int64_t stride = test.heads * test.dim;
   Values out(queries.dtype(), num_rows * stride);
   ov_attention_args args{};
-  args.pages = pages.described;
+  args.kv = kv.blocks;
   args.q = queries.data();
   args.q_stride = args.out_stride = stride;
-  args.q_head_stride = args.out_head_stride = wanted.dim;
+  args.q_head_stride = args.out_head_stride = test.dim;
   args.out = out.data();
   args.num_rows = num_rows;
-  args.heads = wanted.heads;
-  args.num_sequences = int64_t(wanted.sequences.size());
+  args.heads = test.heads;
+  args.num_sequences = int64_t(test.sequences.size());
   args.first_rows = first_rows.data();
   args.row_counts = row_counts.data();
   args.contexts = contexts.data();
   args.block_offsets = offsets.data();
   args.blocks = blocks.data();
-  args.window = wanted.window;
+  args.window = test.window;
   args.scale = 0x1.4p-3F;
-  args.softcap = wanted.softcap;
-  must(ov_attention(engine, &args), "ov_attention");
+  args.softcap = test.softcap;
+  check_ok(ov_attention(pool, &args), "ov_attention");
   return out;
 }
 
-void attention_cases(ov_engine* engine) {
+void attention_cases(ov_pool* pool) {
   uint64_t seed = 400;
   for (const ov_dtype dtype : DTYPES) {
-    for (const AttentionCase& wanted : attention_case_list()) {
+    for (const AttentionCase& test : attention_case_list()) {
       seed += 10;
-      Pages pages(dtype, wanted.num_blocks, wanted.page_size, wanted.kv_heads, wanted.dim);
-      const int64_t num_slots = wanted.num_blocks * wanted.page_size, stride = wanted.kv_heads * wanted.dim;
+      KVMemory kv(dtype, test.num_blocks, test.block_size, test.kv_heads, test.dim);
+      const int64_t num_slots = test.num_blocks * test.block_size, stride = test.kv_heads * test.dim;
       Values keys = Values::random(dtype, num_slots * stride, seed);
       Values values = Values::random(dtype, num_slots * stride, seed + 1);
-      pages.write(engine, keys.data(), values.data(), stride, counted(0, num_slots));
+      kv.write(pool, keys.data(), values.data(), stride, consecutive(0, num_slots));
       int64_t num_rows = 0;
-      for (const Sequence& sequence : wanted.sequences) num_rows += sequence.num_rows;
-      Values queries = Values::random(dtype, num_rows * wanted.heads * wanted.dim, seed + 2);
-      print_hash(std::string("attention/") + name_of(dtype) + "/" + wanted.name,
-                 attend(engine, wanted, pages, queries, num_rows));
+      for (const Sequence& sequence : test.sequences) num_rows += sequence.num_rows;
+      Values queries = Values::random(dtype, num_rows * test.heads * test.dim, seed + 2);
+      print_hash(std::string("attention/") + name_of(dtype) + "/" + test.name,
+                 attend(pool, test, kv, queries, num_rows));
     }
   }
 }
 
 // -- rows ------------------------------------------------------------------------------------------------------------
 
-void norm_cases(ov_engine* engine, ov_dtype dtype, int64_t width, const std::string& name) {
+void norm_cases(ov_pool* pool, ov_dtype dtype, int64_t width, const std::string& name) {
   const int64_t rows = 5, heads = 3;
   Values x = Values::random(dtype, rows * heads * width, 600), update = Values::random(dtype, rows * width, 601);
   Values gain = Values::random(OV_F32, width, 602, {125, 127});
   Values y(dtype, rows * heads * width), sum(dtype, rows * width), normed(dtype, rows * width);
   const ov_rms_norm_args norm{dtype, 0x1p-20F, x.data(), heads * width, width, gain.floats(), y.data(), heads * width,
                               width, rows, heads, width};
-  must(ov_rms_norm(engine, &norm), "ov_rms_norm");
+  check_ok(ov_rms_norm(pool, &norm), "ov_rms_norm");
   print_hash("rms_norm" + name, y);
   const ov_add_rms_norm_args add_norm{dtype, 0x1p-17F, x.data(), width, update.data(), width, gain.floats(),
                                       sum.data(), width, normed.data(), width, rows, width};
-  must(ov_add_rms_norm(engine, &add_norm), "ov_add_rms_norm");
+  check_ok(ov_add_rms_norm(pool, &add_norm), "ov_add_rms_norm");
   print_hash("add_rms_norm" + name + "/sum", sum);
   print_hash("add_rms_norm" + name + "/normed", normed);
 }
 
-void elementwise_cases(ov_engine* engine, ov_dtype dtype, int64_t width, const std::string& name) {
+void elementwise_cases(ov_pool* pool, ov_dtype dtype, int64_t width, const std::string& name) {
   const int64_t rows = 7;
-  // From where an activation is zero to where it is the identity.
+  // The range from where an activation is zero to where it is the identity.
   Values gate_up = Values::random(dtype, rows * 2 * width, 610, {112, 134}), y(dtype, rows * width);
   for (const ov_activation activation : {OV_SILU, OV_GELU}) {
     const ov_gated_args gated{dtype, activation, gate_up.data(), 2 * width, y.data(), width, rows, width};
-    must(ov_gated(engine, &gated), "ov_gated");
+    check_ok(ov_gated(pool, &gated), "ov_gated");
     print_hash((activation == OV_SILU ? "silu" : "gelu") + name, y);
   }
   const ov_add_args add{dtype, gate_up.data(), 2 * width, gate_up.at(width), 2 * width, y.data(), width, rows, width};
-  must(ov_add(engine, &add), "ov_add");
+  check_ok(ov_add(pool, &add), "ov_add");
   print_hash("add" + name, y);
   const ov_scale_args scale{dtype, 0x1.5bf0a8p+3F, gate_up.data(), 2 * width, y.data(), width, rows, width};
-  must(ov_scale(engine, &scale), "ov_scale");
+  check_ok(ov_scale(pool, &scale), "ov_scale");
   print_hash("scale" + name, y);
 }
 
-void rope_case(ov_engine* engine, ov_dtype dtype, int64_t dim, const std::string& name) {
+void rope_case(ov_pool* pool, ov_dtype dtype, int64_t dim, const std::string& name) {
   const int64_t rows = 6, heads = 3, num_positions = 11;
   Values x = Values::random(dtype, rows * heads * dim, 620), y(dtype, rows * heads * dim);
   Values cosines = Values::random(OV_F32, num_positions * dim / 2, 621, {110, 126});
@@ -295,40 +299,40 @@ void rope_case(ov_engine* engine, ov_dtype dtype, int64_t dim, const std::string
   const std::vector<int64_t> positions{0, 10, 3, 3, 7, 1};
   const ov_rope_args rope{dtype, x.data(), heads * dim, dim, cosines.floats(), sines.floats(), positions.data(),
                           num_positions, y.data(), heads * dim, dim, rows, heads, dim};
-  must(ov_rope(engine, &rope), "ov_rope");
+  check_ok(ov_rope(pool, &rope), "ov_rope");
   print_hash("rope" + name, y);
 }
 
-void row_cases(ov_engine* engine) {
+void row_cases(ov_pool* pool) {
   for (const ov_dtype dtype : DTYPES) {
     for (const int64_t width : {1, 15, 37, 64, 130}) {
       const std::string name = std::string("/") + name_of(dtype) + "/" + std::to_string(width);
-      norm_cases(engine, dtype, width, name);
-      elementwise_cases(engine, dtype, width, name);
-      rope_case(engine, dtype, 2 * width, name);
+      norm_cases(pool, dtype, width, name);
+      elementwise_cases(pool, dtype, width, name);
+      rope_case(pool, dtype, 2 * width, name);
     }
   }
 }
 
-void angle_cases(ov_engine* engine) {
+void angle_cases(ov_pool* pool) {
   const int64_t half = 37, count = 70;
   Values frequencies = Values::random(OV_F32, half, 601, {107, 127}), cosines(OV_F32, count * half), sines = cosines;
   for (int64_t i = 0; i < half; ++i) frequencies.set(i, frequencies.canonical(i) & 0x7fffffffu);
   for (const int64_t first : {int64_t(0), int64_t(4000), int64_t(131000), int64_t(33000000)}) {
-    must(ov_rope_angles(engine, frequencies.floats(), half, first, count, cosines.floats(), sines.floats()),
+    check_ok(ov_rope_angles(pool, frequencies.floats(), half, first, count, cosines.floats(), sines.floats()),
          "ov_rope_angles");
     print_hash("angles/" + std::to_string(first) + "/cosines", cosines);
     print_hash("angles/" + std::to_string(first) + "/sines", sines);
   }
 }
 
-void softcap_cases(ov_engine* engine) {
+void softcap_cases(ov_pool* pool) {
   const int64_t num_rows = 5, width = 83;
   for (const ov_dtype dtype : DTYPES) {
     Values x = Values::random(dtype, num_rows * width, 611, {110, 136}), y(dtype, num_rows * width);
     for (const float cap : {30.0f, 0.7f}) {
       const ov_softcap_args args{dtype, cap, x.data(), width, y.data(), width, num_rows, width};
-      must(ov_softcap(engine, &args), "ov_softcap");
+      check_ok(ov_softcap(pool, &args), "ov_softcap");
       print_hash(std::string("softcap/") + name_of(dtype) + (cap > 1.0f ? "/30" : "/0.7"), y);
     }
   }
@@ -339,7 +343,7 @@ void softcap_cases(ov_engine* engine) {
 constexpr int64_t VOCAB = 1003;
 
 struct Lists {
-  std::vector<int64_t> seen_ids = counted(40, 60), bias_ids = counted(5, 9), banned_ids = counted(0, 5);
+  std::vector<int64_t> seen_ids = consecutive(40, 60), bias_ids = consecutive(5, 9), banned_ids = consecutive(0, 5);
   Values seen_counts = Values(OV_F32, 60), bias_values = Values::random(OV_F32, 9, 701);
   std::vector<uint32_t> allowed;
 
@@ -410,17 +414,17 @@ std::vector<SampleCase> sample_case_list(Lists& lists) {
   return cases;
 }
 
-// Many rows of each, for the tokens differ in few cases when a last bit does.
-void sampling_cases(ov_engine* engine) {
+// Many rows per case, because a difference in the last bit rarely changes a token.
+void sampling_cases(ov_pool* pool) {
   constexpr int64_t ROWS = 24, NUM_TOP = 5;
   Lists lists;
-  for (const SampleCase& wanted : sample_case_list(lists)) {
+  for (const SampleCase& test : sample_case_list(lists)) {
     Values logits = Values::random(OV_F32, ROWS * VOCAB, 710, {122, 130}), top(OV_F32, ROWS * NUM_TOP);
-    std::vector<ov_sample_row> rows(ROWS, wanted.row);
+    std::vector<ov_sample_row> rows(ROWS, test.row);
     for (size_t row = 0; row < rows.size(); ++row) rows[row].noise_key += row * 0x1234567;
     std::vector<ov_sampled> sampled(ROWS);
     std::vector<int64_t> top_ids(ROWS * NUM_TOP);
-    must(ov_sample(engine, logits.floats(), VOCAB, ROWS, VOCAB, rows.data(), sampled.data(), top_ids.data(),
+    check_ok(ov_sample(pool, logits.floats(), VOCAB, ROWS, VOCAB, rows.data(), sampled.data(), top_ids.data(),
                    top.floats(), NUM_TOP, -9999),
          "ov_sample");
     Hash hash;
@@ -431,7 +435,7 @@ void sampling_cases(ov_engine* engine) {
     }
     for (const int64_t id : top_ids) hash.add(uint64_t(id), 8);
     hash.add(top);
-    hash.print(std::string("sampling/") + wanted.name);
+    hash.print(std::string("sampling/") + test.name);
   }
 }
 
@@ -444,23 +448,24 @@ struct NamedIsa {
 constexpr NamedIsa ISAS[] = {
     {"portable", OV_PORTABLE}, {"avx2", OV_AVX2}, {"avx512", OV_AVX512}, {"amx", OV_AMX}, {"neon", OV_NEON}};
 
-ov_engine* open_engine(const char* name) {
+ov_pool* open_pool(const char* name) {
   for (const auto& [known, isa] : ISAS) {
     if (std::strcmp(name, known) != 0) continue;
-    ov_engine* engine = nullptr;
-    const ov_status status = ov_engine_open(2, isa, &engine);
+    ov_pool* pool = nullptr;
+    const ov_status status = ov_pool_open(2, isa, &pool);
     if (status == OV_UNKNOWN_ISA) {
-      std::fprintf(stderr, "golden_vectors: this processor has no %s\n", name);
+      std::fprintf(stderr, "golden_vectors: this processor does not have %s\n", name);
       std::exit(3);
     }
-    must(status, "ov_engine_open");
-    return engine;
+    check_ok(status, "ov_pool_open");
+    return pool;
   }
   std::fprintf(stderr, "golden_vectors: %s is not an instruction set: portable, avx2, avx512, amx, neon\n", name);
   std::exit(2);
 }
 
-void upset_floating_point() {
+// Makes this thread round upwards and flush subnormal numbers.
+void set_nondefault_fp() {
 #if defined(__x86_64__)
   __builtin_ia32_ldmxcsr(0x1f80 | 0x8040 | 0x4000);
 #elif defined(__aarch64__)
@@ -471,23 +476,23 @@ void upset_floating_point() {
 }  // namespace
 
 int main(int num_arguments, char** arguments) {
-  const bool is_upset = num_arguments == 3 && std::strcmp(arguments[2], "upset") == 0;
-  if (num_arguments != 2 && !is_upset) {
-    std::fprintf(stderr, "usage: golden_vectors portable|avx2|avx512|amx|neon [upset]\n");
+  const bool is_nondefault_fp = num_arguments == 3 && std::strcmp(arguments[2], "nondefault_fp") == 0;
+  if (num_arguments != 2 && !is_nondefault_fp) {
+    std::fprintf(stderr, "usage: golden_vectors portable|avx2|avx512|amx|neon [nondefault_fp]\n");
     return 2;
   }
-  if (is_upset) upset_floating_point();
-  ov_engine* engine = open_engine(arguments[1]);
+  if (is_nondefault_fp) set_nondefault_fp();
+  ov_pool* pool = open_pool(arguments[1]);
   std::printf("arithmetic %d\n", ov_arithmetic());
-  product_cases(engine);
-  extreme_cases(engine);
-  format_cases(engine);
-  attention_cases(engine);
-  row_cases(engine);
-  angle_cases(engine);
-  softcap_cases(engine);
-  sampling_cases(engine);
-  for (const ov_dtype dtype : DTYPES) model_case(engine, dtype);
-  ov_engine_close(engine);
+  product_cases(pool);
+  extreme_cases(pool);
+  format_cases(pool);
+  attention_cases(pool);
+  row_cases(pool);
+  angle_cases(pool);
+  softcap_cases(pool);
+  sampling_cases(pool);
+  for (const ov_dtype dtype : DTYPES) model_case(pool, dtype);
+  ov_pool_close(pool);
   return 0;
 }

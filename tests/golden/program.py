@@ -1,4 +1,4 @@
-"""The golden vectors of the kernels: a program is built and run, its hashes are compared with the file."""
+"""Golden vectors of the kernels: build and run golden_vectors.cpp, and compare its hashes with the file."""
 
 import json
 import os
@@ -18,7 +18,7 @@ PROGRAM = ROOT / "tests/golden/golden_vectors.cpp"
 FILE = ROOT / "tests/golden/golden_vectors.json"
 LIBRARY = "liboctavo_kernels.so"
 
-# By name, and not those that this processor has: a test has the same id everywhere.
+# All names, not only those that this processor has, so that test ids are the same on every machine.
 ISAS = ("portable", "avx2", "avx512", "amx", "neon")
 NO_SUCH_ISA = 3  # the program's exit code
 
@@ -29,11 +29,11 @@ WHAT_TO_DO = (
 
 
 class Golden(msgspec.Struct, frozen=True):
-    """What the file holds: the arithmetic's number, and hashes by case."""
+    """The contents of the file: the arithmetic version, and hashes by case."""
 
     arithmetic: int
-    hashes: Mapping[str, str]  # of the kernels, by the program
-    engine: Mapping[str, str]  # of whole answers: see engine_vectors.py
+    hashes: Mapping[str, str]  # of the kernels: the output of the program
+    engine: Mapping[str, str]  # of complete answers: see engine_vectors.py
 
     def write(self) -> None:
         FILE.write_text(json.dumps(msgspec.to_builtins(self), indent=1) + "\n")
@@ -54,12 +54,12 @@ class NoSuchIsa(Exception):
 
 
 def compiler() -> str | None:
-    """The C++ compiler at hand: `CXX`, or c++."""
+    """Return the path of the C++ compiler: `CXX`, or c++."""
     return shutil.which(os.environ.get("CXX", "c++"))
 
 
 def build_library(folder: Path, *definitions: str) -> Path:
-    """The kernel library by CMake, with `-D` definitions: another compiler, another processor."""
+    """Build the kernel library with CMake and `-D` definitions, for another compiler or processor."""
     arguments = [f"-D{definition}" for definition in definitions]
     _run(["cmake", "-S", str(ROOT), "-B", str(folder), "-DCMAKE_BUILD_TYPE=Release", *arguments])
     _run(["cmake", "--build", str(folder), "-j", "2"])
@@ -85,24 +85,24 @@ def run_program(program: Path, isa: str, *options: str, emulator: Sequence[str] 
     if done.returncode == NO_SUCH_ISA:
         raise NoSuchIsa(done.stderr.strip())
     if done.returncode:
-        raise RuntimeError(f"golden_vectors {isa} ended with {done.returncode}: {done.stderr.strip()}")
+        raise RuntimeError(f"golden_vectors {isa} exited with {done.returncode}: {done.stderr.strip()}")
     found = dict(line.rsplit(" ", 1) for line in done.stdout.splitlines())
     return Run(int(found.pop("arithmetic")), found)
 
 
 def changed(expected: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
-    """Cases that both have, with another hash."""
+    """Return the cases that are in both, with different hashes."""
     return [name for name in expected if name in found and expected[name] != found[name]]
 
 
 def problem(expected: Mapping[str, str], found: Mapping[str, str]) -> str | None:
-    """What a person should read, if the hashes are not those of the file."""
-    if moved := changed(expected, found):
-        names = ", ".join(moved[:12]) + (f" and {len(moved) - 12} more" if len(moved) > 12 else "")
+    """Return a message if the hashes differ from those of the file, otherwise None."""
+    if cases := changed(expected, found):
+        names = ", ".join(cases[:12]) + (f" and {len(cases) - 12} more" if len(cases) > 12 else "")
         return f"bits changed without a new arithmetic version: {names}; {WHAT_TO_DO}"
     if expected.keys() != found.keys():
         names = ", ".join(sorted(expected.keys() ^ found.keys()))
-        return f"the file has other cases ({names}): run tools/golden_vectors.py --write"
+        return f"the cases are not those of the file ({names}): run tools/golden_vectors.py --write"
     return None
 
 

@@ -1,4 +1,4 @@
-"""ARM, built here by a cross compiler and run by an emulator: the bits are those of the file."""
+"""The kernels for ARM, built with a cross compiler and run in an emulator, compute the golden vectors."""
 
 import shutil
 from pathlib import Path
@@ -8,11 +8,11 @@ import pytest
 from golden.program import Golden, build_library, build_program, problem, run_program
 
 COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64-static"
-LIBRARIES = "/usr/aarch64-linux-gnu"  # where the cross compiler's package has the C and C++ libraries
+LIBRARIES = "/usr/aarch64-linux-gnu"  # where the cross compiler's package installs the C and C++ libraries
 
 
 def test_arm_has_the_golden_bits(golden: Golden, tmp_path: Path) -> None:
-    """One test for both instruction sets: to build takes a minute."""
+    """One test for both instruction sets, because the build takes a minute."""
     missing = [tool for tool in (COMPILER, EMULATOR, "cmake") if shutil.which(tool) is None]
     if missing:
         pytest.skip(f"no {', '.join(missing)}: apt-get install g++-aarch64-linux-gnu qemu-user-static cmake")
@@ -23,6 +23,6 @@ def test_arm_has_the_golden_bits(golden: Golden, tmp_path: Path) -> None:
         f"CMAKE_CXX_COMPILER={COMPILER}",
     )
     program = build_program(COMPILER, library, tmp_path)
-    for arguments in (["portable"], ["neon"], ["neon", "upset"]):
+    for arguments in (["portable"], ["neon"], ["neon", "nondefault_fp"]):
         found = run_program(program, *arguments, emulator=(EMULATOR, "-L", LIBRARIES))
-        assert (trouble := problem(golden.hashes, found.hashes)) is None, trouble
+        assert (message := problem(golden.hashes, found.hashes)) is None, message

@@ -1,4 +1,4 @@
-"""One definition of all arithmetic: every instruction set has the bits that the file has."""
+"""Every instruction set computes the golden vectors: all arithmetic has one definition."""
 
 import json
 import os
@@ -27,16 +27,16 @@ def test_every_instruction_set_has_the_golden_bits(
     golden: Golden, program: Path, run: Callable[..., Run], isa: str
 ) -> None:
     found = run(program, isa)
-    assert (trouble := problem(golden.hashes, found.hashes)) is None, trouble
+    assert (message := problem(golden.hashes, found.hashes)) is None, message
 
 
 @pytest.mark.parametrize("isa", ISAS)
-def test_the_mode_of_the_calling_thread_does_not_show(
+def test_results_do_not_depend_on_the_fp_mode_of_the_calling_thread(
     golden: Golden, program: Path, run: Callable[..., Run], isa: str
 ) -> None:
-    """Libraries that were linked with -ffast-math change it for the thread that loads them."""
-    found = run(program, isa, "upset")
-    assert (trouble := problem(golden.hashes, found.hashes)) is None, trouble
+    """A library linked with -ffast-math changes the mode of the thread that loads it."""
+    found = run(program, isa, "nondefault_fp")
+    assert (message := problem(golden.hashes, found.hashes)) is None, message
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -44,37 +44,39 @@ def test_the_mode_of_the_calling_thread_does_not_show(
 def test_every_instruction_set_has_the_golden_answers(
     golden: Golden, installed_library: Path, checkpoints: Path, isa: str, dtype: str
 ) -> None:
-    """The whole engine, every family: what Python puts together is part of the definition."""
+    """The whole engine, every family: the code in Python is part of the definition, too."""
     if not KernelLibrary(installed_library).has_isa(Isa[isa.upper()]):
         pytest.skip(f"this processor has no {isa}")
     found = engine_hashes(checkpoints, dtype, kernels=isa)
     expected = {name: golden.engine[name] for name in golden.engine if name.endswith(f"/{dtype}")}
-    assert (trouble := problem(expected, found)) is None, trouble
+    assert (message := problem(expected, found)) is None, message
 
 
 @pytest.mark.usefixtures("installed_library")
 @pytest.mark.parametrize("capability", ["default", "avx2"])
-def test_the_instructions_of_torch_do_not_show(golden: Golden, tmp_path: Path, capability: str) -> None:
-    """Torch chooses its own by the processor, and its functions differ with them in their last bits."""
+def test_results_do_not_depend_on_the_instructions_of_torch(
+    golden: Golden, tmp_path: Path, capability: str
+) -> None:
+    """Torch selects instructions by processor, and its functions differ in the last bits between them."""
     environment = os.environ | {"ATEN_CPU_CAPABILITY": capability, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-m", "golden.engine_vectors", str(tmp_path), "float32", "auto"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     expected = {name: golden.engine[name] for name in golden.engine if name.endswith("/float32")}
-    assert (trouble := problem(expected, json.loads(done.stdout.splitlines()[-1]))) is None, trouble
+    assert (message := problem(expected, json.loads(done.stdout.splitlines()[-1]))) is None, message
 
 
 def test_quantised_weights_are_widened_to_the_golden_bits(golden: Golden, tmp_path: Path) -> None:
     expected = {name: golden.engine[name] for name in golden.engine if name.startswith("dequantised/")}
-    assert (trouble := problem(expected, dequantised_hashes(tmp_path))) is None, trouble
+    assert (message := problem(expected, dequantised_hashes(tmp_path))) is None, message
 
 
-def test_the_file_is_of_this_version(golden: Golden, installed_library: Path) -> None:
+def test_the_file_has_the_arithmetic_version_of_the_library(golden: Golden, installed_library: Path) -> None:
     assert KernelLibrary(installed_library).arithmetic == golden.arithmetic
 
 
-def test_no_case_is_like_another(golden: Golden) -> None:
-    """Two equal hashes would be of something that the kernels do not change: all zeros, say."""
+def test_all_hashes_differ(golden: Golden) -> None:
+    """Equal hashes would mean that a case does not depend on the kernels: all results are 0, for example."""
     assert len({*golden.hashes.values(), *golden.engine.values()}) == len(golden.hashes) + len(golden.engine)
 
 

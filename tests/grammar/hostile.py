@@ -1,4 +1,4 @@
-"""Grammars that are made to take long, to take all memory, or to end the process."""
+"""Grammars designed to take very long, to exhaust memory, or to crash the process."""
 
 import json
 
@@ -26,7 +26,7 @@ def _nested(depth: int, around: str) -> GrammarSpec:
 
 
 def _doubling(keyword: str, levels: int) -> GrammarSpec:
-    """Each definition names the next one twice."""
+    """Return a schema in which each definition refers to the next one twice."""
     names = [f"#/$defs/d{level}" for level in range(levels + 1)]
     definitions = {f"d{level}": {keyword: [{"$ref": names[level + 1]}] * 2} for level in range(levels)}
     return _schema({"$ref": names[0], "$defs": {**definitions, f"d{levels}": {"type": "integer"}}})
@@ -106,7 +106,7 @@ LARK = {
     "rules": _lark(
         "start: " + " | ".join(f"r{n}" for n in range(4000)) + "".join(f'\nr{n}: "{n}"' for n in range(4000))
     ),
-    # Compiled in a few milliseconds, and too complex only when an answer has come that far.
+    # Compiles in a few milliseconds, and becomes too complex only while an answer is generated.
     "rules after a beginning": _lark(
         'start: ("x" | "y") ("x" | "y") any\nany: '
         + " | ".join(f"r{n}" for n in range(400))

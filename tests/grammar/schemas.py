@@ -1,8 +1,8 @@
-"""A collection of JSON schemas, in the shapes that people send, each with an answer that conforms to it.
+"""A collection of JSON schemas in the shapes that clients send, each with an answer that conforms to it.
 
-They are ours (schemas.jsonl, one a line); the shapes are those of public collections: every keyword alone and
-in company, API records, tool arguments, configuration files. `SCHEMAS` are those that our grammars keep;
-`REFUSED` those that they do not, each with the word that a refusal must name.
+The schemas are our own (schemas.jsonl, one per line). Their shapes are those of public collections: every
+keyword alone and combined with others, API records, tool arguments, configuration files. `SCHEMAS` are those
+that our grammars support; `REFUSED` those that they reject, each with a word that the error must contain.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tokens that a grammar forces are computed as one chunk, and the answer is the one without."""
+"""Tokens that a grammar forces are computed as one chunk, which does not change the answer."""
 
 import pytest
 
@@ -19,10 +19,8 @@ SPECS = {
 
 @pytest.mark.parametrize("name", SPECS)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_jumping_changes_nothing_but_the_number_of_steps(
-    tiny_llm: LLM, name: str, temperature: float
-) -> None:
-    """With logprobs, every token has a step of its own."""
+def test_jumping_changes_only_the_number_of_steps(tiny_llm: LLM, name: str, temperature: float) -> None:
+    """With logprobs, every token has its own step."""
 
     def answers(logprobs: int | None) -> tuple[list[tuple[int, ...]], int]:
         params = SamplingParams(

@@ -1,4 +1,4 @@
-"""A grammar that is late makes its sequence sit steps out, and changes nothing else."""
+"""A sequence with a late grammar mask skips steps; nothing else changes."""
 
 import random
 from collections.abc import Iterator
@@ -8,24 +8,24 @@ import pytest
 
 from grammar.test_jump import SPECS
 from octavo import LLM, RequestOutput, SamplingParams
-from octavo.runner.slot_grammars import Allowed, SlotGrammars
+from octavo.runner.slot_grammars import AllowedTokens, SlotGrammars
 
 
 @pytest.fixture(scope="module")
 def llm(tiny_checkpoint: Path) -> Iterator[LLM]:
-    """With kernels of ours, where rows do not depend on those beside them."""
+    """Use our own kernels, in which the rows of a batch are independent of each other."""
     with LLM(str(tiny_checkpoint), kv_memory="4MiB", kernels="portable", max_running=8) as llm:
         yield llm
 
 
 @pytest.fixture
 def late(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Masks and forced tokens are late by chance, whatever the time; what was late is written there."""
+    """Make masks and forced tokens late at random, and record which were late in the returned list."""
     rng = random.Random(7)
     noted: list[str] = []
     allowed, forced = SlotGrammars.allowed, SlotGrammars.forced
 
-    def allowed_late(slots: SlotGrammars, slot: int, until: float) -> Allowed | None:
+    def allowed_late(slots: SlotGrammars, slot: int, until: float) -> AllowedTokens | None:
         found = allowed(slots, slot, until + 300)
         if slot in slots._slots and rng.random() < 0.4:
             noted.append("mask")
@@ -45,7 +45,7 @@ def late(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def ask(llm: LLM, *, urgency: int = 0) -> list[object]:
-    """Constrained sequences beside others; with `urgency`, later ones preempt earlier ones."""
+    """Run constrained and other sequences together; with `urgency`, later ones preempt earlier ones."""
     ended: dict[str, RequestOutput] = {}
     number = 0
     for temperature in (0.0, 1.0):
@@ -78,7 +78,7 @@ def ask(llm: LLM, *, urgency: int = 0) -> list[object]:
 
 
 @pytest.mark.parametrize("urgency", [0, 1])
-def test_lateness_changes_no_token(llm: LLM, request: pytest.FixtureRequest, urgency: int) -> None:
+def test_late_masks_do_not_change_tokens(llm: LLM, request: pytest.FixtureRequest, urgency: int) -> None:
     plain = ask(llm)
     late: list[str] = request.getfixturevalue("late")
     assert ask(llm, urgency=urgency) == plain
@@ -86,7 +86,7 @@ def test_lateness_changes_no_token(llm: LLM, request: pytest.FixtureRequest, urg
     llm.check()
 
 
-def test_whoever_has_no_grammar_gets_a_token_in_every_step(llm: LLM, late: list[str]) -> None:
+def test_unconstrained_sequences_get_a_token_in_every_step(llm: LLM, late: list[str]) -> None:
     plain = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
     constrained = SamplingParams(temperature=0, max_tokens=60, grammar=SPECS["records"])
     outputs = llm.generate(["a", "b", "c"], [plain, constrained, plain], progress=False)

@@ -1,6 +1,6 @@
-"""Answers under every schema of the collection conform to it, by `jsonschema`, at temperature 1.
+"""Answers under every schema of the collection conform to it at temperature 1, according to `jsonschema`.
 
-Here in short form. The whole, 2,000 answers of each real model:
+By default this runs a short form. To run it with 2,000 answers of each real model:
 
     OCTAVO_TEST_FULL=1 python -m pytest tests/grammar/test_validity.py -k real
 """
@@ -30,7 +30,7 @@ def params(case: Case, seed: int, max_tokens: int) -> SamplingParams:
 
 
 def problem(case: Case, choice: Choice, token_bytes: Callable[[int], bytes]) -> str | None:
-    """What is wrong with an answer. One that was cut off must be the beginning of one that conforms."""
+    """Return what is wrong with an answer. A truncated answer must be a prefix of one that conforms."""
     if choice.finish_reason == "length":
         matcher = GrammarMatcher(compile_grammar(GrammarSpec(GrammarKind.JSON_SCHEMA, case.text), BYTES))
         try:
@@ -49,7 +49,7 @@ def problem(case: Case, choice: Choice, token_bytes: Callable[[int], bytes]) -> 
 
 
 def generate(llm: LLM, asked: Sequence[tuple[Case, int]], max_tokens: int) -> tuple[int, int]:
-    """How many answers came to their end, and how many were cut off; all of them conform."""
+    """Check that all answers conform; return how many were complete and how many were truncated."""
     prompts = [f"Here is an example of {case.name}, as JSON:\n" for case, _ in asked]
     outputs = llm.generate(prompts, [params(case, seed, max_tokens) for case, seed in asked], progress=False)
     choices = [output.choices[0] for output in outputs]
@@ -62,8 +62,10 @@ def generate(llm: LLM, asked: Sequence[tuple[Case, int]], max_tokens: int) -> tu
     return whole, len(choices) - whole
 
 
-def test_a_tiny_random_model(tiny_llm: LLM, record_property: Callable[[str, object], None]) -> None:
-    """Every schema once. A model that knows nothing meets every corner of a grammar."""
+def test_answers_of_a_tiny_random_model_conform(
+    tiny_llm: LLM, record_property: Callable[[str, object], None]
+) -> None:
+    """Run every schema once. A random model reaches unusual parts of a grammar."""
     whole, cut = generate(tiny_llm, [(case, number) for number, case in enumerate(SCHEMAS)], 100)
     record_property("validity", f"a tiny random model: {whole} whole answers conform, {cut} were cut off")
     assert whole > cut
@@ -73,7 +75,7 @@ def test_a_tiny_random_model(tiny_llm: LLM, record_property: Callable[[str, obje
 @pytest.mark.parametrize(
     "name", ["smollm2-135m-instruct-q4_1.gguf", "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"]
 )
-def test_real_models(
+def test_answers_of_real_models_conform(
     assets: Callable[[str], Path], name: str, record_property: Callable[[str, object], None]
 ) -> None:
     every = 1 if FULL else 9

@@ -1,4 +1,4 @@
-"""Servers for the figures."""
+"""Servers for the load tests."""
 
 from collections.abc import Iterator
 from pathlib import Path

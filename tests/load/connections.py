@@ -1,4 +1,4 @@
-"""Thousands of connections on which nothing happens: those that ask something do not notice."""
+"""Thousands of idle connections, and clients that do not read: active clients are not affected."""
 
 import asyncio
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ TOKENS = 16
 
 
 def measure(start: Start, *, idle: int, active: int, requests: int, rounds: int) -> list[Row]:
-    """In each round, so many `requests` beside idle connections, and as many without."""
+    """In each round, send `requests` requests with idle connections open, and as many without."""
     allow_files(idle + active + 100)
-    with few_files(1024):  # what many systems allow at first
+    with few_files(1024):  # the default soft limit of many systems
         server = start("--kv-memory", "16MiB")
     plain, beside, num_refused = run(_measure(server, idle, active, requests, rounds))
     ratio = percentile(beside.first_tokens, 99) / percentile(plain.first_tokens, 99)
@@ -38,21 +38,21 @@ def measure(start: Start, *, idle: int, active: int, requests: int, rounds: int)
 
 
 @dataclass
-class Asked:
-    """What requests took, over all rounds."""
+class RequestTimes:
+    """Times of the requests of all rounds."""
 
-    first_tokens: list[float] = field(default_factory=list)  # seconds of each
-    processor_seconds: float = 0.0  # of the front end, for all of them
+    first_tokens: list[float] = field(default_factory=list)  # seconds, per request
+    processor_seconds: float = 0.0  # of the front end, for all requests
 
 
 async def _measure(
     server: Server, idle: int, active: int, requests: int, rounds: int
-) -> tuple[Asked, Asked, int]:
-    await _ask(server, active, 2 * active, Asked())  # warm-up
-    plain, beside = Asked(), Asked()
+) -> tuple[RequestTimes, RequestTimes, int]:
+    await _ask(server, active, 2 * active, RequestTimes())  # warm-up
+    plain, beside = RequestTimes(), RequestTimes()
     num_refused = 0
     for number in range(rounds):
-        # By turns, and in either order: what drifts meanwhile touches both alike.
+        # Alternate the order, so that drift affects both measurements equally.
         if number % 2:
             await _ask(server, active, requests, plain)
         connections, refused = await _open(server, idle)
@@ -63,14 +63,14 @@ async def _measure(
     return plain, beside, num_refused
 
 
-async def _ask(server: Server, active: int, requests: int, asked: Asked) -> None:
+async def _ask(server: Server, active: int, requests: int, asked: RequestTimes) -> None:
     before = processor_seconds(server.process.pid)
     asked.first_tokens += await _first_tokens(server, active, requests)
     asked.processor_seconds += processor_seconds(server.process.pid) - before
 
 
 async def _open(server: Server, number: int) -> tuple[list[Connection], int]:
-    """Every second one has asked something before it fell silent."""
+    """Open connections. Every second one sends a request before it becomes idle."""
     connections: list[Connection] = []
     refused = 0
 
@@ -91,7 +91,7 @@ async def _open(server: Server, number: int) -> tuple[list[Connection], int]:
 
 
 async def _close(connections: Sequence[Connection]) -> int:
-    """How many of them were no use any more."""
+    """Close the connections and return how many of them no longer worked."""
     refused = 0
     for connection in connections:
         try:
@@ -99,12 +99,12 @@ async def _close(connections: Sequence[Connection]) -> int:
             refused += (await connection.done()).status != 200
         except OSError:
             refused += 1
-        connection.leave()
+        connection.disconnect()
     return refused
 
 
 async def _first_tokens(server: Server, active: int, requests: int) -> list[float]:
-    """Seconds to the first token, with always so many requests under way."""
+    """Return seconds to the first token, with `active` concurrent requests at all times."""
     numbers = iter(range(requests))
     seconds: list[float] = []
 
@@ -121,7 +121,7 @@ async def _first_tokens(server: Server, active: int, requests: int) -> list[floa
 def measure_slow_readers(
     start: Start, *, slow: int, neighbours: int, stalled_seconds: float, tokens: int
 ) -> list[Row]:
-    """Clients that ask for much and read nothing, beside others."""
+    """Clients that request large answers and read nothing, next to others."""
     server = start("--kv-memory", "64MiB", "--stalled-timeout", str(stalled_seconds), "--max-running", "64")
     num_equal, num_cut, seconds, grown = run(_stall(server, slow, neighbours, tokens))
     size = f"{slow} slow, {neighbours} others"
@@ -151,19 +151,19 @@ async def _stall(server: Server, slow: int, neighbours: int, tokens: int) -> tup
     loop = asyncio.get_running_loop()
     gauges = await Gauges.open(server.port)
     bodies = [completion(n, tokens, stream=True) for n in range(neighbours)]
-    alone = [(await ask(server.port, COMPLETIONS, body)).told for body in bodies]
+    alone = [(await ask(server.port, COMPLETIONS, body)).received for body in bodies]
     before = await gauges.look()
     files, memory = before("process_open_fds"), before("process_resident_memory_bytes")
     greedy = completion(0, tokens, stream=True, n=SLOW_N, temperature=1, logprobs=5)
     greedy |= {"prompt": [f"Slow {n}" for n in range(SLOW_PROMPTS)]}
     stalled = [await Connection.open(server.port, receive_buffer=4096) for _ in range(slow)]
     for number, connection in enumerate(stalled):
-        # Every second one asks for a whole answer: that has to be bounded as well.
+        # Every second request is not streamed: its answer has to be bounded as well.
         connection.send(COMPLETIONS, greedy | {"seed": number, "stream": number % 2 == 0})
         connection.stop_reading()
     started = loop.time()
     answers = await asyncio.gather(*(ask(server.port, COMPLETIONS, body) for body in bodies))
-    num_equal = sum(answer.told == told for answer, told in zip(answers, alone, strict=True))
+    num_equal = sum(answer.received == received for answer, received in zip(answers, alone, strict=True))
     grown = num_left = 0.0
     while loop.time() - started < HANG_SECONDS:
         now = await gauges.look()
@@ -174,6 +174,6 @@ async def _stall(server: Server, slow: int, neighbours: int, tokens: int) -> tup
         await asyncio.sleep(0.02)
     seconds = loop.time() - started
     for connection in stalled:
-        connection.leave()
+        connection.disconnect()
     gauges.close()
     return num_equal, slow - max(0, int(num_left)), seconds, grown

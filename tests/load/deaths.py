@@ -1,4 +1,4 @@
-"""Engines that die under streams: clients see a pause, and then the tokens that would have come."""
+"""Engines that die during streams: clients see a pause, and then the same tokens as without it."""
 
 import asyncio
 import os
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from load.figure import Row, Start, run
 from load.requests import completion
-from load.wire import COMPLETIONS, Connection, Told, ask
+from load.wire import COMPLETIONS, Connection, ReceivedAnswer, ask
 from patience import HANG_SECONDS
 from server.process import Server, is_alive
 
@@ -36,15 +36,15 @@ async def _kill(server: Server, kills: int, streams: int, tokens: int) -> tuple[
     num_equal, pauses = 0, []
     for number in range(kills):
         connections = await _begin(server, streams, tokens)
-        # At another moment each time: in prefill, early, late.
-        await _until_told(connections, number * streams * tokens // (kills + 1))
+        # Kill at a different time in each round: in prefill, early, late.
+        await _until_reported(connections, number * streams * tokens // (kills + 1))
         pauses.append(await _replaced(server, connections, signal.SIGKILL))
         num_equal += await _num_equal(connections, plain)
     return num_equal, pauses
 
 
 async def _replaced(server: Server, connections: Sequence[Connection], number: int) -> float:
-    """Seconds from the signal to the first token of the next engine."""
+    """Return seconds from the signal to the first token of the next engine."""
     old = server.engine_pid
     assert old is not None
     os.kill(old, number)
@@ -52,7 +52,7 @@ async def _replaced(server: Server, connections: Sequence[Connection], number: i
     async with asyncio.timeout(HANG_SECONDS):
         while server.engine_pid in (None, old):
             await asyncio.sleep(0.002)
-    await _until_told(connections, _num_events(connections) + 1)
+    await _until_reported(connections, _num_events(connections) + 1)
     assert not is_alive(old)
     return time.perf_counter() - sent
 
@@ -71,7 +71,7 @@ def measure_stop(start: Start, *, streams: int, tokens: int) -> list[Row]:
             f"/livez 503 after {not_live:.1f} s",
             "5 s",
             not_live <= 5,
-            is_tolerable=True,  # it was seen before the engine was replaced, or `_stop` would have raised
+            is_tolerable=True,  # else `_stop` would have raised: it checks that this precedes the replacement
         ),
         Row(
             "SIGSTOP of the engine: replaced",
@@ -95,7 +95,7 @@ async def _stop(server: Server, streams: int, tokens: int) -> tuple[int, float, 
     sent = time.perf_counter()
     async with asyncio.timeout(HANG_SECONDS):
         while (await ask(server.port, "/livez")).status == 200:
-            assert server.engine_pid == old, "it was replaced before /livez said that it hangs"
+            assert server.engine_pid == old, "the engine was replaced before /livez reported the hang"
             await asyncio.sleep(0.02)
         not_live = time.perf_counter() - sent
         while server.engine_pid == old or (await ask(server.port, "/readyz")).status != 200:
@@ -106,8 +106,10 @@ async def _stop(server: Server, streams: int, tokens: int) -> tuple[int, float, 
     return num_equal, not_live, replaced
 
 
-async def _undisturbed(server: Server, streams: int, tokens: int) -> list[Told]:
-    return await asyncio.gather(*(_told(connection) for connection in await _begin(server, streams, tokens)))
+async def _undisturbed(server: Server, streams: int, tokens: int) -> list[ReceivedAnswer]:
+    return await asyncio.gather(
+        *(_received(connection) for connection in await _begin(server, streams, tokens))
+    )
 
 
 async def _begin(server: Server, streams: int, tokens: int) -> list[Connection]:
@@ -117,22 +119,22 @@ async def _begin(server: Server, streams: int, tokens: int) -> list[Connection]:
     return connections
 
 
-async def _num_equal(connections: Sequence[Connection], plain: Sequence[Told]) -> int:
-    told = await asyncio.gather(*(_told(connection) for connection in connections))
-    return sum(one == other for one, other in zip(told, plain, strict=True))
+async def _num_equal(connections: Sequence[Connection], plain: Sequence[ReceivedAnswer]) -> int:
+    received = await asyncio.gather(*(_received(connection) for connection in connections))
+    return sum(one == other for one, other in zip(received, plain, strict=True))
 
 
-async def _told(connection: Connection) -> Told:
+async def _received(connection: Connection) -> ReceivedAnswer:
     answer = await connection.done()
-    connection.leave()
-    return answer.told
+    connection.disconnect()
+    return answer.received
 
 
 def _num_events(connections: Sequence[Connection]) -> int:
     return sum(connection.answer.num_events for connection in connections if connection.answer)
 
 
-async def _until_told(connections: Sequence[Connection], num_events: int) -> None:
+async def _until_reported(connections: Sequence[Connection], num_events: int) -> None:
     async with asyncio.timeout(HANG_SECONDS):
         while _num_events(connections) < num_events:
             await asyncio.sleep(0.002)

@@ -1,4 +1,4 @@
-"""Clients that leave, in every phase of a request: what they held is free again at once."""
+"""Clients that disconnect in every phase of a request: their resources are released at once."""
 
 import asyncio
 import json
@@ -13,9 +13,9 @@ from server.process import Server
 
 RUNNING = 4
 FLAGS = (*SLOW_ENGINE, "--max-running", str(RUNNING), "--max-step-tokens", str(RUNNING))
-ALLOWED = 0.2  # seconds, beside one step
-MOST_ATTEMPTS = 10
-DECODED = 400  # tokens of an answer that nobody cuts off
+ALLOWED = 0.2  # seconds, in addition to one step
+MAX_ATTEMPTS = 10
+DECODED = 400  # tokens of an answer that is not cut off
 LONG_PROMPT = "word " * 94  # many steps of RUNNING tokens each
 
 
@@ -33,7 +33,7 @@ PHASES = [
 
 
 def measure(start: Start, *, rounds: int, clients: int) -> list[Row]:
-    """In every phase and round so many clients leave together."""
+    """In every phase and round, `clients` clients disconnect together."""
     server = start(*FLAGS, "--kv-memory", "16MiB")
     seconds, step = run(_measure(server, rounds, clients))
     limit = ALLOWED + step
@@ -42,7 +42,7 @@ def measure(start: Start, *, rounds: int, clients: int) -> list[Row]:
         figure = f"median {1e3 * percentile(took, 50):.0f} ms, at most {1e3 * max(took):.0f} ms"
         target = f"one step + {1e3 * ALLOWED:.0f} ms: {1e3 * limit:.0f} ms"
         size = f"{len(took) * clients} disconnects"
-        # That they were cut off, and all is free again, was seen: `_leave` waits for it.
+        # `_disconnect` has already waited until the requests were aborted and everything was released.
         is_met = max(took) <= limit
         rows.append(Row(f"clients leave: {name}", size, figure, target, is_met, is_tolerable=True))
     return rows
@@ -53,19 +53,19 @@ async def _measure(server: Server, rounds: int, clients: int) -> tuple[dict[str,
     seconds: dict[str, list[float]] = {phase.name: [] for phase in PHASES}
     for number in range(rounds):
         for phase in PHASES:
-            for attempt in range(MOST_ATTEMPTS):
-                took = await _leave(server, gauges, phase, clients, f"{phase} {number} {attempt}")
+            for attempt in range(MAX_ATTEMPTS):
+                took = await _disconnect(server, gauges, phase, clients, f"{phase} {number} {attempt}")
                 if took is not None:
                     break
-            assert took is not None, f"nobody was in time to leave while {phase}"
+            assert took is not None, f"no client disconnected in time in {phase}"
             seconds[phase.name].append(took)
     last = await gauges.look()
     gauges.close()
     return seconds, last("step_seconds_sum") / last("step_seconds_count")
 
 
-async def _leave(server: Server, gauges: Gauges, phase: Phase, clients: int, name: str) -> float | None:
-    """Seconds until nothing is left of them; None if they were too late to leave in that phase."""
+async def _disconnect(server: Server, gauges: Gauges, phase: Phase, clients: int, name: str) -> float | None:
+    """Return seconds until everything is released; None if the clients were too late for that phase."""
     before = await gauges.look()
     assert before("kv_cache_usage_perc") == 0
     blockers = await _blockers(server) if phase.name == "queued" else []
@@ -84,22 +84,22 @@ async def _leave(server: Server, gauges: Gauges, phase: Phase, clients: int, nam
         await gauges.until(lambda v: v("num_requests_running") > 0 or v("generation_tokens_total") > tokens)
     elif phase.name == "decode":
         await gauges.until(lambda v: v("generation_tokens_total") >= tokens + 3 * clients)
-    left_at = time.perf_counter()
+    disconnected_at = time.perf_counter()
     for connection in connections:
-        connection.leave()
+        connection.disconnect()
     if blockers:
-        gone_at = await gauges.until(lambda v: v("num_requests_waiting") == v("num_requests_queued") == 0)
+        released_at = await gauges.until(lambda v: v("num_requests_waiting") == v("num_requests_queued") == 0)
         is_in_time = (await gauges.look())("num_requests_running") == RUNNING
         for connection in blockers:
-            connection.leave()
+            connection.disconnect()
         await gauges.until(_is_empty)
     else:
-        gone_at = await gauges.until(_is_empty)
+        released_at = await gauges.until(_is_empty)
         after = await gauges.look()
-        # Whoever is not cut off is computed to the end, a step for each token, and frees its pages then.
+        # A request that is not aborted runs to the end, one step per token, and releases its blocks then.
         steps = after("step_seconds_count") - before("step_seconds_count")
         is_in_time = steps < DECODED if phase.name == "decode" else after("generation_tokens_total") == tokens
-    return gone_at - left_at if is_in_time else None
+    return released_at - disconnected_at if is_in_time else None
 
 
 def _is_empty(value: Callable[[str], float]) -> bool:
@@ -118,7 +118,7 @@ def _send_half(connection: Connection, body: Body) -> None:
 
 
 async def _blockers(server: Server) -> list[Connection]:
-    """They take all places, and have begun to answer."""
+    """Start streams that occupy all slots."""
     blockers = [await Connection.open(server.port) for _ in range(RUNNING)]
     for number, connection in enumerate(blockers):
         connection.send(COMPLETIONS, completion(number, 400, stream=True))

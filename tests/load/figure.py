@@ -1,4 +1,4 @@
-"""What a load test tells: rows of a table, each a figure beside its target."""
+"""Results of load tests: rows of a table, each a figure with its target."""
 
 import asyncio
 import math
@@ -15,16 +15,16 @@ from server.process import Server
 
 Result = TypeVar("Result")
 
-Start = Callable[..., Server]  # with flags of `octavo serve`: a server that is ready
+Start = Callable[..., Server]  # takes flags of `octavo serve`; returns a server that is ready
 
-# Torch is slow with so small a model. So the engine is what limits, as with any model of use, and not the
-# front end and the clients, which share a core here.
+# Torch is slow with so small a model. The engine is therefore the bottleneck, as with any useful model, and
+# not the front end and the clients, which share a core here.
 SLOW_ENGINE = ("--kernels", "torch")
 
 
 @contextmanager
 def servers(model: Path, folder: Path) -> Iterator[Start]:
-    """They compute on one thread: on a small machine, the front end and the clients need the rest of it."""
+    """Start servers with one compute thread: the front end and the clients need the other cores."""
     started: list[Server] = []
 
     def start(*flags: str) -> Server:
@@ -47,8 +47,8 @@ class Row:
     figure: str
     target: str
     is_met: bool
-    # Of a figure that other work on the machine makes worse: whether it is within twice its target, or what
-    # it is about was seen otherwise. Tests look at this alone, so that no slow machine turns them red.
+    # For a figure that other work on the machine makes worse: whether it is within twice its target, or its
+    # property was verified in another way. Tests check only this, so that they pass on a slow machine.
     is_tolerable: bool | None = None
 
     @property
@@ -62,13 +62,13 @@ def run(work: Coroutine[None, None, Result]) -> Result:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest value that is not below so many percent of all."""
+    """Return the smallest value that is not below the given percentage of all values."""
     return sorted(values)[max(0, math.ceil(len(values) * percent / 100) - 1)]
 
 
 @contextmanager
 def few_files(number: int) -> Iterator[None]:
-    """Whoever is started in here may open so many only, unless it asks for more."""
+    """Processes started in this block have this soft limit of open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (number, hard))
     try:
@@ -78,7 +78,7 @@ def few_files(number: int) -> Iterator[None]:
 
 
 def allow_files(number: int) -> None:
-    """This process needs so many at once."""
+    """Raise the soft limit of open files of this process."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < number:
         raise SystemExit(f"{number} open files are needed, and the hard limit is {hard} (ulimit -Hn)")

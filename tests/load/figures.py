@@ -1,4 +1,4 @@
-"""Every figure, in the size of CI and in full."""
+"""Every figure, in the size for CI and in full size."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

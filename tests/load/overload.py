@@ -1,4 +1,4 @@
-"""Ten times more requests than can be served: most are refused at once, those taken are served as ever."""
+"""Ten times the capacity in requests: most are rejected at once, accepted ones are served as usual."""
 
 import asyncio
 import time
@@ -12,13 +12,13 @@ from server.process import Server
 
 RUNNING, QUEUE = 16, 32
 FLAGS = (*SLOW_ENGINE, "--max-running", str(RUNNING), "--max-queued-requests", str(QUEUE))
-SETTLING = 1.0  # seconds before anything is measured
+SETTLING = 1.0  # seconds before the measurement starts
 LOOK_SECONDS = 0.05
 
 
 @dataclass
 class Seen:
-    """During overload, over all rounds."""
+    """Observations during overload, over all rounds."""
 
     taken: list[Answer] = field(default_factory=list)
     refused: list[Answer] = field(default_factory=list)
@@ -26,12 +26,12 @@ class Seen:
     longest_queue: float = 0.0
     overloaded: list[float] = field(default_factory=list)  # tokens per second
     peak: list[float] = field(default_factory=list)
-    overloaded_batch: list[float] = field(default_factory=list)  # tokens of a step: no clock is in these
+    overloaded_batch: list[float] = field(default_factory=list)  # tokens per step: independent of the clock
     peak_batch: list[float] = field(default_factory=list)
 
 
 def measure(start: Start, *, seconds: float, rounds: int, factor: float, tokens: int) -> list[Row]:
-    """So many seconds of overload in all. Before and after each part of it, what can be served at best."""
+    """Overload the server for `seconds` in total, and measure the peak rate before and after each part."""
     server = start(*FLAGS, "--kv-memory", "64MiB")
     seen = run(_measure(server, seconds / rounds, rounds, factor, tokens))
     size = f"{factor:g}x for {seconds:g} s, {len(seen.taken)} taken, {len(seen.refused)} refused"
@@ -44,7 +44,7 @@ def measure(start: Start, *, seconds: float, rounds: int, factor: float, tokens:
     lost = len(seen.taken) - whole + seen.lost
     says = sorted(int(answer.headers["retry-after-ms"]) / 1e3 for answer in seen.refused)
     usually = percentile(says, 50)
-    # Half of the queue has begun after so long: what Retry-After promises.
+    # The time after which half of the queue has started, which Retry-After estimates.
     truth = QUEUE / 2 / (sum(seen.overloaded) / len(seen.overloaded) / tokens)
     return [
         Row(
@@ -60,7 +60,7 @@ def measure(start: Start, *, seconds: float, rounds: int, factor: float, tokens:
             f"p99 {1e3 * slowest:.1f} ms; median {1e3 * usual:.1f} ms, of those taken {served:.1f} s",
             "p99 at most 50 ms",
             slowest <= 0.05,
-            is_tolerable=usual <= served / 5,  # nobody waits in the queue to be refused
+            is_tolerable=usual <= served / 5,  # rejected requests do not wait in the queue
         ),
         Row(
             "overload: goodput",
@@ -94,7 +94,7 @@ async def _measure(server: Server, seconds: float, rounds: int, factor: float, t
 
 
 async def _peak(server: Server, gauges: Gauges, seen: Seen, seconds: float, tokens: int) -> None:
-    """When there is always one more to begin with, and nobody is refused."""
+    """Measure the rate with a queue that is never empty and never full."""
     is_over = False
 
     async def client(number: int) -> None:
@@ -113,7 +113,7 @@ async def _peak(server: Server, gauges: Gauges, seen: Seen, seconds: float, toke
 async def _overload(
     server: Server, gauges: Gauges, seen: Seen, *, seconds: float, a_second: float, tokens: int
 ) -> None:
-    """Requests come at even intervals, whatever becomes of those before."""
+    """Send requests at even intervals, regardless of the fate of earlier ones."""
 
     async def one(number: int) -> None:
         try:
@@ -140,7 +140,7 @@ async def _overload(
 
 
 async def _rate(gauges: Gauges, meanwhile: Awaitable[None]) -> tuple[float, float, float]:
-    """Tokens per second and per step, without the first moments; and the longest queue."""
+    """Return tokens per second and per step after the settling time, and the maximum queue length."""
     work = asyncio.ensure_future(meanwhile)
     await asyncio.sleep(SETTLING)
     started, first = time.perf_counter(), await gauges.look()
@@ -154,8 +154,8 @@ async def _rate(gauges: Gauges, meanwhile: Awaitable[None]) -> tuple[float, floa
 
 
 def _is_whole(answer: Answer, tokens: int) -> bool:
-    told = answer.told
-    return answer.status == 200 and (len(told.token_ids), told.finish_reasons, told.num_ends) == (
+    received = answer.received
+    return answer.status == 200 and (len(received.token_ids), received.finish_reasons, received.num_ends) == (
         tokens,
         ("length",),
         1,

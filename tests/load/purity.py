@@ -1,10 +1,10 @@
-"""A request has one answer, alone or in a crowd: the same bytes of text, the same logprobs."""
+"""A request has one answer, alone or under load: the same bytes of text, the same logprobs."""
 
 import asyncio
 
 from load.figure import Row, Start, run
 from load.requests import Body, chat, completion
-from load.wire import CHAT, COMPLETIONS, Told, ask
+from load.wire import CHAT, COMPLETIONS, ReceivedAnswer, ask
 from server.process import Server
 
 
@@ -23,23 +23,23 @@ def measure(start: Start, *, requests: int, load: int, tokens: int) -> list[Row]
 
 
 async def _compare(server: Server, requests: int, load: int, tokens: int) -> int:
-    """In a crowd they come in another order, and every second one as a stream."""
-    alone = [await _told(server, n, tokens, is_streamed=False) for n in range(requests)]
+    """Under load, the requests are sent in another order, and half of them as streams."""
+    alone = [await _received(server, n, tokens, is_streamed=False) for n in range(requests)]
     places = asyncio.Semaphore(load)
 
-    async def crowded(number: int) -> bool:
+    async def loaded(number: int) -> bool:
         async with places:
-            told = await _told(server, number, tokens, is_streamed=number % 4 < 2)
-        return told == alone[number]
+            received = await _received(server, number, tokens, is_streamed=number % 4 < 2)
+        return received == alone[number]
 
-    return sum(await asyncio.gather(*(crowded(n) for n in reversed(range(requests)))))
+    return sum(await asyncio.gather(*(loaded(n) for n in reversed(range(requests)))))
 
 
-async def _told(server: Server, number: int, tokens: int, *, is_streamed: bool) -> Told:
+async def _received(server: Server, number: int, tokens: int, *, is_streamed: bool) -> ReceivedAnswer:
     is_chat = number % 3 == 0
     make, path = (chat, CHAT) if is_chat else (completion, COMPLETIONS)
-    # Lengths differ, so that the crowd is never in step.
+    # Lengths differ, so that concurrent requests never run in lockstep.
     body: Body = make(number, tokens + number % 7, stream=is_streamed)
     answer = await ask(server.port, path, body)
     assert answer.status == 200, answer.body
-    return answer.told
+    return answer.received

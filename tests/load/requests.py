@@ -1,4 +1,4 @@
-"""Requests of many kinds. The same number is the same request, and so has the same answer."""
+"""Requests of many kinds. The same number gives the same request, and therefore the same answer."""
 
 from data.json_types import Json, JsonObject
 
@@ -15,7 +15,7 @@ KINDS: tuple[Body, ...] = (
 
 
 def completion(number: int, tokens: int, **more: Json) -> Body:
-    """Of exactly so many tokens."""
+    """Return a request for exactly this number of tokens."""
     prompt = f"Number {number} is a story" + " of many words" * (number % 5)
     fixed = {
         "prompt": prompt,

@@ -1,4 +1,4 @@
-"""Thousands of requests of every kind: memory, files, threads and tasks stay as they are."""
+"""Thousands of requests of every kind: memory, files, threads and tasks do not grow."""
 
 import asyncio
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from server.process import Server
 CLIENTS = 16
 TOKENS = 4
 KIB = 1024
-LOOKS = 300  # a tenth of a second apart
+LOOKS = 300  # 0.1 seconds apart
 
 
 @dataclass(frozen=True)
 class Held:
-    """What two processes have, with nothing to do."""
+    """Resources of both processes while idle."""
 
     front_end: int  # bytes of memory
     engine: int
@@ -28,10 +28,10 @@ class Held:
 
 
 def measure(start: Start, *, warm_up: int, requests: int, parts: int, texts: int) -> list[Row]:
-    """Of so many texts. A tokenizer remembers up to 10,000 of them: warming up must see as many, or all.
+    """Use `texts` different texts. A tokenizer caches up to 10,000, so the warm-up must send as many, or all.
 
-    What leaks does so in every part; what only settles, in some. So with few requests, the part that grew
-    least is what counts.
+    A leak grows in every part, while other growth occurs in some parts. With few requests, the part with the
+    least growth therefore counts.
     """
     server = start("--kv-memory", "8MiB")
     held = run(_soak(server, warm_up, requests // parts, parts, texts))
@@ -52,12 +52,12 @@ def measure(start: Start, *, warm_up: int, requests: int, parts: int, texts: int
 
 
 async def _soak(server: Server, warm_up: int, in_part: int, parts: int, texts: int) -> list[Held]:
-    """What is held before, between and after the parts."""
+    """Return the resources before, between and after the parts."""
     await _send(server, range(warm_up), texts)
-    # What grammars need is made with the first one, or when the engine has nothing to do for a while: now.
+    # Grammars are set up by the first one, or while the engine is idle: do it now.
     constrained = completion(0, TOKENS, ignore_eos=False, structured_outputs={"regex": "[a-z]+"})
     assert (await ask(server.port, COMPLETIONS, constrained)).status == 200
-    await asyncio.sleep(0.2)  # the last ones are leaving
+    await asyncio.sleep(0.2)  # the last requests are still being released
     held = [await _held(server)]
     for part in range(parts):
         first = warm_up + part * in_part
@@ -67,7 +67,7 @@ async def _soak(server: Server, warm_up: int, in_part: int, parts: int, texts: i
 
 
 async def _settled(server: Server, before: Held) -> Held:
-    """With as much as before, which may take a moment; a leak has more for as long as we look."""
+    """Return the resources once they are back to `before`, or after the last attempt if they leak."""
     now = await _held(server)
     for _ in range(LOOKS):
         if now.files <= before.files and now.threads <= before.threads and now.tasks <= before.tasks:
@@ -88,7 +88,7 @@ async def _send(server: Server, numbers: range, texts: int) -> None:
 
 
 async def _one(server: Server, number: int, texts: int) -> None:
-    """No two are the same: whatever the server remembers of a request, it remembers for each."""
+    """Send a request that differs from all others, so that whatever the server caches grows with each."""
     port, text = server.port, number % texts
     body = completion(text, TOKENS, cache_salt=str(number), user=str(number), seed=number)
     kind = number % 10
@@ -106,7 +106,7 @@ async def _one(server: Server, number: int, texts: int) -> None:
         connection = await Connection.open(port)
         connection.send(COMPLETIONS, body | {"stream": True, "max_tokens": 200})
         await connection.begun()
-        connection.leave()
+        connection.disconnect()
 
 
 async def _held(server: Server) -> Held:

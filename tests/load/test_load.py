@@ -1,4 +1,4 @@
-"""The figures of docs/reliability.md in their short form. In full: `python benchmarks/server_load.py`."""
+"""The figures of docs/reliability.md in short form. `python benchmarks/server_load.py` runs them in full."""
 
 from collections.abc import Callable
 

@@ -1,6 +1,6 @@
-"""A client made for load: it costs little, and can leave, fall silent or stop reading whenever it likes.
+"""A client for load tests: it is cheap, and can disconnect, become idle or stop reading at any time.
 
-Clients for people hide what is of interest here: when each byte came, and how a connection ended.
+Ordinary clients hide what these tests measure: when each byte arrived, and how a connection ended.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ class Lost(ConnectionError):
 
 @dataclass
 class Answer:
-    """Of one request; grows while it is read."""
+    """The answer to one request; grows while it is read."""
 
     sent_at: float
     status: int | None = None
     headers: dict[str, str] = field(default_factory=dict)
     body: bytearray = field(default_factory=bytearray)
-    first_at: float | None = None  # when the first event came: pings are none
+    first_at: float | None = None  # when the first event arrived; pings do not count
     done_at: float | None = None
 
     @property
@@ -53,29 +53,29 @@ class Answer:
         return json.loads(self.body)
 
     @property
-    def told(self) -> "Told":
-        return Told.of_stream(self) if b"data: " in self.body else Told.of_whole(self)
+    def received(self) -> "ReceivedAnswer":
+        return ReceivedAnswer.of_stream(self) if b"data: " in self.body else ReceivedAnswer.of_whole(self)
 
 
 @dataclass(frozen=True)
-class Told:
-    """All that the law speaks of, of one choice, whether it was streamed or not."""
+class ReceivedAnswer:
+    """The reproducible contents of one choice, whether it was streamed or not."""
 
     text: str
     token_ids: tuple[int, ...]
     logprobs: dict[str, list[Json]]
     finish_reasons: tuple[str, ...]
-    num_ends: int = 1  # of [DONE], in a stream
+    num_ends: int = 1  # number of [DONE], in a stream
 
     @classmethod
-    def of_whole(cls, answer: Answer) -> "Told":
+    def of_whole(cls, answer: Answer) -> "ReceivedAnswer":
         (choice,) = answer.json["choices"]
         text = choice["text"] if "text" in choice else choice["message"]["content"]
         return cls(text, tuple(choice["token_ids"]), choice["logprobs"] or {}, (choice["finish_reason"],))
 
     @classmethod
-    def of_stream(cls, answer: Answer) -> "Told":
-        """In the order of arrival: a piece that is lost, doubled or misplaced makes another whole."""
+    def of_stream(cls, answer: Answer) -> "ReceivedAnswer":
+        """Join the pieces in order of arrival: a lost, repeated or misplaced piece changes the result."""
         text, ids, finishes, ends = "", [], [], 0
         logprobs: dict[str, list[Json]] = {}
         for event in bytes(answer.body).split(b"\n\n"):
@@ -93,7 +93,7 @@ class Told:
 
 
 class Connection(asyncio.Protocol):
-    """For one request after the other."""
+    """One connection, which sends one request after the other."""
 
     def __init__(self) -> None:
         self.answer: Answer | None = None
@@ -103,7 +103,7 @@ class Connection(asyncio.Protocol):
 
     @classmethod
     async def open(cls, port: int, receive_buffer: int | None = None) -> "Connection":
-        """`receive_buffer` is how many bytes the kernel may keep for us, about."""
+        """`receive_buffer` is the approximate size of the kernel's receive buffer in bytes."""
         plain = socket.socket()
         plain.setblocking(False)
         if receive_buffer is not None:
@@ -118,7 +118,7 @@ class Connection(asyncio.Protocol):
         return connection
 
     def send(self, path: str, body: Json = None, *, sent_at: float | None = None) -> Answer:
-        """A GET without a body. The answer comes by and by: see `done`."""
+        """Send a POST, or a GET without a body. The answer fills up as data arrives: see `done`."""
         content = b"" if body is None else json.dumps(body).encode()
         self.send_head(path, len(content) if body is not None else None, sent_at)
         self.transport.write(content)
@@ -146,11 +146,11 @@ class Connection(asyncio.Protocol):
         return await self.until(lambda answer: answer.done_at is not None)
 
     async def begun(self) -> Answer:
-        """The first event of a stream is there."""
+        """Wait for the first event of a stream."""
         return await self.until(lambda answer: answer.first_at is not None)
 
-    def leave(self) -> None:
-        """At once, whatever is under way."""
+    def disconnect(self) -> None:
+        """Close the connection at once, whatever is in flight."""
         self.transport.abort()
 
     def stop_reading(self) -> None:
@@ -159,7 +159,7 @@ class Connection(asyncio.Protocol):
     def resume_reading(self) -> None:
         self.transport.resume_reading()
 
-    # -- asyncio and httptools call these --------------------------------------------------------------
+    # -- callbacks of asyncio and httptools ------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.transport = transport
@@ -193,18 +193,18 @@ class Connection(asyncio.Protocol):
 
 
 async def ask(port: int, path: str, body: Json = None) -> Answer:
-    """On a connection of its own; connecting counts in the answer's times."""
+    """Send a request on a new connection. The times of the answer include connecting."""
     sent_at = time.perf_counter()
     connection = await Connection.open(port)
     try:
         connection.send(path, body, sent_at=sent_at)
         return await connection.done()
     finally:
-        connection.leave()
+        connection.disconnect()
 
 
 class Gauges:
-    """/metrics of one server, asked for often."""
+    """Reads /metrics of one server repeatedly."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -214,7 +214,7 @@ class Gauges:
         return cls(await Connection.open(port))
 
     async def look(self) -> Callable[[str], float]:
-        """All values of one moment, by name without the prefix; those with labels are summed."""
+        """Scrape once and return a function from names without prefix to values, summed over labels."""
         self._connection.send("/metrics")
         text = (await self._connection.done()).body.decode()
 
@@ -226,11 +226,11 @@ class Gauges:
         return value
 
     async def until(self, condition: Callable[[Callable[[str], float]], bool]) -> float:
-        """When it was seen to hold."""
+        """Wait for the condition and return the time when it was observed."""
         async with asyncio.timeout(HANG_SECONDS):
             while True:
                 if condition(await self.look()):
                     return time.perf_counter()
 
     def close(self) -> None:
-        self._connection.leave()
+        self._connection.disconnect()

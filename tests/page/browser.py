@@ -1,4 +1,4 @@
-"""A browser that looks at the page, and what it sees of it."""
+"""Opens the web page in a browser, and checks requests, errors and accessibility."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
 SERIOUS = ("serious", "critical")
 
-# Told by the browser itself: what the policy has stopped.
+# The browser reports what the Content-Security-Policy blocked.
 REPORT_VIOLATIONS = """
 window.violations = [];
 document.addEventListener("securitypolicyviolation", (event) => {
@@ -31,7 +31,7 @@ document.addEventListener("securitypolicyviolation", (event) => {
 
 @contextmanager
 def launched() -> Iterator["Browser"]:
-    """Chromium as the system has it; nothing is downloaded."""
+    """Launch the Chromium of the system; nothing is downloaded."""
     sync_api = pytest.importorskip(
         "playwright.sync_api", reason="playwright is not installed: pip install playwright"
     )
@@ -62,7 +62,7 @@ class Open(Protocol):
 
 @dataclass
 class Seen:
-    """What happened while a page was open."""
+    """Requests and errors while a page was open."""
 
     origin: str
     requests: list[str] = field(default_factory=list)
@@ -79,14 +79,14 @@ class Seen:
         )
 
     def check(self, page: "Page", expected_status: int | None) -> None:
-        """Nothing went elsewhere, nothing went wrong but what was meant to."""
+        """Check that there were no requests to other hosts and only the expected errors."""
         elsewhere = [
             url for url in self.requests if "{0.scheme}://{0.netloc}".format(urlsplit(url)) != self.origin
         ]
         assert not elsewhere
         assert page.evaluate("window.violations") == []
-        told = f"responded with a status of {expected_status}"
-        assert [error for error in self.errors if expected_status is None or told not in error] == []
+        expected = f"responded with a status of {expected_status}"
+        assert [error for error in self.errors if expected_status is None or expected not in error] == []
 
 
 @contextmanager
@@ -100,7 +100,7 @@ def opened(
     color_scheme: Scheme | None = None,
     has_touch: bool | None = None,
 ) -> Iterator["Page"]:
-    """A page in a fresh browser context, checked in the end."""
+    """Open the page in a new browser context, and check it at the end."""
     made = browser.new_context(
         permissions=["clipboard-read", "clipboard-write"],
         viewport={"width": size[0], "height": size[1]},
@@ -126,7 +126,7 @@ def opened(
 
 
 def serious_violations(page: "Page") -> list[str]:
-    """What axe-core finds. The policy does not hold for what a debugger runs, so it can be put in."""
+    """Return what axe-core finds. It can be injected because the policy does not apply to the debugger."""
     if not AXE.exists():
         pytest.skip("axe-core is not installed: run `npm install --no-save` in web/")
     page.evaluate(AXE.read_text())

@@ -1,7 +1,7 @@
-"""The page in Chromium, on a real server with the tiny model. In every test: no request to anybody else, no
-error in the console, nothing that the Content-Security-Policy had to stop.
+"""The web page in Chromium, on a real server with the tiny model. Every test checks that there are no
+requests to other hosts, no errors in the console and no violations of the Content-Security-Policy.
 
-One module, so that the browser is closed when it ends: playwright keeps an event loop running in its thread.
+All tests are in one module, so that the browser is closed at its end: playwright keeps an event loop running.
 """
 
 import json
@@ -35,7 +35,7 @@ KEY = "key-of-the-page"
 AUTHORIZED = {"authorization": f"Bearer {KEY}"}
 CHAT = "/v1/chat/completions"
 
-# How long the answer was, whenever it changed.
+# Records the length of the answer whenever it changes.
 RECORD_LENGTHS = """() => {
   window.lengths = new Set();
   const look = () => window.lengths.add(document.querySelector(".answer .text")?.textContent.length);
@@ -74,22 +74,22 @@ def fill(page: "Page", **settings: str) -> None:
 
 
 def ask(page: "Page", question: str, box: str = "Message") -> "Locator":
-    """The last answer, when it is complete."""
-    before = page.locator(".afterword").count()
+    """Send a question and return the last answer when it is complete."""
+    before = page.locator(".answer-footer").count()
     page.get_by_label(box, exact=True).fill(question)
     page.keyboard.press("Enter")
-    page.locator(".afterword").nth(before).wait_for()
+    page.locator(".answer-footer").nth(before).wait_for()
     return page.locator(".answer").last
 
 
 def plain_text(page: "Page") -> str:
-    """Of the last answer, as text."""
+    """Return the text of the last answer."""
     page.get_by_label("Show tokens").uncheck()
     text: str = page.locator(".answer").last.locator(".text").first.evaluate("element => element.textContent")
     return text
 
 
-def test_a_chat_is_streamed_and_says_what_the_api_says(served: Server, open_page: Open) -> None:
+def test_a_chat_is_streamed_and_matches_the_api(served: Server, open_page: Open) -> None:
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello"}]
     fields = {"temperature": 0.8, "top_p": 0.9, "top_k": 40, "min_p": 0.01, "seed": 7, "max_tokens": 150}
     body = {"messages": messages, "frequency_penalty": 0.3, **fields}
@@ -106,58 +106,56 @@ def test_a_chat_is_streamed_and_says_what_the_api_says(served: Server, open_page
         page.evaluate(RECORD_LENGTHS)
         ask(page, "hello")
         assert plain_text(page) == expected
-        assert len(set(page.evaluate("[...window.lengths]")) - {None, 0}) > 1, "it came bit by bit"
-        assert "prompt tokens cached" in page.locator(".afterword").inner_text()
-        # The conversation goes on from there.
+        assert len(set(page.evaluate("[...window.lengths]")) - {None, 0}) > 1, "the answer was not streamed"
+        assert "prompt tokens cached" in page.locator(".answer-footer").inner_text()
+        # The conversation continues from there.
         history = [*messages, {"role": "assistant", "content": expected}, {"role": "user", "content": "more"}]
         continued = served.post(CHAT, body | {"messages": history}, headers=AUTHORIZED).json()
         ask(page, "more")
         assert plain_text(page) == continued["choices"][0]["message"]["content"]
 
 
-def test_each_token_shows_its_probability_and_what_else_might_have_come(
-    served: Server, open_page: Open
-) -> None:
+def test_each_token_shows_its_probability_and_alternatives(served: Server, open_page: Open) -> None:
     body = {"messages": [{"role": "user", "content": "hello"}], "seed": 7, "max_tokens": 12}
     body |= {"logprobs": True, "top_logprobs": 4}
-    told = served.post(CHAT, body, headers=AUTHORIZED).json()["choices"][0]["logprobs"]["content"]
+    scores = served.post(CHAT, body, headers=AUTHORIZED).json()["choices"][0]["logprobs"]["content"]
     with open_page() as page:
         fill(page, seed="7", max_tokens="12", alternatives="4")
         tokens = ask(page, "hello").get_by_role("listbox", name="Tokens of the answer")
-        assert tokens.get_by_role("option").count() == len(told)
+        assert tokens.get_by_role("option").count() == len(scores)
         tokens.focus()
         page.keyboard.press("ArrowRight")
         chosen = tokens.get_by_role("option", selected=True)
         assert chosen.get_attribute("data-index") == "1"
         assert tokens.get_attribute("aria-activedescendant") == chosen.get_attribute("id")
         details = page.locator(".token-details")
-        assert f"log {told[1]['logprob']:.3f}" in details.inner_text()
-        others = {tuple(other["bytes"]) for other in (*told[1]["top_logprobs"], told[1])}
+        assert f"log {scores[1]['logprob']:.3f}" in details.inner_text()
+        others = {tuple(other["bytes"]) for other in (*scores[1]["top_logprobs"], scores[1])}
         assert details.locator("li").count() == len(others)
         assert details.locator("li.chosen").count() == 1
         page.keyboard.press("Escape")
         assert details.count() == 0
         tokens.get_by_role("option").first.hover()
-        assert f"log {told[0]['logprob']:.3f}" in details.inner_text()
+        assert f"log {scores[0]['logprob']:.3f}" in details.inner_text()
 
 
-def test_an_answer_can_be_had_again(open_page: Open) -> None:
-    """With a seed that the server has drawn: 63 bits, more than a number of JavaScript has."""
+def test_an_answer_can_be_reproduced(open_page: Open) -> None:
+    """With a seed chosen by the server: 63 bits, more than a JavaScript number can represent."""
     with open_page() as page:
         fill(page, temperature="1.5", max_tokens="80", n="2")
         bodies: list[str] = []
         page.on("request", lambda request: bodies.append(request.post_data) if request.post_data else None)
         ask(page, "surprise me")
         page.get_by_role("button", name="Repeat with this seed").click()
-        page.get_by_text("Repeated: the same text, character for character").wait_for()
-        page.locator(".afterword summary").first.click()
+        page.get_by_text("Repeated: identical text").wait_for()
+        page.locator(".answer-footer summary").first.click()
         seed = page.locator(".facts div", has_text="Seed").locator("dd").first.inner_text()
         assert int(seed) >= 0
         assert "seed" not in json.loads(bodies[0])
         assert json.loads(bodies[1]) == {**json.loads(bodies[0]), "seed": int(seed)}
 
 
-def test_a_completion_in_a_format_and_what_is_copied_gives_the_same(open_page: Open) -> None:
+def test_copied_code_reproduces_a_completion_with_a_schema(open_page: Open) -> None:
     kind = {"type": "string", "minLength": 6, "maxLength": 12}
     schema = {
         "type": "object",
@@ -170,11 +168,11 @@ def test_a_completion_in_a_format_and_what_is_copied_gives_the_same(open_page: O
         fill(
             page, seed="18446744073709551615", max_tokens="200", repetition_penalty="1.1", stop="never comes"
         )
-        page.get_by_label("Format of the answer").select_option("json_schema")
+        page.get_by_label("Answer format").select_option("json_schema")
         page.get_by_label("JSON schema").fill("{")
         page.get_by_label("Prompt", exact=True).fill("a 'quoted' prompt")
         page.keyboard.press("Enter")
-        page.get_by_text("The JSON schema is not JSON").wait_for()
+        page.get_by_text("The JSON schema is not valid JSON").wait_for()
         page.get_by_label("JSON schema").fill(json.dumps(schema))
         ask(page, "a 'quoted' prompt", "Prompt")
         text = plain_text(page)
@@ -192,11 +190,11 @@ def test_a_completion_in_a_format_and_what_is_copied_gives_the_same(open_page: O
             done = subprocess.run(
                 [*command, program], env=environ, capture_output=True, text=True, timeout=60, check=True
             )
-            assert said(done.stdout) == text
+            assert copied_answer(done.stdout) == text
 
 
-def said(output: str) -> str:
-    """What a copied program prints is the answer, what a copied command prints are events."""
+def copied_answer(output: str) -> str:
+    """Return the answer: a copied program prints the text, a copied curl command the events."""
     events = [line[6:] for line in output.splitlines() if line.startswith("data: {")]
     return "".join(json.loads(event)["choices"][0]["text"] for event in events) if events else output[:-1]
 
@@ -205,7 +203,7 @@ def test_an_answer_can_be_stopped(served: Server, open_page: Open) -> None:
     with open_page() as page:
         engine = served.engine_pid
         assert engine is not None
-        os.kill(engine, signal.SIGSTOP)  # so that it does not end by itself
+        os.kill(engine, signal.SIGSTOP)  # so that the answer does not finish
         try:
             page.get_by_label("Message", exact=True).fill("hello")
             page.keyboard.press("Enter")
@@ -218,8 +216,8 @@ def test_an_answer_can_be_stopped(served: Server, open_page: Open) -> None:
 
 
 @pytest.mark.assets
-def test_reasoning_is_shown_apart(browser: "Browser", assets: Callable[[str], Path]) -> None:
-    """On a model that says what the test wants."""
+def test_reasoning_is_shown_separately(browser: "Browser", assets: Callable[[str], Path]) -> None:
+    """On a model with scripted answers."""
     with (
         scripted_server(assets("tokenizer-qwen3")) as server,
         opened(browser, server.url.removesuffix("/v1"), key=None) as page,
@@ -237,7 +235,7 @@ def test_reasoning_is_shown_apart(browser: "Browser", assets: Callable[[str], Pa
         assert answer.locator(".choice > .text").inner_text().strip() == "Paris it is."
 
 
-def test_errors_are_shown_in_the_servers_words(served: Server, open_page: Open) -> None:
+def test_errors_show_the_servers_message(served: Server, open_page: Open) -> None:
     body = {"messages": [{"role": "user", "content": "hello"}], "temperature": 1000}
     words = served.post(CHAT, body, headers=AUTHORIZED).json()["error"]["message"]
     with open_page(expected_status=400) as page:
@@ -246,15 +244,15 @@ def test_errors_are_shown_in_the_servers_words(served: Server, open_page: Open) 
         alert = page.get_by_role("alert").inner_text()
         assert words in alert
         assert "field temperature" in alert
-        assert re.search(r"req_[0-9a-f]{24}", alert), "by which the log has it"
+        assert re.search(r"req_[0-9a-f]{24}", alert), "the id that is also in the log"
 
 
-def test_a_wrong_key_says_what_to_do(browser: "Browser", served: Server) -> None:
+def test_a_missing_or_wrong_key_shows_what_to_do(browser: "Browser", served: Server) -> None:
     with opened(browser, served.url, key=None, expected_status=401) as page:
-        page.get_by_text("This server wants an API key").wait_for()
+        page.get_by_text("This server requires an API key").wait_for()
         page.get_by_label("API key", exact=True).last.fill("wrong ключ")
         page.get_by_role("button", name="Use this key").click()
-        page.get_by_text("The server does not accept this API key").wait_for()
+        page.get_by_text("The server rejected this API key").wait_for()
         assert serious_violations(page) == []
         page.get_by_role("link", name="Engine").click()
         page.get_by_text("a valid API key is needed").wait_for()
@@ -270,12 +268,12 @@ def test_a_wrong_key_says_what_to_do(browser: "Browser", served: Server) -> None
 
 
 def streams(url: str, number: int) -> AbstractContextManager[None]:
-    """So many clients that ask again and again, and begin alike."""
+    """Run clients that send requests with a common prefix in a loop."""
 
-    def ask_on(client: int, is_over: threading.Event) -> None:
+    def run_client(client: int, is_over: threading.Event) -> None:
         with httpx.Client(base_url=url, headers=AUTHORIZED, timeout=HANG_SECONDS) as http:
             while not is_over.is_set():
-                question = "All of them begin with these words, so that they share pages. " * 2 + f"{client}"
+                question = "All of them begin with these words, so that they share blocks. " * 2 + f"{client}"
                 body = {
                     "prompt": question,
                     "max_tokens": 120,
@@ -288,14 +286,14 @@ def streams(url: str, number: int) -> AbstractContextManager[None]:
                         if is_over.is_set():
                             break
 
-    return crowd(number, ask_on)
+    return crowd(number, run_client)
 
 
 def numbers_in(label: str | None) -> list[int]:
     return [int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*", label or "")]
 
 
-def test_the_engine_view_shows_pages_steps_tree_and_requests(served: Server, open_page: Open) -> None:
+def test_the_engine_view_shows_blocks_steps_tree_and_requests(served: Server, open_page: Open) -> None:
     with open_page() as page:
         with streams(served.url, 4):
             look_at_the_engine(page)
@@ -306,21 +304,21 @@ def test_the_engine_view_shows_pages_steps_tree_and_requests(served: Server, ope
 def look_at_the_engine(page: "Page") -> None:
     page.get_by_role("link", name="Engine").click()
     page.get_by_text("live", exact=True).wait_for()
-    page.locator(".finished details").nth(3).wait_for()  # by now everybody was seen at work
-    page_map = page.get_by_role("img", name="Map of the KV cache")
+    page.locator(".finished details").nth(3).wait_for()  # all four clients have been served
+    block_map = page.get_by_role("img", name="Map of the KV cache")
     held = 0
-    for _ in range(1000):  # between two rounds of the clients there is a moment without
-        total, _, free, idle, held, private = numbers_in(page_map.get_attribute("aria-label"))
+    for _ in range(1000):  # between two requests of the clients, no block may be held
+        total, _, free, idle, held, private = numbers_in(block_map.get_attribute("aria-label"))
         assert free + idle + held + private == total
         if held > 0:
             break
         page.wait_for_timeout(20)
-    assert held > 0, "the beginning that they share"
+    assert held > 0, "the clients share a prefix"
     shown = numbers_in(page.get_by_role("img", name="Timeline").get_attribute("aria-label"))
     steps, chunks, tokens, _ = shown
     assert steps > 10
     assert chunks >= 1
-    assert tokens > steps, "several answers in a step"
+    assert tokens > steps, "steps must contain several answers"
     assert numbers_in(page.get_by_role("img", name="Prefix tree").get_attribute("aria-label"))[0] > 1
     for name in ("Map of the KV cache", "Timeline", "Prefix tree"):
         assert num_colours(page.get_by_role("img", name=name)) > 2, name
@@ -328,11 +326,10 @@ def look_at_the_engine(page: "Page") -> None:
 
 
 def open_finished(page: "Page") -> None:
-    """A request that came to its end: one whose client left has no explanation. No new ones may come
+    """Open a completed request: one whose client disconnected has no explanation. No requests may run
     meanwhile, or they push it out of the list.
 
-    With the keyboard: those that end now are put before it, and a row that moves between the two halves of a
-    click is not clicked."""
+    Use the keyboard: new entries are inserted above, and a row that moves during a click is not clicked."""
     page.locator(".finished summary", has_text="length").first.press("Enter")
     page.locator(".finished .time-bar").first.wait_for()
 
@@ -346,14 +343,14 @@ def num_colours(canvas: "Locator") -> int:
     return found
 
 
-def test_the_engine_is_watched_only_while_somebody_looks(open_page: Open) -> None:
+def test_the_engine_feed_is_open_only_while_visible(open_page: Open) -> None:
     with open_page() as page:
         opened_feeds: list[Request] = []
         page.on(
             "request", lambda request: opened_feeds.append(request) if "/octavo/view" in request.url else None
         )
         ask(page, "hello")
-        assert opened_feeds == [], "not for the playground"
+        assert opened_feeds == [], "the playground must not open a feed"
         page.get_by_role("link", name="Engine").click()
         page.get_by_text("live", exact=True).wait_for()
         hide = (
@@ -372,12 +369,12 @@ def test_the_engine_is_watched_only_while_somebody_looks(open_page: Open) -> Non
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_is_for_everybody(scheme: Scheme, served: Server, open_page: Open) -> None:
-    """Both views in both colours: full of content, by axe-core."""
+def test_the_page_is_accessible(scheme: Scheme, served: Server, open_page: Open) -> None:
+    """axe-core finds nothing serious in both views with content, in both colour schemes."""
     with open_page(color_scheme=scheme) as page:
         fill(page, seed="3", max_tokens="40")
         ask(page, "hello")
-        page.locator(".afterword summary").click()
+        page.locator(".answer-footer summary").click()
         assert serious_violations(page) == []
         with streams(served.url, 2):
             page.get_by_role("link", name="Engine").click()
@@ -397,7 +394,7 @@ def test_the_page_fits_a_phone(open_page: Open) -> None:
             )
 
 
-def test_the_colours_can_be_chosen(open_page: Open) -> None:
+def test_the_colour_scheme_can_be_chosen(open_page: Open) -> None:
     background = "getComputedStyle(document.documentElement).backgroundColor"
     with open_page(color_scheme="light") as page:
         light = page.evaluate(background)

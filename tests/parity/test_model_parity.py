@@ -1,6 +1,6 @@
-"""Tiny random models of every family against transformers, through scrambled pages, in float32.
+"""Tiny random models of every family compared with transformers in float32, with blocks in random order.
 
-The pages start as NaN, so a read of a row that was never written shows in the logits.
+The blocks are initialised with NaN, so reading a row that was never written shows in the logits.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -103,27 +103,27 @@ _CONFIGS: dict[str, Callable[[], transformers.PreTrainedConfig]] = {
 
 @dataclass
 class _Run:
-    """Sequences that grow in pages of random order, and the logits of all their positions."""
+    """Sequences in blocks of random order, and the logits of all their positions."""
 
     model: Model
-    page_size: int
+    block_size: int
     dtype: torch.dtype = torch.float32
     kv: list[LayerKV] = field(init=False)
-    free_pages: list[int] = field(init=False)
-    pages: dict[str, list[int]] = field(default_factory=dict)
+    free_blocks: list[int] = field(init=False)
+    blocks: dict[str, list[int]] = field(default_factory=dict)
     computed: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        config, num_pages = self.model.config, 64
-        shape = (num_pages, self.page_size, config.num_kv_heads, config.head_dim)
+        config, num_blocks = self.model.config, 64
+        shape = (num_blocks, self.block_size, config.num_kv_heads, config.head_dim)
         self.kv = [
             LayerKV(*(torch.full(shape, torch.nan, dtype=self.dtype) for _ in range(2)))
             for _ in range(config.num_layers)
         ]
-        self.free_pages = torch.randperm(num_pages, generator=torch.Generator().manual_seed(3)).tolist()
+        self.free_blocks = torch.randperm(num_blocks, generator=torch.Generator().manual_seed(3)).tolist()
 
     def step(self, slices: dict[str, Sequence[int]]) -> dict[str, torch.Tensor]:
-        """Computes the next tokens of some sequences in one batch: float32 [tokens, vocab] for each."""
+        """Compute the next tokens of some sequences in one batch; return float32 [tokens, vocab] for each."""
         token_ids: list[int] = []
         positions: list[int] = []
         slots: list[int] = []
@@ -131,19 +131,19 @@ class _Run:
         for name, tokens in slices.items():
             start = self.computed.get(name, 0)
             context = start + len(tokens)
-            pages = self.pages.setdefault(name, [])
-            while len(pages) * self.page_size < context:
-                pages.append(self.free_pages.pop())
-            sequences.append(BatchSequence(len(token_ids), len(tokens), context, torch.tensor(pages)))
+            blocks = self.blocks.setdefault(name, [])
+            while len(blocks) * self.block_size < context:
+                blocks.append(self.free_blocks.pop())
+            sequences.append(BatchSequence(len(token_ids), len(tokens), context, torch.tensor(blocks)))
             token_ids += tokens
             positions += range(start, context)
             slots += (
-                pages[p // self.page_size] * self.page_size + p % self.page_size
+                blocks[p // self.block_size] * self.block_size + p % self.block_size
                 for p in range(start, context)
             )
             self.computed[name] = context
         columns = torch.tensor([token_ids, positions, slots])
-        batch = Batch.of(columns[0], columns[1], columns[2], tuple(sequences), self.page_size)
+        batch = Batch.of(columns[0], columns[1], columns[2], tuple(sequences), self.block_size)
         hidden = self.model.forward(batch, self.kv)
         logits = self.model.logits(hidden).split([len(tokens) for tokens in slices.values()])
         return dict(zip(slices, logits, strict=True))
@@ -162,7 +162,7 @@ class _Pair:
 
 
 def _save_random_model(config: transformers.PreTrainedConfig, folder: Path) -> transformers.PreTrainedModel:
-    """Weights so large that every part matters to the logits; norms and biases are random too."""
+    """Save a model with weights so large that every part affects the logits; norms and biases are random."""
     model: transformers.PreTrainedModel
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     generator = torch.Generator().manual_seed(7)
@@ -217,24 +217,24 @@ def _tokens(length: int, seed: int) -> list[int]:
 def _assert_close(ours: torch.Tensor, theirs: torch.Tensor) -> None:
     assert ours.dtype == torch.float32
     assert ours.shape == theirs.shape
-    assert theirs.std() > 0.5, "the logits are too small to tell right from wrong"
+    assert theirs.std() > 0.5, "the logits are too small to detect errors"
     worst = (ours - theirs).abs().max().item()
     print(f"largest difference {worst:.1e}, largest logit {theirs.abs().max().item():.1f}")
     assert worst < _TOLERANCE
 
 
-@pytest.mark.parametrize("page_size", [4, 16])
+@pytest.mark.parametrize("block_size", [4, 16])
 @pytest.mark.parametrize("chunk", [_LENGTH, 7, 1])
-def test_logits_at_every_position(pair: _Pair, chunk: int, page_size: int) -> None:
+def test_logits_match_at_every_position(pair: _Pair, chunk: int, block_size: int) -> None:
     tokens = _tokens(_LENGTH, seed=1)
-    run = _Run(pair.ours, page_size)
+    run = _Run(pair.ours, block_size)
     rows = [run.step({"a": tokens[at : at + chunk]})["a"] for at in range(0, _LENGTH, chunk)]
     _assert_close(torch.cat(rows), pair.reference(tokens))
 
 
-def test_sequences_in_one_batch_do_not_see_each_other(pair: _Pair) -> None:
+def test_sequences_in_one_batch_are_independent(pair: _Pair) -> None:
     first, second = _tokens(_LENGTH, seed=1), _tokens(30, seed=2)
-    run = _Run(pair.ours, page_size=4)
+    run = _Run(pair.ours, block_size=4)
     early = run.step({"first": first[:11]})
     middle = run.step({"second": second[:13], "first": first[11:12]})
     late = run.step({"first": first[12:], "second": second[13:]})
@@ -242,12 +242,12 @@ def test_sequences_in_one_batch_do_not_see_each_other(pair: _Pair) -> None:
     _assert_close(torch.cat([middle["second"], late["second"]]), pair.reference(second))
 
 
-def test_greedy_tokens(pair: _Pair) -> None:
+def test_greedy_tokens_match(pair: _Pair) -> None:
     prompt, num_new = _tokens(10, seed=4), 64
     theirs = pair.theirs.generate(  # type: ignore[operator]
         torch.tensor([prompt]), max_new_tokens=num_new, do_sample=False
     )
-    run = _Run(pair.ours, page_size=16)
+    run = _Run(pair.ours, block_size=16)
     ours = list(prompt)
     for _ in range(num_new):
         ours.append(int(run.step({"a": ours[run.computed.get("a", 0) :]})["a"][-1].argmax()))
@@ -295,13 +295,13 @@ def _assert_differs(mutant: Model, pair: _Pair) -> None:
 
 
 @pytest.mark.parametrize("name", _MUTANTS)
-def test_a_wrong_config_would_be_seen(name: str, make_pair: Callable[[str], _Pair]) -> None:
+def test_a_wrong_config_would_be_detected(name: str, make_pair: Callable[[str], _Pair]) -> None:
     family, change = _MUTANTS[name]
     pair = make_pair(family)
     _assert_differs(_load(pair.checkpoint, change(pair.ours.config)), pair)
 
 
-def test_a_missing_norm_offset_would_be_seen(
+def test_a_missing_norm_offset_would_be_detected(
     make_pair: Callable[[str], _Pair], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair = make_pair("gemma3")
@@ -309,7 +309,7 @@ def test_a_missing_norm_offset_would_be_seen(
     _assert_differs(_load(pair.checkpoint, pair.ours.config), pair)
 
 
-def test_bfloat16_is_as_near_to_float32_as_transformers_is(pair: _Pair) -> None:
+def test_bfloat16_is_as_close_to_float32_as_in_transformers(pair: _Pair) -> None:
     model, targets = build_model(pair.ours.config, select_ops("cpu", torch.bfloat16), {})
     load_weights(pair.checkpoint, targets, progress=False)
     tokens = _tokens(_LENGTH, seed=1)

@@ -1,8 +1,8 @@
-"""What bfloat16 costs: perplexity on a fixed text, against transformers in float32 on the same file.
+"""The cost of bfloat16: perplexity on a fixed text, compared with transformers in float32 on the same file.
 
-tests/data/prose.txt is this project's own prose, frozen: README, docs and docstrings as they were when the
-test was written. Nobody need keep it up to date. Its first 20,480 SmolLM2 tokens are scored in windows of
-1,024, each by itself from its second token on.
+tests/data/prose.txt is a frozen copy of this project's README, docs and docstrings from when the test was
+written. It need not be kept up to date. Its first 20,480 SmolLM2 tokens are scored in windows of 1,024, each
+separately from its second token on.
 """
 
 import math
@@ -16,8 +16,8 @@ from octavo import LLM, SamplingParams
 from parity.oracle import oracle_model
 
 WINDOW = 1024
-# Transformers takes a minute or two for all windows in float32, so what it gave is written down here: the
-# mean loss of each window. A few windows are computed anew.
+# Transformers needs a minute or two for all windows in float32, so its results are recorded here: the mean
+# loss of each window. The test recomputes a few windows.
 LOSSES = [
     *(3.226222, 3.778782, 4.470500, 3.904023, 3.990273, 3.919224, 4.360023, 4.464604, 4.114105, 4.085867),
     *(3.876658, 4.004515, 4.242475, 4.084977, 4.161106, 3.808801, 4.300858, 4.398235, 4.079338, 4.238959),

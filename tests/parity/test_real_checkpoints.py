@@ -1,11 +1,11 @@
-"""Greedy tokens of real checkpoints, against transformers on the same file in float32.
+"""Greedy tokens of real checkpoints, compared with transformers on the same file in float32.
 
-The oracle computes each sequence in one piece. We decode all prompts in one batch through small pages and
-chunks, so that the equality covers paging, chunking and batching as well.
+The oracle computes each sequence without chunks. Octavo decodes all prompts in one batch with small blocks
+and chunks, so the comparison also covers paging, chunking and batching.
 
-Transformers takes minutes to read the larger files. So greedy_tokens.json has the tokens that it approved of
-before: if ours are others it is asked again, and always for the smallest model. With OCTAVO_TEST_FULL it is
-asked for all.
+Transformers needs minutes to read the larger files, so greedy_tokens.json contains tokens that it confirmed
+before. The oracle runs if the tokens differ from those, and always for the smallest model. With
+OCTAVO_TEST_FULL it runs for all.
 """
 
 import json
@@ -25,13 +25,13 @@ NUM_TOKENS = 48
 
 
 class SmallSteps(TypedDict):
-    page_size: int
+    block_size: int
     max_running: int
     max_step_tokens: int
 
 
-SMALL_STEPS: SmallSteps = {"page_size": 32, "max_running": 16, "max_step_tokens": 40}
-NEAR_TIE = 1e-3  # where the oracle's two best logits are nearer than this, rounding may decide
+SMALL_STEPS: SmallSteps = {"block_size": 32, "max_running": 16, "max_step_tokens": 40}
+NEAR_TIE = 1e-3  # if the oracle's two best logits are closer than this, rounding may decide
 
 PROMPTS = [
     "The capital of France is",
@@ -61,9 +61,9 @@ APPROVED: dict[str, list[list[int]]] = json.loads(Path(__file__).with_name("gree
 def continuation(
     oracle: PreTrainedModel, prompt_ids: list[int], forced: list[int]
 ) -> list[tuple[int, int, float]]:
-    """The best and second best token at each position and the distance of their logits.
+    """Return the best and second-best token at each position and the difference of their logits.
 
-    Our tokens are forced, so that positions behind a near-tie are compared too.
+    Our tokens are forced, so that positions after a near-tie are compared too.
     """
     ids = torch.tensor([prompt_ids + forced])
     logits = oracle(ids).logits[0, len(prompt_ids) - 1 : -1].float()
@@ -87,7 +87,7 @@ def test_greedy_tokens_equal_transformers(
         bos_id = llm.tokenizer.bos_id
     assert {len(output.token_ids) for output in outputs} == {NUM_TOKENS}
     if name.startswith("gemma"):
-        assert all(output.prompt_ids[0] == bos_id for output in outputs)  # Gemma is lost without it
+        assert all(output.prompt_ids[0] == bos_id for output in outputs)  # Gemma gives nonsense without it
     if FULL or name == SMOLLM2 or [list(output.token_ids) for output in outputs] != APPROVED[name]:
         near_ties = assert_approved(name, oracle_model(file), outputs)
         with capsys.disabled():
@@ -96,7 +96,7 @@ def test_greedy_tokens_equal_transformers(
 
 
 def assert_approved(name: str, oracle: PreTrainedModel, outputs: list[RequestOutput]) -> list[str]:
-    """Every token is the oracle's best, or its second best where rounding decides between the two."""
+    """Check that every token is the oracle's best, or its second best if rounding decides between the two."""
     near_ties: list[str] = []
     differing: list[str] = []
     for output in outputs:

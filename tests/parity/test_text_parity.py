@@ -61,14 +61,14 @@ def gguf_tokenizer(path: Path) -> Tokenizer:
 
 
 def gguf_oracle(path: Path) -> "PreTrainedTokenizerBase":
-    """What AutoTokenizer gives, without its slow second reading of the file for the model's configuration."""
+    """Return AutoTokenizer's result without its slow second reading of the file for the model config."""
     oracle: PreTrainedTokenizerBase
     oracle = transformers.PreTrainedTokenizerFast.from_pretrained(str(path.parent), gguf_file=path.name)
     return oracle
 
 
 @pytest.mark.parametrize("name", DIRECTORIES)
-def test_directory_tokenizers_give_the_ids_of_transformers(name: str, assets: Assets) -> None:
+def test_directory_tokenizers_match_transformers(name: str, assets: Assets) -> None:
     path = assets(f"tokenizer-{name}")
     ours = Tokenizer(text_assets_from_directory(path))
     oracle = transformers.AutoTokenizer.from_pretrained(path)
@@ -76,12 +76,12 @@ def test_directory_tokenizers_give_the_ids_of_transformers(name: str, assets: As
 
     with_specials = their_ids(oracle, add_special_tokens=True)
     bos_is_added = with_specials[0] == [ours.bos_id]
-    # The one wanted difference: a text that brings its BOS does not get another.
+    # The only intended difference: a text that starts with BOS does not get another one.
     expected = [ids[1:] if bos_is_added and ids[1:2] == [ours.bos_id] else ids for ids in with_specials]
     assert_same_ids(ours.encode_batch(corpus()), expected)
 
 
-def test_wordpiece_gives_the_ids_of_transformers(assets: Assets) -> None:
+def test_wordpiece_matches_transformers(assets: Assets) -> None:
     path = assets("minilm-fp16")
     ours = Tokenizer(text_assets_from_directory(path))
     oracle = transformers.PreTrainedTokenizerFast(tokenizer_file=str(path / "tokenizer.json"))
@@ -92,13 +92,13 @@ def test_wordpiece_gives_the_ids_of_transformers(assets: Assets) -> None:
         )
 
 
-def test_smollm2_gguf_gives_the_ids_of_transformers(assets: Assets) -> None:
+def test_smollm2_gguf_matches_transformers(assets: Assets) -> None:
     path = assets(SMOLLM2)
     ours = gguf_tokenizer(path).encode_batch(corpus())
     oracle = gguf_oracle(path)
     theirs = their_ids(oracle)
-    # transformers does not know the rule "smollm", which sets every digit apart. That shows where a digit
-    # follows several spaces and in digits of other scripts; with the rule put back, all lines are equal.
+    # transformers does not implement the rule "smollm", which splits digits. This matters where a digit
+    # follows several spaces and in digits of other scripts; with the rule added, all lines are equal.
     plain = [i for i, line in enumerate(corpus()) if not re.search(r"\s\s[0-9]|(?![0-9])\d|[²³½ⅷⅫ]", line)]
     assert len(plain) > 1500
     assert [ours[i] for i in plain] == [theirs[i] for i in plain]
@@ -112,10 +112,10 @@ def test_smollm2_gguf_gives_the_ids_of_transformers(assets: Assets) -> None:
 @pytest.mark.parametrize(
     ("gguf", "directory", "num_disputed"), [(QWEN_CODER, "qwen2.5", 60), (GEMMA, "gemma3", 60)]
 )
-def test_gguf_gives_the_ids_of_the_original_tokenizer(
+def test_gguf_matches_the_original_tokenizer(
     gguf: str, directory: str, num_disputed: int, assets: Assets
 ) -> None:
-    """`transformers` drops Qwen's NFC and orders Gemma's space merges otherwise when it reads a GGUF.
+    """`transformers` drops Qwen's NFC and orders Gemma's space merges differently when it reads a GGUF.
 
     On those few lines it contradicts its own tokenizer of the same vocabulary; the original is right.
     """
@@ -131,8 +131,8 @@ def test_gguf_gives_the_ids_of_the_original_tokenizer(
 
 
 @pytest.mark.skipif(not FULL, reason="reads a file of 1.1 GB: make figures")
-def test_a_larger_qwen_gguf_gives_the_ids_of_the_original_tokenizer(assets: Assets) -> None:
-    """Not compared with transformers' reading of the file, which takes long: the vocabulary is the same."""
+def test_a_larger_qwen_gguf_matches_the_original_tokenizer(assets: Assets) -> None:
+    """transformers is slow to read this file, and the vocabulary is the same, so they are not compared."""
     ours = gguf_tokenizer(assets(LARGER_QWEN_CODER)).encode_batch(corpus(), add_special_tokens=False)
     assert_same_ids(ours, their_ids(transformers.AutoTokenizer.from_pretrained(assets("tokenizer-qwen2.5"))))
 
@@ -141,7 +141,7 @@ def test_a_larger_qwen_gguf_gives_the_ids_of_the_original_tokenizer(assets: Asse
     ("rule", "directory"),
     [("gpt-2", "gpt2"), ("llama-bpe", "llama3.2"), ("qwen2", "qwen3"), ("tekken", "mistral-nemo")],
 )
-def test_split_rules_cut_as_the_original_tokenizers(rule: str, directory: str, assets: Assets) -> None:
+def test_split_rules_match_the_original_tokenizers(rule: str, directory: str, assets: Assets) -> None:
     original = json.loads((assets(f"tokenizer-{directory}") / "tokenizer.json").read_text())
     ours = split_rule(rule)
     assert original["model"].get("ignore_merges", False) is ours.ignore_merges
@@ -161,7 +161,7 @@ def pre_tokenizer_of(parts: JsonObject) -> tokenizers.pre_tokenizers.PreTokenize
     return found
 
 
-def test_gemma_gguf_begins_with_its_bos(assets: Assets) -> None:
+def test_gemma_gguf_starts_with_bos(assets: Assets) -> None:
     tokenizer = gguf_tokenizer(assets(GEMMA))
     assert tokenizer.encode("Hello") == [
         tokenizer.bos_id,
@@ -249,8 +249,8 @@ RENDERED_AT_LEAST = {
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_chats_are_rendered_as_by_transformers(name: str, assets: Assets) -> None:
-    """Equal text; and where transformers refuses a conversation, so do we."""
+def test_rendered_chats_match_transformers(name: str, assets: Assets) -> None:
+    """Texts are equal, and both reject the same conversations."""
     if name.endswith(".gguf"):
         text, oracle = text_assets_from_gguf(read_gguf(assets(name)).metadata), gguf_oracle(assets(name))
     else:

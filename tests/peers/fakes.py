@@ -1,4 +1,4 @@
-"""Engines that compute nothing, in processes of their own: one behind HTTP, one behind a pipe.
+"""Engines that compute nothing, in separate processes: one behind HTTP, one behind a pipe.
 
 python fakes.py http PORT
 python fakes.py pipe
@@ -9,20 +9,20 @@ import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from benchmarks.peers.engines import Engine, Start
+from benchmarks.peers.engines import PeerEngine, Start
 
 
-def fake_engine(name: str, kind: str, *, is_ours: bool = False) -> Engine:
+def fake_engine(name: str, kind: str, *, is_ours: bool = False) -> PeerEngine:
     def command(start: Start) -> list[str]:
         return [sys.executable, __file__, kind, str(start.port)]
 
-    return Engine(
+    return PeerEngine(
         name,
         is_ours=is_ours,
         has_http=kind == "http",
         program=Path(sys.executable),
         command=command,
-        # The engines of others do not get our path; this one needs it for its imports.
+        # Peer engines do not get our PYTHONPATH; this fake needs it for its imports.
         environment=lambda start: {"PYTHONPATH": str(Path(__file__).parents[2])},
         version=lambda: "1.0",
         needs=lambda model: model.folder,

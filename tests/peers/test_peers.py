@@ -1,4 +1,4 @@
-"""benchmarks/peers, with engines that compute nothing in the place of the peers."""
+"""benchmarks/peers, with engines that compute nothing in place of the peers."""
 
 import importlib
 import itertools
@@ -13,29 +13,29 @@ from benchmarks.peers.engines import Start, engines, environment_of
 from benchmarks.peers.models import FORMATS, QWEN, SMOLLM2, SMOLLM2_Q4, ModelFiles, Sources, make_models
 from benchmarks.peers.openvino_load import record_of
 from benchmarks.peers.page import write_page
-from benchmarks.peers.plan import FAST, Case, cases, heats, output_rate
-from benchmarks.peers.results import EngineFacts, Machine, Results, RunFacts
-from benchmarks.peers.run import Comparison, Settings, shown_command
+from benchmarks.peers.plan import FAST, PeerCase, case_rounds, cases, output_rate
+from benchmarks.peers.results import MachineFacts, PeerFacts, Results, RunFacts
+from benchmarks.peers.run import Comparison, RunSettings, shown_command
 
 from octavo.bench.serve import AtOnce, Fixed, Slo, Summary, Workload
 from octavo.bench.serve.prompts import PlannedRequest
 from octavo.bench.serve.summary import summarise
 from peers.fakes import fake_engine
 
-MACHINE = Machine("a processor", 2, 8.0, "a system")
+MACHINE = MachineFacts("a processor", 2, 8.0, "a system")
 OURS, THEIRS = "ours", "theirs"
 
 
 def summary_at(rate: float) -> Summary:
-    """Of one request with 10 tokens, at so many tokens a second."""
+    """Return the summary of one request with 10 tokens at this rate in tokens per second."""
     planned = PlannedRequest(0, None, (0,) * 8, 10)
     times = [(count + 1) / rate for count in range(10)]
     record = record_of(planned, {"sent_at": 0.0, "chunk_times": times, "chunk_tokens": [1] * 10})
     return summarise([record], Slo())
 
 
-def results_of(case: Case, rates: dict[str, list[float]]) -> Results:
-    facts = [EngineFacts(name, "1", name == OURS, {case.model: f"{name} --serve"}) for name in rates]
+def results_of(case: PeerCase, rates: dict[str, list[float]]) -> Results:
+    facts = [PeerFacts(name, "1", name == OURS, {case.model: f"{name} --serve"}) for name in rates]
     runs = [
         RunFacts(name, case.key, number, 0, 0.0, summary_at(rate), ())
         for name, of_rounds in rates.items()
@@ -44,22 +44,22 @@ def results_of(case: Case, rates: dict[str, list[float]]) -> Results:
     return Results(MACHINE, 2, facts, {}, runs)
 
 
-def test_every_engine_runs_every_case_once_a_round_and_goes_first_in_turn() -> None:
+def test_every_engine_runs_every_case_once_per_round_in_rotating_order() -> None:
     names, rounds = ["a", "b", "c"], 3
     everyones = [case for case in cases() if case.engines is None]
-    found = list(heats(everyones, names, rounds))
+    found = list(case_rounds(everyones, names, rounds))
     for case in everyones:
         mine = [heat for heat in found if heat.case == case]
         assert [heat.round for heat in mine] == list(range(rounds))
         assert all(sorted(heat.engines) == names for heat in mine)
         assert [heat.engines[0] for heat in mine] == names
     only = replace(cases()[0], engines=("b",))
-    assert [heat.engines for heat in heats([only], names, 2)] == [("b",), ("b",)]
+    assert [heat.engines for heat in case_rounds([only], names, 2)] == [("b",), ("b",)]
 
 
-def test_figures_are_medians_and_ratios_are_taken_within_rounds() -> None:
+def test_figures_are_medians_and_ratios_are_computed_within_rounds() -> None:
     case = cases()[1]
-    # Round 2 met a slow machine: both halved. The ratio of medians would say 200/150.
+    # In round 2 the machine was slow: both rates are halved. The ratio of medians would be 200/150.
     results = results_of(case, {OURS: [200.0, 100.0, 220.0], THEIRS: [100.0, 50.0, 150.0], "slow": [1.0]})
     assert results.median(OURS, case, case.figure) == pytest.approx(200.0)
     best = results.best_peer(case)
@@ -69,7 +69,7 @@ def test_figures_are_medians_and_ratios_are_taken_within_rounds() -> None:
     assert results.advantage(case) == pytest.approx(2.0)
 
 
-def test_results_survive_a_file(tmp_path: Path) -> None:
+def test_results_round_trip_through_a_file(tmp_path: Path) -> None:
     results = results_of(cases()[0], {OURS: [2.0], THEIRS: [1.0]}).with_left_out("vLLM", "not installed")
     results.write(tmp_path / "results.json")
     again = Results.read(tmp_path / "results.json")
@@ -77,7 +77,7 @@ def test_results_survive_a_file(tmp_path: Path) -> None:
     assert list(again.runs) == [replace(run, warnings=list(run.warnings)) for run in results.runs]
 
 
-def test_the_page_has_every_figure_and_says_what_is_missing(tmp_path: Path) -> None:
+def test_the_page_has_every_figure_and_lists_missing_ones(tmp_path: Path) -> None:
     single, burst = cases()[:2]
     results = results_of(single, {OURS: [300.0], THEIRS: [100.0]})
     more = results_of(burst, {OURS: [550.0], THEIRS: [500.0]})
@@ -89,7 +89,7 @@ def test_the_page_has_every_figure_and_says_what_is_missing(tmp_path: Path) -> N
     text = page.read_text()
     assert "| single: decode tok/s | 300 | 100 | **3.00** |" in text
     assert "| burst: output tok/s | 550 | 500 | 1.10 |" in text
-    assert "Short of it: burst." in text
+    assert "Not reached in: burst." in text
     assert "- llama.cpp: it is not installed." in text
     assert "theirs --serve" in text
     picture = tmp_path / "assets" / f"benchmarks-peers-{SMOLLM2}.svg"
@@ -98,7 +98,7 @@ def test_the_page_has_every_figure_and_says_what_is_missing(tmp_path: Path) -> N
     assert (page.read_bytes(), picture.read_bytes()) == before, "the page is a function of the results"
 
 
-def test_engines_are_told_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_engines_get_the_same_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "ours")
     assert set(FAST) <= {engine.name for engine in engines(tmp_path)}
     models = [ModelFiles(tmp_path, name) for name in ("model", QWEN)]
@@ -106,14 +106,14 @@ def test_engines_are_told_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         start = Start(model, 1234, threads=3, slots=5, kv_gigabytes=1)
         words = [*engine.command(start), *environment_of(engine, start).values()]
         assert str(engine.needs(model)) in words
-        assert {"3", "0-2"} & set(words), f"{engine.name} is not told the number of threads"
+        assert {"3", "0-2"} & set(words), f"{engine.name} does not get the number of threads"
         assert "1234" in words or not engine.has_http
         assert engine.is_ours or "PYTHONPATH" not in environment_of(engine, start)
         assert str(tmp_path) not in shown_command(words)
         assert "1234" not in shown_command(engine.command(start))
 
 
-def test_a_quantised_model_is_run_by_those_that_have_a_format_of_it(tmp_path: Path) -> None:
+def test_quantised_models_run_on_engines_that_support_their_format(tmp_path: Path) -> None:
     known = {engine.name: engine for engine in engines(tmp_path)}
     quantised = [case for case in cases() if case.model in FORMATS]
     assert {case.model for case in quantised} == set(FORMATS)
@@ -121,12 +121,12 @@ def test_a_quantised_model_is_run_by_those_that_have_a_format_of_it(tmp_path: Pa
         assert case.engines == tuple(FORMATS[case.model])
         files = ModelFiles(tmp_path, case.model)
         ours, theirs = known["Octavo"], known["llama.cpp server"]
-        assert ours.needs(files) == theirs.needs(files) == files.ours, "both read the very same file"
+        assert ours.needs(files) == theirs.needs(files) == files.ours, "both must read the same file"
         assert FORMATS[case.model][ours.name] == FORMATS[case.model][theirs.name]
     assert set(FORMATS[QWEN]) == set(known)
 
 
-def test_the_page_says_which_format_each_engine_ran(tmp_path: Path) -> None:
+def test_the_page_shows_the_format_of_each_engine(tmp_path: Path) -> None:
     case = next(case for case in cases() if case.model == SMOLLM2_Q4)
     assert case.engines is not None
     names = [*case.engines, "another"]
@@ -138,7 +138,7 @@ def test_the_page_says_which_format_each_engine_ran(tmp_path: Path) -> None:
     _, _, section = text.partition("quantised to Q4_1\n")
     head, _, formats = [line for line in section.splitlines() if line.startswith("|")][:3]
     assert head == f"| tokens per second | {' | '.join(case.engines)} | x best peer |", (
-        "who has not run it is not there"
+        "engines without a run are not listed"
     )
     assert formats == "| weights | Q4_1 | Q4_1 |  |"
     assert text.count("| weights |") == text.count("- Quantised models:") == 1
@@ -146,10 +146,10 @@ def test_the_page_says_which_format_each_engine_ran(tmp_path: Path) -> None:
     assert "uantised" not in (tmp_path / "page.md").read_text().partition("## How it is measured")[2]
 
 
-def test_models_whose_peers_are_missing_are_still_made_for_us(tmp_path: Path) -> None:
+def test_models_are_created_for_octavo_when_peers_are_missing(tmp_path: Path) -> None:
     source = tmp_path / "smollm2.gguf"
     source.write_bytes(b"GGUF")
-    for name in (SMOLLM2, QWEN, f"{QWEN}.widened"):  # there already, so that nothing is computed
+    for name in (SMOLLM2, QWEN, f"{QWEN}.widened"):  # exists already, so that nothing is computed
         (tmp_path / "models" / name).mkdir(parents=True)
     for _ in range(2):
         make_models(tmp_path / "peers", tmp_path / "models", Sources(smollm2=source, qwen=source))
@@ -158,12 +158,12 @@ def test_models_whose_peers_are_missing_are_still_made_for_us(tmp_path: Path) ->
     assert ModelFiles(tmp_path / "models", QWEN).ours.read_bytes() == b"GGUF"
 
 
-def test_what_is_not_installed_is_skipped_and_said(
+def test_engines_that_are_not_installed_are_skipped_and_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     peers = [engine for engine in engines(tmp_path) if not engine.is_ours]
     results_path = tmp_path / "results.json"
-    settings = Settings(tmp_path, tmp_path / "logs", results_path, threads=1, rounds=1)
+    settings = RunSettings(tmp_path, tmp_path / "logs", results_path, threads=1, rounds=1)
     with Comparison(settings, peers, Results(MACHINE, 1)) as comparison:
         comparison.run(cases()[:1])
     assert not Results.read(results_path).runs
@@ -174,11 +174,11 @@ def test_what_is_not_installed_is_skipped_and_said(
     assert said.count("it is not installed") == len(peers)
 
 
-def test_engines_take_turns_and_nobody_else_is_awake(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_engines_take_turns_while_the_others_are_stopped(tiny_checkpoint: Path, tmp_path: Path) -> None:
     load = Workload("small", "", 3, AtOnce(), Fixed(8), Fixed(4))
-    case = Case(tiny_checkpoint.name, "small", load, "output tok/s", output_rate)
-    settings = Settings(
-        tiny_checkpoint.parent, tmp_path / "logs", tmp_path / "results.json", 1, 2, hopeless=0.0
+    case = PeerCase(tiny_checkpoint.name, "small", load, "output tok/s", output_rate)
+    settings = RunSettings(
+        tiny_checkpoint.parent, tmp_path / "logs", tmp_path / "results.json", 1, 2, give_up_ratio=0.0
     )
     chosen = [fake_engine(OURS, "http", is_ours=True), fake_engine(THEIRS, "pipe")]
     with Comparison(settings, chosen, Results(MACHINE, 1)) as comparison:
@@ -195,18 +195,18 @@ def test_engines_take_turns_and_nobody_else_is_awake(tiny_checkpoint: Path, tmp_
         (OURS, 1),
     ]
     assert all(run.summary.completion_tokens == 12 and not run.summary.num_failed for run in results.runs)
-    # The fake behind the pipe says that its last token came after two seconds.
+    # The fake behind the pipe reports its last token at two seconds.
     assert results.median(THEIRS, case, output_rate) == pytest.approx(6.0)
     with Comparison(settings, chosen, results) as comparison:
         comparison.run([case])
-        assert not comparison.pids, "all is in the results: nothing is to be loaded"
+        assert not comparison.pids, "all runs are in the results: no engine is loaded"
 
 
-def test_without_memory_for_all_each_is_loaded_for_its_turn(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_engines_are_loaded_one_at_a_time_when_memory_is_short(tiny_checkpoint: Path, tmp_path: Path) -> None:
     load = Workload("small", "", 1, AtOnce(), Fixed(8), Fixed(2))
-    case = Case(tiny_checkpoint.name, "small", load, "output tok/s", output_rate)
+    case = PeerCase(tiny_checkpoint.name, "small", load, "output tok/s", output_rate)
     results_path = tmp_path / "results.json"
-    settings = Settings(tiny_checkpoint.parent, tmp_path / "logs", results_path, 1, 2, memory=0)
+    settings = RunSettings(tiny_checkpoint.parent, tmp_path / "logs", results_path, 1, 2, memory=0)
     chosen = [fake_engine(OURS, "pipe", is_ours=True), fake_engine(THEIRS, "pipe")]
     with Comparison(settings, chosen, Results(MACHINE, 1)) as comparison:
         comparison.run([case])
@@ -214,15 +214,15 @@ def test_without_memory_for_all_each_is_loaded_for_its_turn(tiny_checkpoint: Pat
     assert [run.engine for run in comparison.results.runs] == [OURS, THEIRS, THEIRS, OURS]
 
 
-def test_an_engine_that_does_not_start_does_not_stop_the_others(
+def test_an_engine_that_fails_to_start_does_not_affect_the_others(
     tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
     load = Workload("small", "", 1, AtOnce(), Fixed(8), Fixed(2))
-    case = Case(tiny_checkpoint.name, "small", load, "output tok/s", output_rate)
+    case = PeerCase(tiny_checkpoint.name, "small", load, "output tok/s", output_rate)
     broken = replace(
         fake_engine(OURS, "http", is_ours=True), command=lambda start: [sys.executable, "-c", "1"]
     )
-    settings = Settings(tiny_checkpoint.parent, tmp_path / "logs", tmp_path / "results.json", 1, 1)
+    settings = RunSettings(tiny_checkpoint.parent, tmp_path / "logs", tmp_path / "results.json", 1, 1)
     with Comparison(settings, [broken, fake_engine(THEIRS, "pipe")], Results(MACHINE, 1)) as comparison:
         comparison.run([case])
     assert [run.engine for run in comparison.results.runs] == [THEIRS]
@@ -230,11 +230,11 @@ def test_an_engine_that_does_not_start_does_not_stop_the_others(
 
 
 class StepByStep:
-    """The part of OpenVINO's pipeline that the driver uses. A step gives every request a token."""
+    """The part of OpenVINO's pipeline that the driver uses. Each step gives every request one token."""
 
     def __init__(self) -> None:
         self.handles: list[SimpleNamespace] = []
-        self.most_at_once = 0
+        self.max_at_once = 0
 
     def add_request(self, number: int, prompt: object, config: SimpleNamespace) -> SimpleNamespace:
         handle = SimpleNamespace(unread=0, left=config.max_new_tokens)
@@ -245,7 +245,7 @@ class StepByStep:
 
     def step(self) -> None:
         running = [handle for handle in self.handles if handle.left]
-        self.most_at_once = max(self.most_at_once, len(running))
+        self.max_at_once = max(self.max_at_once, len(running))
         for handle in running:
             handle.left -= 1
             handle.unread += 1
@@ -256,7 +256,7 @@ class StepByStep:
 
 
 @pytest.mark.parametrize("concurrency", [None, 2])
-def test_the_driver_of_openvino_keeps_to_the_arrivals(
+def test_the_openvino_driver_follows_the_arrival_times(
     monkeypatch: pytest.MonkeyPatch, concurrency: int | None
 ) -> None:
     genai = SimpleNamespace(GenerationConfig=SimpleNamespace)
@@ -266,16 +266,16 @@ def test_the_driver_of_openvino_keeps_to_the_arrivals(
     at = [0.0, 0.0, 0.05, 0.1] if concurrency is None else [None] * 4
     requests = [{"at": each, "prompt": [1, 2], "output": 3} for each in at]
     pipeline = StepByStep()
-    answers = driver.Load(pipeline, {"concurrency": concurrency, "requests": requests}, 0).run()
+    answers = driver.OpenVinoLoad(pipeline, {"concurrency": concurrency, "requests": requests}, 0).run()
     assert [sum(answer["chunk_tokens"]) for answer in answers] == [3] * 4
-    assert pipeline.most_at_once == 2
+    assert pipeline.max_at_once == 2
     for answer, due in zip(answers, at, strict=True):
         assert answer["chunk_times"] == sorted(answer["chunk_times"])
         assert answer["chunk_times"][0] >= answer["sent_at"]
         assert due is None or answer["sent_at"] == due
 
 
-def test_an_engine_that_is_measured_later_is_no_longer_left_out() -> None:
+def test_measuring_an_engine_removes_it_from_the_omissions() -> None:
     case = cases()[0]
     measured = results_of(case, {OURS: [2.0], THEIRS: [1.0]})
     results = Results(MACHINE, 2)

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from benchmarks.peers import page as peers_page
 from benchmarks.peers.results import Results, this_machine
-from benchmarks.peers.run import Comparison, Settings
+from benchmarks.peers.run import Comparison, RunSettings
 from benchmarks.progression.page import page_text, write_page
 from benchmarks.progression.stages import MIX, OFF, PLAIN, cases, engines, flags_of, miniature, stages
 
 from octavo.config import EngineOptions
 
 
-def test_each_stage_turns_on_one_thing_and_the_last_has_all() -> None:
+def test_each_stage_enables_one_feature_and_the_last_enables_all() -> None:
     assert [stage.name for stage in stages()] == list(OFF)
     assert flags_of(len(OFF)) == ()
     assert [case.engines for case in cases("m")][:2] == [
@@ -25,37 +25,38 @@ def test_each_stage_turns_on_one_thing_and_the_last_has_all() -> None:
         assert before == (*list(OFF.values())[number], *after)
 
 
-def test_what_is_off_is_on_by_default() -> None:
-    """Else a stage would measure nothing."""
+def test_features_disabled_in_stages_are_on_by_default() -> None:
+    """Otherwise a stage would measure nothing."""
     options = EngineOptions()
     assert (options.admission, options.prefix_caching, options.kernels, options.tape) == (
         *("continuous", True),
         *("auto", True),
     )
-    assert options.page_size > 0 < options.max_step_tokens
+    assert options.block_size > 0 < options.max_step_tokens
 
 
 @pytest.mark.parametrize(
     ("page", "text_of"), [("progression", page_text), ("benchmarks-peers", peers_page.page_text)]
 )
-def test_the_pages_of_the_docs_are_those_of_their_results(
-    page: str, text_of: Callable[[Results], str]
-) -> None:
+def test_generated_pages_match_their_results(page: str, text_of: Callable[[Results], str]) -> None:
     docs = Path(__file__).parents[2] / "docs"
     if not (docs / f"{page}.md").exists():
-        pytest.skip(f"docs/{page}.md has not been made yet")
+        pytest.skip(f"docs/{page}.md does not exist yet")
     results = Results.read(docs / f"assets/{page}.json")
-    assert (docs / f"{page}.md").read_text() == text_of(results), f"make docs/{page}.md again"
+    assert (docs / f"{page}.md").read_text() == text_of(results), (
+        f"docs/{page}.md is outdated: generate it again"
+    )
 
 
-def test_stages_run_and_make_a_page(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_stages_run_and_produce_a_page(tiny_checkpoint: Path, tmp_path: Path) -> None:
     chosen = [
         miniature(case) for case in cases(tiny_checkpoint.name) if case.title in (MIX, "continuous batching")
     ]
     servers = engines(("--max-model-len", "128", "--kv-memory", "4MiB"))
     page = tmp_path / "progression.md"
-    settings = Settings(
-        *(tiny_checkpoint.parent, tmp_path / "logs", tmp_path / "assets/progression.json", 1, 1), hopeless=0.0
+    settings = RunSettings(
+        *(tiny_checkpoint.parent, tmp_path / "logs", tmp_path / "assets/progression.json", 1, 1),
+        give_up_ratio=0.0,
     )
     with Comparison(settings, [*servers[:2], servers[-1]], Results(this_machine(), 1)) as comparison:
         comparison.run(chosen)

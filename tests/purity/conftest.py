@@ -59,8 +59,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(autouse=True)
 def patient_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No sequence sits a step out on a slow machine: the tests say how large batches are."""
-    monkeypatch.setattr(model_runner, "LEAST_PATIENCE", 300.0)
+    """No sequence skips a step on a slow machine, since the tests rely on batch sizes."""
+    monkeypatch.setattr(model_runner, "MIN_WAIT", 300.0)
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,9 @@
-"""Where two runs of a request part: the first layer and position whose numbers differ.
+"""Finds where two runs of a request diverge: the first layer and position whose numbers differ.
 
 Both runs are replayed from the plans of their steps, kernel by kernel from Python, with the same batches,
-chunks and pages. The ops are wrapped: they tell what each call of a forward pass gave, row by row. A row is
-a function of the tokens up to it, so every row whose tokens begin the request's is compared, also if another
-request computed it and the prefix cache passed its page on.
+chunks and blocks. Wrapped ops report the result of each call of a forward pass, row by row. A row is a
+function of the tokens up to it, so every row whose tokens are a prefix of the request's is compared, also if
+another request computed it and the prefix cache supplied its block.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,34 +33,34 @@ DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 @dataclass(frozen=True)
 class Steps:
-    """A run, as far as it decides numbers."""
+    """The part of a run that determines its numbers."""
 
     path: Path
     dtype: str
     kernels: str
     threads: int
-    num_pages: int
-    page_size: int
+    num_blocks: int
+    block_size: int
     plans: Sequence[StepPlan]
 
 
 @dataclass(frozen=True)
 class Call:
-    """The outcome of one call of an operation; the rows that are followed, by position."""
+    """The result of one call of an operation: the compared rows, by position."""
 
-    number: int  # in its forward pass
+    number: int  # index in its forward pass
     label: str
     rows: Mapping[int, torch.Tensor]
 
 
 class RecordingOps:
-    """The ops of a model, which tell a listener of every outcome. What makes no numbers is passed on."""
+    """Ops that report every result to a listener. Functions that compute nothing are passed through."""
 
     def __init__(self, ops: Ops) -> None:
         self._ops = ops
-        self.place = ""  # the layer, while one runs
-        self.names: dict[int, str] = {}  # of weights, by where they are stored
-        self.tell: Callable[[str, torch.Tensor], None] = lambda label, outcome: None
+        self.place = ""  # the running layer, if any
+        self.names: dict[int, str] = {}  # of weights, by storage
+        self.report: Callable[[str, torch.Tensor], None] = lambda label, outcome: None
 
     def __getattr__(self, name: str) -> Any:
         function = getattr(self._ops, name)
@@ -73,12 +73,12 @@ class RecordingOps:
         weights = [self.names[key] for key in map(_storage, arguments) if key in self.names]
         words = " ".join(part for part in (self.place, name, *weights) if part)
         for number, part in enumerate(outcome if isinstance(outcome, tuple) else (outcome,)):
-            self.tell(f"{words}, {PARTS[name][number]}" if name in PARTS else words, part)
+            self.report(f"{words}, {PARTS[name][number]}" if name in PARTS else words, part)
         return outcome
 
 
 def _storage(parameter: object) -> int:
-    """The same number for a parameter and for the target that its weights were written to."""
+    """Return the same number for a parameter and for the target of its weights."""
     first, *_ = getattr(parameter, "weights", (getattr(parameter, "weight", parameter),))
     whole = getattr(first, "whole", first)
     return id(getattr(whole, "tensor", whole))
@@ -100,7 +100,7 @@ class AnnouncedLayer:
 
 
 class Replay:
-    """A model over weights and pages of its own, which carries plans out once more."""
+    """A model with its own weights and blocks that executes plans again."""
 
     def __init__(self, steps: Steps) -> None:
         checkpoint = open_checkpoint(str(steps.path))
@@ -118,14 +118,14 @@ class Replay:
         layers = self.model.layers
         self.model.layers = [AnnouncedLayer(layer, index, self.ops) for index, layer in enumerate(layers)]
         self.kv = [
-            self.ops.new_kv(steps.num_pages, steps.page_size, config.num_kv_heads, config.head_dim)
+            self.ops.new_kv(steps.num_blocks, steps.block_size, config.num_kv_heads, config.head_dim)
             for _ in layers
         ]
         self.steps = steps
 
     @torch.inference_mode()
     def run(self, token_ids: Sequence[int], listen: Callable[[Call], None]) -> None:
-        """Tells `listen` of every call that computed rows of a sequence which begins as `token_ids` do."""
+        """Pass to `listen` every call that computes rows whose tokens are a prefix of `token_ids`."""
         slots = Slots(64)
         tokens: dict[int, list[int]] = {}
         for plan in self.steps.plans:
@@ -143,11 +143,14 @@ class Replay:
                 drawing += [first_row - 1] if piece.num_sampled else []
             if followed:
                 self._step(
-                    build_batch(plan, slots, self.steps.page_size, self.ops.device), followed, drawing, listen
+                    build_batch(plan, slots, self.steps.block_size, self.ops.device),
+                    followed,
+                    drawing,
+                    listen,
                 )
             elif plan.slices:
-                self.ops.tell = lambda label, outcome: None
-                self.model.forward(build_batch(plan, slots, self.steps.page_size, self.ops.device), self.kv)
+                self.ops.report = lambda label, outcome: None
+                self.model.forward(build_batch(plan, slots, self.steps.block_size, self.ops.device), self.kv)
 
     def _step(
         self, batch: Batch, followed: Mapping[int, int], drawing: list[int], listen: Callable[[Call], None]
@@ -155,12 +158,12 @@ class Replay:
         number = 0
         rows = followed
 
-        def tell(label: str, outcome: torch.Tensor) -> None:
+        def report(label: str, outcome: torch.Tensor) -> None:
             nonlocal number
             listen(Call(number, label, {p: outcome[row].clone().flatten() for row, p in rows.items()}))
             number += 1
 
-        self.ops.tell = tell
+        self.ops.report = report
         hidden = self.model.forward(batch, self.kv)
         rows = {place: followed[row] for place, row in enumerate(drawing) if row in followed}
         if rows:
@@ -168,7 +171,7 @@ class Replay:
 
 
 def first_difference(plain: Steps, disturbed: Steps, token_ids: Sequence[int]) -> str:
-    """A sentence for whoever must find the mistake."""
+    """Return a sentence that locates the first difference."""
     expected: dict[tuple[int, int], torch.Tensor] = {}
     differences: dict[tuple[int, int], str] = {}
 
@@ -189,7 +192,7 @@ def first_difference(plain: Steps, disturbed: Steps, token_ids: Sequence[int]) -
     Replay(disturbed).run(token_ids, compare)
     if differences:
         return f"first difference: {differences[min(differences)]}"
-    return "replayed kernel by kernel, the runs agree: look at the tape, the page tables and the sampler"
+    return "replayed kernel by kernel, the runs agree: look at the tape, the block tables and the sampler"
 
 
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -1,12 +1,12 @@
-"""The C library's arithmetic: its names, and a library that stands before it and can be poisoned."""
+"""Names of the C library's math functions, and a library that intercepts and can poison them."""
 
 import os
 import shutil
 import subprocess
 from pathlib import Path
 
-# Poisoned are functions whose last bit differs from one C library to the next, and the fused multiply-add.
-# Not the others, such as `ceil`: they have one right answer, and Python itself is in need of them.
+# Poisoned are the functions whose last bit differs between C libraries, and the fused multiply-add. Others,
+# such as `ceil`, are not: they have one correct result, and Python itself needs them.
 OF_ONE = """acos acosh asin asinh atan atanh cbrt cos cosh erf erfc exp exp10 exp2 expm1 lgamma
     log log10 log1p log2 sin sinh tan tanh tgamma"""
 OF_TWO = "atan2 hypot pow"
@@ -74,7 +74,7 @@ def compiler() -> str | None:
 
 
 def build_poison(folder: Path) -> Path:
-    """To be preloaded: then a call of a poisoned function from anywhere in the process comes here."""
+    """Build a library for LD_PRELOAD that intercepts poisoned functions in the whole process."""
     source, library = folder / "poison.c", folder / "poison.so"
     source.write_text(_source())
     options = ["-O1", "-w", "-fno-builtin", "-shared", "-fPIC"]

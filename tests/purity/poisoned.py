@@ -1,8 +1,8 @@
-"""A process whose C library can be poisoned. It loads a model and answers, before and after that.
+"""A process that loads a model and answers requests before and after poisoning its C library.
 
     LD_PRELOAD=poison.so python poisoned.py poison.so CHECKPOINT ISA...
 
-Prints what happened as JSON, for each instruction set.
+Prints one report per instruction set, as JSON.
 """
 
 import contextlib
@@ -35,18 +35,18 @@ PARAMS = [
 ]
 
 
-class Told(TypedDict):
+class PoisonReport(TypedDict):
     isa: str
-    num_tokens: int  # of the plain answers: an engine that fails would fail alike with poison
+    num_tokens: int  # of the plain answers; zero would mean that the engine fails with and without poison
     plain: list[str]
     poisoned: list[str]
-    calls: int  # of poisoned functions, from anywhere in the process
-    last: str  # the last of them
-    works: bool  # a call was noticed that was made on purpose
+    calls: int  # to poisoned functions, from anywhere in the process
+    last: str  # name of the last function called
+    works: bool  # whether a deliberate call was counted
 
 
 def answers(checkpoint: str, isa: str) -> list[RequestOutput]:
-    """Of a model that is loaded for it: so the frequencies and angles of rope are computed anew."""
+    """Return the answers of a newly loaded model, so that rope frequencies and angles are recomputed."""
     llm = LLM(checkpoint, kernels=isa, threads=2, kv_memory="16MiB", progress=False)
     try:
         return llm.generate(PROMPTS, PARAMS)
@@ -55,21 +55,21 @@ def answers(checkpoint: str, isa: str) -> list[RequestOutput]:
 
 
 def texts(outputs: Sequence[RequestOutput]) -> list[str]:
-    """Those of two floats are equal only if every bit is."""
+    """Return texts that are equal only if all floats are bit-identical."""
     return [
         repr((output.prompt_logprobs, [(choice.token_ids, choice.logprobs) for choice in output.choices]))
         for output in outputs
     ]
 
 
-def tell(poison: ctypes.CDLL, checkpoint: str, isa: str) -> Told:
+def report(poison: ctypes.CDLL, checkpoint: str, isa: str) -> PoisonReport:
     plain = answers(checkpoint, isa)
     before = poison.poisoned_calls()
     poison.poison(1)
     try:
         poisoned = answers(checkpoint, isa)
         calls, last = poison.poisoned_calls() - before, poison.last_poisoned_call().decode()
-        with contextlib.suppress(ValueError):  # which is what Python makes of a NaN
+        with contextlib.suppress(ValueError):  # Python raises it for the NaN result
             math.log(2.0)
         works = poison.poisoned_calls() - before > calls
     finally:
@@ -90,7 +90,7 @@ def main() -> None:
     poison = ctypes.CDLL(library)
     poison.poisoned_calls.restype = ctypes.c_long
     poison.last_poisoned_call.restype = ctypes.c_char_p
-    print(json.dumps([tell(poison, checkpoint, isa) for isa in isas]))
+    print(json.dumps([report(poison, checkpoint, isa) for isa in isas]))
 
 
 if __name__ == "__main__":

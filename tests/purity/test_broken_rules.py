@@ -1,6 +1,6 @@
-"""Each rule of docs/decisions/0005, broken on purpose, turns the suite red, and the place is named.
+"""Breaking any rule of docs/decisions/0005 makes the suite fail and name the place of the difference.
 
-With the tape a kernel's Python is called once, to be recorded: these runs do without.
+These runs do not use the tape, with which a kernel's Python function is called only once, to be recorded.
 """
 
 import dataclasses
@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from octavo.kernels import attention, gemm, rows
-from octavo.kernels.attention import KVPages, SequenceTable
+from octavo.kernels.attention import KVBlocks, SequenceTable
 from octavo.kernels.gemm import PackedMatrix
-from octavo.kernels.library import Engine, KernelLibrary, find_library
+from octavo.kernels.library import KernelLibrary, KernelPool, find_library
 from purity.ways import PLAIN, Way, joining, loaded, mismatch, together
 from purity.workloads import tiny_requests
 
@@ -23,27 +23,27 @@ WAYS = [Way(together, chunk=33, tape=False), Way(joining, chunk=128, tape=False)
 
 
 class Rest(TypedDict, total=False):
-    """What else attention is told."""
+    """The other arguments of attention."""
 
     window: int | None
     softcap: float | None
 
 
 def another_order_for_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A product of its own for decoding, as fast libraries have."""
+    """Use a separate product for decoding, as many fast libraries do."""
     multiply = gemm.multiply
 
     def broken(
-        engine: Engine,
+        pool: KernelPool,
         x: torch.Tensor,
         weight: PackedMatrix,
         bias: torch.Tensor | None,
         out_dtype: torch.dtype,
     ) -> torch.Tensor:
         if len(x) > 1:
-            return multiply(engine, x, weight, bias, out_dtype)
+            return multiply(pool, x, weight, bias, out_dtype)
         half = weight.k // 2
-        w = gemm.read_rows(engine, weight, torch.arange(weight.n)).float()
+        w = gemm.read_rows(pool, weight, torch.arange(weight.n)).float()
         y = x[:, :half].float() @ w[:, :half].T + x[:, half:].float() @ w[:, half:].T
         return (y if bias is None else y + bias).to(out_dtype)
 
@@ -51,21 +51,21 @@ def another_order_for_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def one_chain_for_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every k after the other, as a product of floats is summed, and not as AMX sums bf16."""
+    """Sum over k sequentially, like a plain float product and unlike AMX for bf16."""
     multiply = gemm.multiply
 
     def broken(
-        engine: Engine,
+        pool: KernelPool,
         x: torch.Tensor,
         weight: PackedMatrix,
         bias: torch.Tensor | None,
         out_dtype: torch.dtype,
     ) -> torch.Tensor:
         if len(x) < 4:
-            return multiply(engine, x, weight, bias, out_dtype)
-        wide = PackedMatrix(engine.library, weight.n, weight.k, "F32")
-        wide.write_rows(0, gemm.read_rows(engine, weight, torch.arange(weight.n)).float())
-        return multiply(engine, x.float(), wide, bias, torch.float32).to(out_dtype)
+            return multiply(pool, x, weight, bias, out_dtype)
+        wide = PackedMatrix(pool.library, weight.n, weight.k, "F32")
+        wide.write_rows(0, gemm.read_rows(pool, weight, torch.arange(weight.n)).float())
+        return multiply(pool, x.float(), wide, bias, torch.float32).to(out_dtype)
 
     monkeypatch.setattr(gemm, "multiply", broken)
 
@@ -73,9 +73,9 @@ def one_chain_for_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 def another_sum_in_the_norm_of_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     rms_norm = rows.rms_norm
 
-    def broken(engine: Engine, x: torch.Tensor, gain: torch.Tensor, eps: float) -> torch.Tensor:
+    def broken(pool: KernelPool, x: torch.Tensor, gain: torch.Tensor, eps: float) -> torch.Tensor:
         if len(x) < 16:
-            return rms_norm(engine, x, gain, eps)
+            return rms_norm(pool, x, gain, eps)
         wide = x.double()
         return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * gain).to(x.dtype)
 
@@ -83,27 +83,27 @@ def another_sum_in_the_norm_of_many_rows(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def keys_cut_where_the_chunk_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attention in two parts, older keys and those of this step, merged by their sums of exponentials."""
+    """Compute attention over older keys and over the keys of this step, then merge the two parts."""
     write_kv, attend = attention.write_kv, attention.attend
-    written: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}  # by layer and slot
+    written: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}  # keyed by layer and slot
 
     def write(
-        engine: Engine, pages: KVPages, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor
+        pool: KernelPool, kv: KVBlocks, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor
     ) -> None:
-        write_kv(engine, pages, key, value, slots)
+        write_kv(pool, kv, key, value, slots)
         for row, slot in enumerate(slots.tolist()):
-            written[id(pages), slot] = key[row].float(), value[row].float()
+            written[id(kv), slot] = key[row].float(), value[row].float()
 
     def broken(
-        engine: Engine,
-        pages: KVPages,
+        pool: KernelPool,
+        kv: KVBlocks,
         query: torch.Tensor,
         table: SequenceTable,
         *,
         scale: float,
         **rest: Unpack[Rest],
     ) -> torch.Tensor:
-        out = attend(engine, pages, query, table, scale=scale, **rest)
+        out = attend(pool, kv, query, table, scale=scale, **rest)
         for number, (first, count, context) in enumerate(
             zip(table.first_rows.tolist(), table.row_counts.tolist(), table.contexts.tolist(), strict=True)
         ):
@@ -111,11 +111,9 @@ def keys_cut_where_the_chunk_begins(monkeypatch: pytest.MonkeyPatch) -> None:
             if start == 0 or count == 1:
                 continue
             blocks = table.blocks[int(table.block_offsets[number]) :].tolist()
-            slots = [
-                blocks[p // pages.page_size] * pages.page_size + p % pages.page_size for p in range(context)
-            ]
+            slots = [blocks[p // kv.block_size] * kv.block_size + p % kv.block_size for p in range(context)]
             keys, values = (
-                torch.stack(both) for both in zip(*(written[id(pages), s] for s in slots), strict=True)
+                torch.stack(both) for both in zip(*(written[id(kv), s] for s in slots), strict=True)
             )
             for row in range(count):
                 seen = [slice(0, start), slice(start, start + row + 1)]
@@ -133,7 +131,7 @@ def keys_cut_where_the_chunk_begins(monkeypatch: pytest.MonkeyPatch) -> None:
 def _part(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Of each head: the largest score, the sum of exponentials, and the values in proportion to them."""
+    """Return for each head the maximum score, the sum of exponentials and the weighted values."""
     group = query.shape[0] // keys.shape[1]
     keys, values = (x.repeat_interleave(group, dim=1) for x in (keys, values))
     scores = torch.einsum("hd,khd->hk", query, keys) * scale
@@ -152,7 +150,7 @@ def best_isa() -> str:
 
 BreakRule = Callable[[pytest.MonkeyPatch], None]
 RULES: Sequence[tuple[BreakRule, str, str]] = [
-    # Rounding to bf16 hides most of it: the first that is left may be any product.
+    # Rounding to bf16 hides most differences, so the first visible one may be in any product.
     (another_order_for_one_row, "bfloat16", r"(layer \d linear [\w.]+|logits lm_head)"),
     (one_chain_for_many_rows, "bfloat16", r"(layer \d linear [\w.]+|logits lm_head)"),
     (another_sum_in_the_norm_of_many_rows, "float32", "layer 0 rms_norm input_layernorm"),
@@ -161,7 +159,7 @@ RULES: Sequence[tuple[BreakRule, str, str]] = [
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule[0].__name__)
-def test_a_broken_rule_turns_the_suite_red(
+def test_a_broken_rule_makes_the_suite_fail(
     family: Callable[[str], Path],
     monkeypatch: pytest.MonkeyPatch,
     best_isa: str,
@@ -179,15 +177,15 @@ def test_a_broken_rule_turns_the_suite_red(
 
 
 @pytest.mark.parametrize("layer", [0, 1, 2])
-def test_the_first_layer_and_position_are_named(
+def test_the_error_names_the_first_layer_and_position(
     family: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, best_isa: str, layer: int
 ) -> None:
-    """One number of one layer's attention, wrong at one position of a later chunk, and only there."""
+    """One number of one layer's attention is wrong, at one position of a later chunk."""
     attend, calls = attention.attend, 0
 
     def broken(
-        engine: Engine,
-        pages: KVPages,
+        pool: KernelPool,
+        kv: KVBlocks,
         query: torch.Tensor,
         table: SequenceTable,
         *,
@@ -195,7 +193,7 @@ def test_the_first_layer_and_position_are_named(
         **rest: Unpack[Rest],
     ) -> torch.Tensor:
         nonlocal calls
-        out = attend(engine, pages, query, table, scale=scale, **rest)
+        out = attend(pool, kv, query, table, scale=scale, **rest)
         calls += 1
         starts = table.contexts - table.row_counts
         for first, start, context in zip(
@@ -207,7 +205,7 @@ def test_the_first_layer_and_position_are_named(
 
     monkeypatch.setattr(attention, "attend", broken)
     requests = tiny_requests()[4:14:9]
-    assert {len(request.prompt) for request in requests} == {69}  # the position that draws the first token
+    assert {len(request.prompt) for request in requests} == {69}  # the position that samples the first token
     with loaded(family("gemma3"), "float32", best_isa) as model:
         plain = model.run(PLAIN, requests)
         problem = mismatch(model.run(WAYS[0], requests), plain, requests)
@@ -215,8 +213,8 @@ def test_the_first_layer_and_position_are_named(
     assert f"first difference: layer {layer} attention, position 68 (max |difference| 0.125" in problem
 
 
-def test_what_the_replay_cannot_see_is_said(family: Callable[[str], Path], best_isa: str) -> None:
-    """A difference that no layer made: here, in the answer itself."""
+def test_differences_outside_the_replay_are_reported(family: Callable[[str], Path], best_isa: str) -> None:
+    """No layer causes this difference: it is in the answer itself."""
     requests = tiny_requests()[1:3]
     with loaded(family("llama"), "float32", best_isa) as model:
         plain = model.run(PLAIN, requests)

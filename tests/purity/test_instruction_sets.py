@@ -1,7 +1,7 @@
-"""One request has one answer on every instruction set: tokens, logprobs and fingerprint.
+"""A request has the same answer on every instruction set: tokens, logprobs and fingerprint.
 
-What a way of running a request may change is in test_purity.py, for each instruction set by itself. Here they
-are compared with each other, on the requests of that suite.
+test_purity.py runs requests in different ways on one instruction set at a time. This file compares the
+instruction sets with each other, on the same requests.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ from purity.test_purity import QWEN, SMOLLM2, Record, available_isas
 from purity.ways import Request, Run, Way, loaded, mismatch, together
 from purity.workloads import TEXT, few_requests, real_requests, tiny_requests, two_requests
 
-pytestmark = pytest.mark.usefixtures("untraced")  # what runs here, other tests cover
+pytestmark = pytest.mark.usefixtures("untraced")  # other tests cover this code
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ class Setup:
     kv_memory: str = "64MiB"
 
     def run(self, isa: str, requests: Sequence[Request]) -> tuple[Run, str]:
-        """The answers, and the fingerprint they were given with."""
+        """Return the answers and their fingerprint."""
         with loaded(self.path, self.dtype, isa, kv_memory=self.kv_memory) as model:
             return model.run(self.way, requests), model._llm(self.way).facts.system_fingerprint
 
@@ -51,8 +51,8 @@ class Setup:
 def differences(
     setup: Setup, sets: Mapping[str, Sequence[int]], requests: Sequence[Request]
 ) -> tuple[int, list[str]]:
-    """How many answers were compared, and what differs. `sets`: which requests an instruction set is asked
-    for; the first is asked for all of them, and the others are compared with it."""
+    """Return the number of compared answers and the differences. `sets`: the requests for each instruction
+    set; the first runs all of them, and the others are compared with it."""
     (best, _), *others = sets.items()
     expected, fingerprint = setup.run(best, requests)
     compared, problems = 0, []
@@ -101,7 +101,7 @@ def test_real_models(
     if FULL:
         requests = real_requests(token_ids)
         sets: dict[str, Sequence[int]] = {isa: range(len(requests)) for isa in best_first}
-    else:  # plain C++ takes half a second for a token of half a billion weights
+    else:  # plain C++ needs half a second per token with half a billion weights
         requests = [*two_requests(token_ids), *few_requests(token_ids), *real_requests(token_ids)[1:16:5]]
         sets = {isa: range(2 if isa == "portable" else len(requests)) for isa in best_first}
     compared, problems = differences(Setup(path, dtype, kv_memory="256MiB"), sets, requests)
@@ -109,7 +109,7 @@ def test_real_models(
     record_property("purity", f"{path.stem}, {dtype}: {compared} answers equal on {', '.join(best_first)}")
 
 
-def test_another_order_on_one_instruction_set_is_found(
+def test_a_different_summation_order_is_detected(
     family: Callable[[str], Path], best_first: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if len(best_first) < 2:
@@ -118,10 +118,10 @@ def test_another_order_on_one_instruction_set_is_found(
     broken = gemm.multiply
     slow = Isa[best_first[-1].upper()]
     monkeypatch.setattr(
-        gemm, "multiply", lambda engine, *rest: (broken if engine.isa == slow else multiply)(engine, *rest)
+        gemm, "multiply", lambda pool, *rest: (broken if pool.isa == slow else multiply)(pool, *rest)
     )
     requests = tiny_requests()[1::4]
     sets = {isa: range(len(requests)) for isa in (best_first[0], best_first[-1])}
-    # A tape would not call Python.
+    # A tape would not call the Python function.
     _, problems = differences(Setup(family("llama"), "bfloat16", EAGER), sets, requests)
     assert problems

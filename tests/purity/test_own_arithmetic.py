@@ -1,7 +1,7 @@
 """On the native path no number comes from torch's or the C library's arithmetic.
 
-It would be another one on the next machine. Torch holds memory there and moves it about; all else is computed
-by the kernels.
+Such a number could differ on another machine. On this path torch only allocates and moves memory; the kernels
+compute everything else.
 """
 
 import json
@@ -26,7 +26,7 @@ from purity.test_purity import available_isas
 LIBRARY = find_library()
 pytestmark = pytest.mark.skipif(LIBRARY is None, reason="no native library was built")
 
-# Operations that make memory, look at it, copy it, or fill it with a number that is given.
+# Operations that allocate memory, view it, copy it, or fill it with a given number.
 MOVES = frozenset(
     {
         "aten::alias",
@@ -51,13 +51,13 @@ MOVES = frozenset(
 )
 
 
-COPIES = frozenset({"aten::_to_copy", "aten::copy_", "aten::to"})  # which round if the dtype changes
+COPIES = frozenset({"aten::_to_copy", "aten::copy_", "aten::to"})  # they round if the dtype changes
 
 
 class Watch(TorchDispatchMode):
-    """Writes down the operations of torch that may compute something.
+    """Records the torch operations that may compute something.
 
-    An exception would tell the first of them only, and the engine would make a failed request of it.
+    An exception would show only the first of them, and the engine would turn it into a failed request.
     """
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class Watch(TorchDispatchMode):
 
 
 def watched_steps(checkpoint: Path, *, dtype: str, kernels: str = "auto", tape: bool = True) -> Watch:
-    """What an engine's steps ask of torch."""
+    """Return the torch operations that an engine's steps use."""
     llm = LLM(
         str(checkpoint),
         dtype=dtype,
@@ -111,7 +111,7 @@ def watched_steps(checkpoint: Path, *, dtype: str, kernels: str = "auto", tape: 
 @pytest.mark.parametrize("tape", [True, False], ids=["taped", "eager"])
 @pytest.mark.parametrize("name", ["llama", "gemma3"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_step_asks_torch_for_no_arithmetic(
+def test_steps_use_no_torch_arithmetic(
     family: Callable[[str], Path], name: str, dtype: str, tape: bool
 ) -> None:
     watch = watched_steps(family(name), dtype=dtype, tape=tape)
@@ -119,14 +119,14 @@ def test_a_step_asks_torch_for_no_arithmetic(
     assert watch.num_moves > 0
 
 
-def test_arithmetic_of_torch_would_be_found(family: Callable[[str], Path]) -> None:
+def test_torch_arithmetic_would_be_detected(family: Callable[[str], Path]) -> None:
     computed = watched_steps(family("gemma3"), dtype="float32", kernels="torch").computed
     found = {name.split()[0] for name in computed}
     assert {"aten::linear", "aten::cos", "aten::tanh", "aten::log"} <= found
 
 
 def names_of(library: Path) -> set[str]:
-    """The functions that a library calls and does not have, without their versions."""
+    """Return the names of a library's undefined functions, without versions."""
     listed = subprocess.run(
         ["nm", "-D", "--undefined-only", str(library)], capture_output=True, text=True, check=True
     )
@@ -134,7 +134,7 @@ def names_of(library: Path) -> set[str]:
 
 
 @pytest.mark.skipif(shutil.which("nm") is None, reason="needs nm")
-def test_the_kernels_call_no_mathematical_function_of_the_c_library() -> None:
+def test_kernels_call_no_math_functions_of_the_c_library() -> None:
     assert LIBRARY is not None
     names = names_of(LIBRARY)
     assert "memcpy" in names
@@ -144,7 +144,7 @@ def test_the_kernels_call_no_mathematical_function_of_the_c_library() -> None:
 @pytest.fixture(scope="module")
 def poison(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if sys.platform != "linux" or libm.compiler() is None:
-        pytest.skip("needs a compiler, and a system whose libraries can be stood before")
+        pytest.skip("needs a compiler and a system that supports LD_PRELOAD")
     return libm.build_poison(tmp_path_factory.mktemp("poison"))
 
 
@@ -152,7 +152,7 @@ def poison(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_poisoned_c_library_changes_no_bit(
     poison: Path, family: Callable[[str], Path], name: str, isas: list[str]
 ) -> None:
-    """From the reading of the checkpoint to the logprobs."""
+    """Covers everything from reading the checkpoint to the logprobs."""
     child = subprocess.run(
         [sys.executable, poisoned.__file__, str(poison), str(family(name)), *isas],
         env={**os.environ, "LD_PRELOAD": str(poison), "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -161,9 +161,9 @@ def test_a_poisoned_c_library_changes_no_bit(
         check=False,
     )
     assert child.returncode == 0, child.stderr
-    told: list[poisoned.Told] = json.loads(child.stdout)
-    assert [one["isa"] for one in told] == isas
-    for one in told:
+    reports: list[poisoned.PoisonReport] = json.loads(child.stdout)
+    assert [one["isa"] for one in reports] == isas
+    for one in reports:
         assert one["works"]
         assert one["num_tokens"] == len(poisoned.PROMPTS) * poisoned.TOKENS
         called = f"{one['isa']}: {one['calls']} poisoned calls, the last of {one['last']}"

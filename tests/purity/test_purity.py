@@ -1,11 +1,11 @@
-"""The law: tokens and logprobs are bitwise those of the plain run, whatever happens around a request.
+"""The guarantee of docs/law.md: tokens and logprobs are bit-identical to the plain run under any conditions.
 
-The plain run: alone, in one piece, nothing cached, on one thread, every kernel called from Python. All else
-must equal it to the last bit. A mismatch names the first layer and position whose numbers differ.
+The plain run computes a request alone, without chunks or cache, on one thread, with every kernel called from
+Python. A mismatch names the first layer and position whose numbers differ.
 
-`ways.py` has what is done to the requests. Here every element of the law meets every model at least once, and
-most pairs of elements too. With OCTAVO_TEST_FULL=1 it is the whole product of ways, for every model,
-dtype and instruction set; that takes hours.
+`ways.py` defines the other ways to run requests. Every model is tested with every element of the guarantee at
+least once, and with most pairs of elements. OCTAVO_TEST_FULL=1 tests all combinations of ways for every
+model, dtype and instruction set, which takes hours.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,10 +34,10 @@ from purity.ways import (
 from purity.workloads import TEXT, real_requests, tiny_requests
 from test_kept_weights import CONFIG, GGUF_FORMATS
 
-# What runs here, other tests cover.
+# Other tests cover this code.
 pytestmark = pytest.mark.usefixtures("untraced")
 
-SHORT = 64  # tokens: what a step for every token is affordable for
+SHORT = 64  # tokens: the maximum length for one step per token
 
 Record = Callable[[str, object], None]
 
@@ -55,8 +55,8 @@ def compare(
     whole: bool,
     plain_model: Model | None = None,
 ) -> tuple[int, Answers, set[int]]:
-    """How many answers were compared, the plain ones (of `plain_model` if there is one), and the sizes of
-    batches that were met."""
+    """Return the number of compared answers, the plain answers (of `plain_model` if given), and the batch
+    sizes that occurred."""
     plain = (plain_model or model).run(PLAIN, requests)
     compared, sizes = 0, set[int]()
     for way in ways:
@@ -77,7 +77,7 @@ SMOLLM2 = "smollm2-135m-instruct-q4_1.gguf"
 QWEN = "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
 
 
-# The longest first, so that no core waits at the end. Other sets than the best: test_instruction_sets.py.
+# The longest first, so that no core idles at the end. test_instruction_sets.py has the other sets.
 REAL = [
     (name, dtype, isa)
     for name in (QWEN, SMOLLM2)
@@ -98,7 +98,7 @@ def test_real_models(
         if FULL:
             compared, _, _ = compare(model, real_requests(token_ids, max_tokens=32), ALL_WAYS, whole=True)
         else:
-            step = 2 if dtype == "float32" or name == QWEN else 1  # they take twice the time
+            step = 2 if dtype == "float32" or name == QWEN else 1  # they take twice as long
             compared, _, sizes = compare(model, real_requests(token_ids)[::step], WAYS, whole=False)
             assert {1, 2, 32 // step} <= sizes, sizes
     record_property("purity", f"{path.stem}, {dtype}, {isa}: {compared} answers")
@@ -109,8 +109,8 @@ def test_real_models(
 def test_every_family_on_every_instruction_set(
     family: Callable[[str], Path], every_family: str, isa: str, dtype: str, record_property: Record
 ) -> None:
-    """All requests in every way on the best instruction set. On the others half of them, and of these some in
-    each way: that all instruction sets agree is shown in test_instruction_sets.py."""
+    """All requests in every way on the best instruction set. The others run half of the requests, and some of
+    these in each way: test_instruction_sets.py shows that all instruction sets agree."""
     is_whole = FULL or isa == available_isas()[-1]
     ways = ALL_WAYS if FULL else WAYS + MORE_WAYS if is_whole else WAYS
     with loaded(family(every_family), dtype, isa) as model:
@@ -118,17 +118,17 @@ def test_every_family_on_every_instruction_set(
         compared, answers, sizes = compare(model, requests, ways, whole=is_whole)
     assert (
         len({choice.text for choices in answers for choice in choices}) >= len(requests) - 2
-    )  # they are not all alike
+    )  # not all answers are the same
     assert not is_whole or sizes >= set(range(1, 33)), sizes
     record_property("purity", f"{every_family}, {dtype}, {isa}: {compared} answers")
 
 
 @pytest.mark.parametrize("scheme", [None, "int8", "int4"])
 @pytest.mark.parametrize("isa", available_isas())
-def test_quantised_weights_in_every_way_answer_as_widened_ones_alone(
+def test_quantised_weights_answer_like_widened_weights_in_every_way(
     family: Callable[[str], Path], isa: str, scheme: str | None, tmp_path: Path, record_property: Record
 ) -> None:
-    """All formats of GGUF in one model, and a model that is quantised while it is loaded."""
+    """All GGUF formats in one model, and a model that is quantised at load."""
     is_whole = FULL or isa == available_isas()[-1]
     ways = ALL_WAYS if FULL else WAYS + MORE_WAYS if is_whole else WAYS
     if scheme is None:

@@ -1,4 +1,4 @@
-"""The ways to disturb a request, and the plain run that all of them must equal."""
+"""Ways to run requests, and the plain run that all of them must equal."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ SLOTS = 32
 
 @dataclass(frozen=True)
 class Request:
-    """The seed is the request's own, which is how it is found again."""
+    """A request with its own seed, by which it is identified."""
 
     prompt: list[int]
     params: SamplingParams
@@ -35,14 +35,14 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """Everything that must be equal, of one choice."""
+    """The parts of a choice that must be equal."""
 
     token_ids: tuple[int, ...]
     text: str
     logprobs: tuple[TokenLogprob, ...]
 
 
-Answers = list[list[Answer]]  # by request and choice
+Answers = list[list[Answer]]  # indexed by request and choice
 Manner = Callable[[LLM, Sequence[Request], Answers], Answers]
 
 
@@ -50,7 +50,7 @@ def answers_of(outputs: Sequence[RequestOutput]) -> Answers:
     return [[Answer(c.token_ids, c.text, c.logprobs or ()) for c in output.choices] for output in outputs]
 
 
-# -- manners: how the requests come to the engine. They get the plain answers, for those who resume. --------
+# -- manners: how requests are sent to the engine. They get the plain answers, which `resumed` needs. --------
 
 
 def one_by_one(llm: LLM, requests: Sequence[Request], expected: Answers) -> Answers:
@@ -62,12 +62,12 @@ def together(llm: LLM, requests: Sequence[Request], expected: Answers) -> Answer
 
 
 def joining(llm: LLM, requests: Sequence[Request], expected: Answers) -> Answers:
-    """One more with every step."""
+    """Add one request per step."""
     return _arriving(llm, requests, steps_between=1, urgency=0)
 
 
 def preempted(llm: LLM, requests: Sequence[Request], expected: Answers) -> Answers:
-    """Each more urgent than those before it, which must leave their slots."""
+    """Each request is more urgent than the earlier ones and preempts them."""
     before = llm.stats().preemptions
     answers = _arriving(llm, requests, steps_between=1, urgency=1)
     assert llm.stats().preemptions > before, llm.stats()
@@ -90,7 +90,7 @@ def _arriving(llm: LLM, requests: Sequence[Request], *, steps_between: int, urge
 
 
 def resumed(llm: LLM, requests: Sequence[Request], expected: Answers) -> Answers:
-    """As after a crash: half of the tokens were sent, and an engine that knows nothing goes on from there."""
+    """Resume as after a crash: half of the tokens were sent, and a new engine computes the rest."""
     prepared = []
     for request, answers in zip(requests, expected, strict=True):
         whole = llm._prepare_one(request.prompt, request.params)
@@ -117,13 +117,13 @@ def _joined(whole: Answer, rest: Answer) -> Answer:
 @dataclass(frozen=True)
 class Way:
     manner: Manner
-    chunk: int  # tokens in a step; 0: no limit
+    chunk: int  # maximum tokens per step; 0: no limit
     threads: int = 2
     tape: bool = True
     slots: int = SLOTS
-    caching: bool = True  # then all is done twice: at first the cache knows nothing, then everything
-    spare_pages: int | None = None  # so many more than the longest request needs; None: enough for all
-    first: int = 0  # where time is short, of the requests this one and every so-manieth after it
+    caching: bool = True  # runs everything twice, with a cold and a warm cache
+    spare_blocks: int | None = None  # blocks beyond the need of the longest request; None: enough for all
+    first: int = 0  # to save time, run only requests[first::every]
     every: int = 1
 
     def __str__(self) -> str:
@@ -135,22 +135,22 @@ class Way:
             "tape" if self.tape else "eager",
             "caching" if self.caching else "no cache",
         ]
-        words += [] if self.spare_pages is None else [f"{self.spare_pages} spare pages"]
+        words += [] if self.spare_blocks is None else [f"{self.spare_blocks} spare blocks"]
         return ", ".join(words)
 
 
 PLAIN = Way(one_by_one, chunk=0, threads=1, tape=False, caching=False)
 
-# Every element of the law at least once, most pairs of them too.
+# Every element of the guarantee at least once, and most pairs of elements.
 WAYS = (
     Way(together, chunk=512),
     Way(joining, chunk=33, every=3),
     Way(preempted, chunk=16, slots=3, first=2, every=3),
-    Way(together, chunk=128, spare_pages=4, caching=False, every=3),
+    Way(together, chunk=128, spare_blocks=4, caching=False, every=3),
     Way(resumed, chunk=128, every=3),
     Way(one_by_one, chunk=1, first=1, every=7),
 )
-# On tiny models, where an engine more costs little.
+# For tiny models, where another engine costs little.
 MORE_WAYS = (
     Way(together, chunk=33, threads=1),
     Way(joining, chunk=512, tape=False),
@@ -168,11 +168,11 @@ ALL_WAYS = tuple(
         (None, 4),
     )
     for slots in [3 if manner is preempted else SLOTS]
-    if not (manner is preempted and (chunk == 1 or spare))  # nobody to leave a slot, or too many
+    if not (manner is preempted and (chunk == 1 or spare))  # no sequence to preempt, or too many
 )
 
 
-# -- carrying them out --------------------------------------------------------------------------------------
+# -- execution ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ class Run:
 
 
 class PlanRecorder:
-    """Stands before the workers and keeps what they are told."""
+    """Wraps the workers and records their plans."""
 
     def __init__(self, execute: Callable[[StepPlan], StepResult]) -> None:
         self._execute = execute
@@ -201,13 +201,13 @@ class PlanRecorder:
 
 
 class Model:
-    """A checkpoint in one dtype on one instruction set. It is loaded once for each number of threads, eager
-    or taped; between two ways the engine gets a new scheduler and cache, while pages and weights stay."""
+    """A checkpoint in one dtype on one instruction set. It is loaded once per number of threads, with and
+    without tape. Every way gets a new scheduler and cache; blocks and weights are reused."""
 
     def __init__(
         self, path: Path, dtype: str, kernels: str, *, kv_memory: str = "64MiB", **options: Any
     ) -> None:
-        """`options`: more of `LLM`'s."""
+        """`options`: further options of `LLM`."""
         self.path, self.dtype, self.kernels = path, dtype, kernels
         self._options = {"kv_memory": kv_memory, **options}
         self._loaded: dict[tuple[int, bool], LLM] = {}
@@ -221,8 +221,8 @@ class Model:
             answers = way.manner(llm, requests, expected or [])
             if way.caching:
                 again = way.manner(llm, requests, expected or [])
-                has_pages = any(len(request.prompt) > llm.facts.page_size for request in requests)
-                assert not has_pages or llm.stats().prompt_tokens_cached > 0
+                has_blocks = any(len(request.prompt) > llm.facts.block_size for request in requests)
+                assert not has_blocks or llm.stats().prompt_tokens_cached > 0
                 answers += again
         finally:
             core._execute = recorder._execute
@@ -235,8 +235,8 @@ class Model:
                 self.dtype,
                 self.kernels,
                 way.threads,
-                facts.num_pages,
-                facts.page_size,
+                facts.num_blocks,
+                facts.block_size,
                 recorder.plans,
             ),
         )
@@ -263,11 +263,11 @@ class Model:
             max_model_len=facts.max_model_len,
             max_step_tokens=way.chunk or UNLIMITED,
         )
-        pages = facts.num_pages
-        if way.spare_pages is not None:
+        blocks = facts.num_blocks
+        if way.spare_blocks is not None:
             longest = max(request.num_tokens for request in requests)
-            pages = min(pages, -(-longest // facts.page_size) + way.spare_pages)
-        return Scheduler(config, KVManager(pages, facts.page_size, prefix_caching=way.caching))
+            blocks = min(blocks, -(-longest // facts.block_size) + way.spare_blocks)
+        return Scheduler(config, KVManager(blocks, facts.block_size, prefix_caching=way.caching))
 
     def close(self) -> None:
         for llm in self._loaded.values():
@@ -284,11 +284,11 @@ def loaded(path: Path, dtype: str, kernels: str, **options: Any) -> Iterator[Mod
 
 
 def mismatch(found: Run, plain: Run, requests: Sequence[Request]) -> str | None:
-    """What differs first, and in which layer it begins; None if nothing does. `found` may have two passes."""
+    """Describe the first difference and the layer it starts in, or None. `found` may contain two runs."""
     for number, answers in enumerate(found.answers):
         request, expected = requests[number % len(requests)], plain.answers[number % len(requests)]
         for choice, (ours, theirs) in enumerate(zip(answers, expected, strict=True)):
-            # Their texts, too, are equal only if every bit is: it tells -0.0 from 0.0.
+            # repr is equal only if every bit is: it distinguishes -0.0 from 0.0.
             if repr(ours) != repr(theirs):
                 differs = next(
                     field for field in ("token_ids", "logprobs", "text") if _differs(ours, theirs, field)

@@ -1,4 +1,4 @@
-"""Requests to compare: short and long, greedy and sampled, alike at the beginning, with penalties, n > 1."""
+"""Requests to compare: short and long, greedy and sampled, with shared prefixes, penalties and n > 1."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ from purity.ways import Request
 TEXT = Path(__file__).parents[1] / "data/prose.txt"
 
 
-# None of them ends before an answer of ours does.
+# No grammar ends before the answer reaches max_tokens.
 GRAMMARS = (
     GrammarSpec(GrammarKind.REGEX, "([a-z]{2,6}[ ,.;]){40}"),
     GrammarSpec(
@@ -22,7 +22,7 @@ GRAMMARS = (
 
 
 def params(number: int, max_tokens: int) -> SamplingParams:
-    """Every fifth has a grammar."""
+    """Return the parameters of a request; every fifth has a grammar."""
     grammar = GRAMMARS[number // 5 % len(GRAMMARS)] if number % 5 == 4 else None
     return SamplingParams(
         temperature=[0.0, 1.0, 0.7][number % 3],
@@ -36,12 +36,12 @@ def params(number: int, max_tokens: int) -> SamplingParams:
         max_tokens=max_tokens,
         ignore_eos=grammar is None,
         grammar=grammar,
-        logprobs=None if number % 10 == 9 else 2,  # without them, tokens that a grammar forces come at once
+        logprobs=None if number % 10 == 9 else 2,  # without logprobs, forced tokens are emitted at once
     )
 
 
 def tiny_requests() -> list[Request]:
-    """32 for a vocabulary of bytes. The lengths of the answers are such that batches of every size occur."""
+    """Return 32 requests for a byte vocabulary, with answer lengths such that every batch size occurs."""
     lengths = [600, *(1 + 17 * (number % 9) for number in range(1, 32))]
     return [
         Request(
@@ -52,24 +52,24 @@ def tiny_requests() -> list[Request]:
     ]
 
 
-# Lengths of prompts, and how many tokens of the text they begin after.
+# Prompt lengths, and the offsets in the text where they start.
 LONG = ((560, 0), (100, 0), (150, 700), (70, 700), (40, 0))
 SHORT = tuple((3 + 5 * number % 29, 1000 + 50 * (number // 2)) for number in range(27))
 
 
 def real_requests(token_ids: Sequence[int], *, max_tokens: int = 5) -> list[Request]:
-    """32 of a real text, some of several pages; the long ones and pairs of short ones begin alike."""
+    """Return 32 requests from a real text, some of several blocks; long ones and pairs share prefixes."""
     pieces = [*LONG[:1], *SHORT[:9], *LONG[1:3], *SHORT[9:18], *LONG[3:], *SHORT[18:]]
     return _pieces(token_ids, pieces, max_tokens)
 
 
 def few_requests(token_ids: Sequence[int]) -> list[Request]:
-    """Where there is no time for more: the longest just has a page to share."""
+    """Return 6 requests, for slow configurations; the longest is long enough to share one block."""
     return _pieces(token_ids, [(40, 0), (9, 0), (34, 0), (5, 40), (3, 80), (2, 80)], 3)
 
 
 def two_requests(token_ids: Sequence[int]) -> list[Request]:
-    """For arithmetic without vectors, which takes half a second for a token of half a billion weights."""
+    """Return 2 requests, for plain C++, which needs half a second per token with half a billion weights."""
     return _pieces(token_ids, [(3, 0), (2, 40)], 2)
 
 

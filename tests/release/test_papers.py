@@ -1,4 +1,4 @@
-"""What a release carries besides wheels: bill of materials, citation, and the settings that build it."""
+"""The parts of a release besides wheels: bill of materials, citation, and build settings."""
 
 import json
 import os
@@ -34,7 +34,7 @@ SCHEMAS = {
 
 
 @pytest.mark.parametrize("schema", SCHEMAS)
-def test_files_for_others_are_valid(schema: str) -> None:
+def test_metadata_files_match_their_schemas(schema: str) -> None:
     checker = pytest.importorskip("check_jsonschema")
     done = CliRunner().invoke(checker.main, ["--builtin-schema", schema, *map(str, SCHEMAS[schema])])
     assert done.exit_code == 0, done.output
@@ -46,8 +46,8 @@ def steps_of(workflow: Path) -> list[JsonObject]:
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
-def test_workflows_may_do_little(workflow: Path) -> None:
-    """Nothing by default, and no job more than it must; what others wrote is held to a version."""
+def test_workflows_have_minimal_permissions(workflow: Path) -> None:
+    """No write permission by default, only required ones per job; third-party actions are pinned."""
     content = yaml.safe_load(workflow.read_text())
     assert content["permissions"] in ({}, {"contents": "read"})
     for name, job in content["jobs"].items():
@@ -63,32 +63,35 @@ def test_workflows_may_do_little(workflow: Path) -> None:
         assert re.fullmatch(pinned, step.get("uses", "a/b@v1")), step
         if step.get("uses", "").startswith("actions/checkout@"):
             assert step["with"]["persist-credentials"] is False
-        # What a title or a branch's name holds must not become a command.
+        # The text of a title or branch name must not be executed as a command.
         assert "${{" not in step.get("run", "")
     assert "secrets." not in workflow.read_text()
 
 
-def test_every_script_that_a_workflow_calls_is_there() -> None:
+def test_every_script_called_by_a_workflow_exists() -> None:
     commands = "\n".join(step.get("run", "") for workflow in WORKFLOWS for step in steps_of(workflow))
     called = set(re.findall(r"(?:tools|\.ci)/[\w.]+", commands))
     assert {".ci/run", "tools/changelog.py", "tools/build_wheels.sh", "tools/sbom.py"} <= called
     assert all((ROOT / name).is_file() for name in called)
 
 
-def test_a_release_has_the_tools_that_were_tested() -> None:
-    """The workflow installs them by name: the extra would bring torch along."""
+def test_releases_use_the_tested_tools() -> None:
+    """The workflow installs the tools by name, since the extra would also install torch."""
     workflow = (ROOT / ".github/workflows/release.yml").read_text()
     tools = " ".join(re.findall(r" -m pip install ((?:build|cibuildwheel)\b.*)", workflow))
     extra = PROJECT["project"]["optional-dependencies"]["release"]
     assert set(tools.split()) == {re.split(r"[<>=]", requirement)[0] for requirement in extra}
 
 
-PLATFORMS = {"manylinux": "linux", "macosx": "macos"}  # as a wheel's name has it, and as cibuildwheel does
+PLATFORMS = {
+    "manylinux": "linux",
+    "macosx": "macos",
+}  # the name in a wheel's file name, and the name for cibuildwheel
 
 
 @pytest.mark.parametrize("released", check_wheels.RELEASED)
-def test_cibuildwheel_understands_its_settings(released: str) -> None:
-    """One wheel for each platform: it fits every Python."""
+def test_cibuildwheel_accepts_its_settings(released: str) -> None:
+    """There is one wheel per platform, for every Python version."""
     pytest.importorskip("cibuildwheel")
     system, machine = released.split("_", 1)
     where = ["--platform", PLATFORMS[system], "--archs", machine]
@@ -99,13 +102,13 @@ def test_cibuildwheel_understands_its_settings(released: str) -> None:
     assert (ROOT / settings["test-command"].split("{project}/")[1]).is_file()
 
 
-def test_one_source_of_the_version() -> None:
+def test_the_version_has_one_source() -> None:
     assert "version" not in PROJECT["project"]
     assert "version" not in yaml.safe_load((ROOT / "CITATION.cff").read_text())
 
 
-def test_the_bill_of_materials(tmp_path: Path) -> None:
-    """Valid by CycloneDX's own schema, which the command sees to, and with every direct dependency."""
+def test_the_bill_of_materials_is_complete(tmp_path: Path) -> None:
+    """The command validates against CycloneDX's schema; every direct dependency must be listed."""
     pytest.importorskip("cyclonedx_py")
     if "OCTAVO_TEST_PYTHON" not in os.environ:
         pytest.skip("OCTAVO_TEST_PYTHON is not set: it names the Python of a plain install")

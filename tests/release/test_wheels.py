@@ -1,4 +1,4 @@
-"""The wheels hold what belongs there, and the one without a library says so and works."""
+"""The wheels contain the right files; the wheel without a native library works and reports its absence."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.xdist_group("wheels")  # built once
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of both wheels. The one that CI has built is taken; the native one is built nowhere else."""
+    """Return the folder with both wheels. CI builds it beforehand; only CI builds the native wheel."""
     if "OCTAVO_TEST_WHEELS" in os.environ:
         return Path(os.environ["OCTAVO_TEST_WHEELS"])
     folder = tmp_path_factory.mktemp("wheels")
@@ -55,11 +55,11 @@ def native(wheels: Path) -> Path:
 
 
 def problems(wheel: Path) -> list[str]:
-    return list(check_wheels.problems(wheel, check_wheels.belongs(ROOT)))
+    return list(check_wheels.problems(wheel, check_wheels.expected_files(ROOT)))
 
 
 def without(wheel: Path, file: str, folder: Path) -> Path:
-    """A copy that lacks one file."""
+    """Copy a wheel without one of its files."""
     copy = folder / wheel.name
     with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(copy, "w") as target:
         for name in source.namelist():
@@ -72,7 +72,7 @@ LINUX = "octavo-1.0-py3-none-manylinux_2_27_{0}.manylinux_2_28_{0}.whl"
 MAC = "octavo-1.0-py3-none-macosx_11_0_{0}.whl"
 
 
-def test_the_wheels_of_a_release() -> None:
+def test_release_wheels_are_checked() -> None:
     names = [LINUX.format("x86_64"), LINUX.format("aarch64"), MAC.format("x86_64"), MAC.format("arm64")]
     wheels = [Path(name) for name in (*names, "octavo-1.0-py3-none-any.whl")]
     assert list(check_wheels.wrong_wheels(wheels, is_release=True)) == []
@@ -82,31 +82,31 @@ def test_the_wheels_of_a_release() -> None:
     assert "one wheel for each of" in problem
     other = Path("octavo-1.1-py3-none-linux_aarch64.whl")
     assert list(check_wheels.wrong_wheels([other, wheels[-1]], is_release=False)) == [
-        "the wheels are of different versions"
+        "the wheels have different versions"
     ]
     assert len(list(check_wheels.wrong_wheels(wheels, is_release=False))) == 1
     assert check_wheels.library_of(wheels[2]).endswith(".dylib")
 
 
-def test_the_pure_wheel(pure: Path, tmp_path: Path) -> None:
-    """Every file that git knows, whatever its kind, but the C++ sources; no tests, no strays."""
+def test_pure_wheel_contents(pure: Path, tmp_path: Path) -> None:
+    """It contains every file of the package in git except the C++ sources: no tests, no stray files."""
     assert problems(pure) == []
     changed = without(pure, "octavo/py.typed", tmp_path)
     with zipfile.ZipFile(changed, "a") as archive:
         archive.writestr("tests/test_a.py", "")
     assert problems(changed) == [
         "lacks octavo/py.typed",
-        "has tests/test_a.py, which does not belong there",
+        "contains unexpected tests/test_a.py",
     ]
 
 
-def test_the_native_wheel(native: Path, tmp_path: Path) -> None:
+def test_native_wheel_contents(native: Path, tmp_path: Path) -> None:
     assert problems(native) == []
     assert problems(without(native, check_wheels.LIBRARY, tmp_path)) == [f"lacks {check_wheels.LIBRARY}"]
 
 
-def test_the_native_library_asks_for_no_more_than_the_policy(native: Path) -> None:
-    """What manylinux_2_28 allows, but for the C library: here it is this machine's, there the image's."""
+def test_the_native_library_satisfies_the_manylinux_policy(native: Path) -> None:
+    """Check against manylinux_2_28, except for the C library, which here is that of this machine."""
     with zipfile.ZipFile(native) as archive:
         needs = check_wheels.needs(archive.read(check_wheels.LIBRARY))
     newest = {kind: tuple(map(int, version.split("."))) for kind, version in needs.items()}
@@ -115,10 +115,10 @@ def test_the_native_library_asks_for_no_more_than_the_policy(native: Path) -> No
     assert newest["CXXABI"] <= (1, 3, 11)
 
 
-def test_the_native_library_of_the_wheel_loads(native: Path, tmp_path: Path) -> None:
-    """The very command that cibuildwheel runs on each wheel."""
+def test_the_native_library_in_the_wheel_loads(native: Path, tmp_path: Path) -> None:
+    """Run the same command that cibuildwheel runs on each wheel."""
     done = run_installed(native, tmp_path, str(ROOT / "tools/native_library_loads.py"))
-    assert "at best" in done.stdout
+    assert "read bandwidth" in done.stdout
 
 
 def test_without_the_library_everything_runs_on_torch(
@@ -126,7 +126,7 @@ def test_without_the_library_everything_runs_on_torch(
 ) -> None:
     arguments = ["generate", str(tiny_checkpoint), "-p", "abc", "--temperature", "0", "--max-tokens", "8"]
     done = run_installed(pure, tmp_path, "-m", "octavo.cli.main", *arguments, "--log-level", "info")
-    assert "no native kernels were built when Octavo was installed: computing with plain torch" in done.stderr
+    assert "using torch: no native kernels were built when Octavo was installed" in done.stderr
     with LLM(str(tiny_checkpoint), kernels="torch") as llm:
         (expected,) = llm.generate("abc", SamplingParams(temperature=0, max_tokens=8))
     assert expected.text.strip() in done.stdout
@@ -137,7 +137,7 @@ def test_without_the_library_everything_runs_on_torch(
 def run_installed(
     wheel: Path, folder: Path, *arguments: str, code: int = 0
 ) -> subprocess.CompletedProcess[str]:
-    """Python with this wheel, and with the packages of this environment but not its Octavo."""
+    """Run Python with this wheel and the packages of this environment, except its Octavo."""
     target = folder / "site"
     if not target.exists():
         command = [
@@ -152,7 +152,7 @@ def run_installed(
             str(target),
         ]
         subprocess.run([*command, str(wheel)], check=True, timeout=120)
-    # -S: an editable install comes with a hook that would answer before any path.
+    # -S: an editable install has an import hook that takes precedence over any path.
     path = os.pathsep.join([str(target), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
     done = subprocess.run(
         [sys.executable, "-S", *arguments],

@@ -1,4 +1,4 @@
-"""A stream as `vllm bench serve` reads it."""
+"""A stream parser that reads as `vllm bench serve` does."""
 
 import json
 
@@ -6,7 +6,7 @@ from data.json_types import Json
 
 
 class BenchReader:
-    """Every read is stripped, and what is no whole message yet is kept for the next."""
+    """Strips every read, and keeps an incomplete message for the next read."""
 
     def __init__(self) -> None:
         self._buffer = ""

@@ -19,7 +19,7 @@ from server.recording import take_problems
 
 @pytest.fixture
 def start(tiny_checkpoint: Path, tmp_path: Path) -> Iterator[StartServer]:
-    """`start("--flag", ...)` is a server on the tiny model, which may not be ready yet."""
+    """`start("--flag", ...)` starts a server on the tiny model and does not wait until it is ready."""
     with contextlib.ExitStack() as servers:
 
         def start(
@@ -34,7 +34,7 @@ def start(tiny_checkpoint: Path, tmp_path: Path) -> Iterator[StartServer]:
 
 @pytest.fixture(autouse=True)
 def accepted_requests_conform() -> Iterator[None]:
-    """What applications in this process accept conforms to their description, as it must in servers."""
+    """Check that requests accepted by applications in this process conform to their description."""
     take_problems()
     yield
     problems = take_problems()
@@ -43,7 +43,7 @@ def accepted_requests_conform() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def server(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One server on the tiny model for all tests that do not mind each other."""
+    """One server on the tiny model, shared by all tests that do not affect each other."""
     flags = ("--kv-memory", "4MiB", "--served-model-name", "tiny")
     running = Server(tmp_path_factory.mktemp("server"), tiny_checkpoint, *flags)
     try:
@@ -56,7 +56,7 @@ def server(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture(scope="session")
 def smollm2(assets: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server on a model that can talk. In float32: bfloat16 may turn its first word, nearly a tie."""
+    """A server on a real model, in float32: bfloat16 may change its first word, which is nearly a tie."""
     flags = ("--kv-memory", "256MiB", "--max-model-len", "1024", "--dtype", "float32")
     model = assets("smollm2-135m-instruct-q4_1.gguf")
     running = Server(tmp_path_factory.mktemp("smollm2"), model, "--served-model-name", "smollm2", *flags)
@@ -75,7 +75,7 @@ def tiny_model(tiny_checkpoint: Path) -> TextModel:
 
 @pytest.fixture
 def run_null(tiny_model: TextModel) -> RunNull:
-    """Runs a test of the application on an engine that computes nothing."""
+    """Run a test of the application on an engine that computes nothing."""
 
     def run(test: Callable[[Bench], Awaitable[None]], **options: float) -> None:
         asyncio.run(on_null_engine(tiny_model, test, **options))
@@ -85,7 +85,7 @@ def run_null(tiny_model: TextModel) -> RunNull:
 
 @pytest.fixture(scope="session")
 def node_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder where programs for Node find their packages, if Node is here and those can be had."""
+    """A folder with the packages of the Node programs; skips if Node or the packages are unavailable."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         pytest.skip("Node is not installed")
     folder = tmp_path_factory.mktemp("node")

@@ -1,4 +1,4 @@
-"""Requests to the application without a server between."""
+"""Requests sent directly to the application, without an HTTP server."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ from patience import HANG_SECONDS
 
 
 class Exchange:
-    """One request to the application, by hand: the client can go away whenever it likes."""
+    """One request to the application. The client can disconnect at any time."""
 
     def __init__(
         self, app: ASGIApp, path: str, body: Json, headers: tuple[tuple[bytes, bytes], ...] = ()

@@ -1,4 +1,4 @@
-"""What the endpoints see of a supervisor, without an engine."""
+"""The part of a supervisor that the endpoints use, without an engine."""
 
 from dataclasses import dataclass, field
 
@@ -12,7 +12,7 @@ class FakeSupervisor:
     facts: EngineFacts | None
     state: EngineState = EngineState.READY
     is_live: bool = True
-    engine_status: None = None
+    engine_heartbeat: None = None
     problem: str | None = None
     num_restarts: int = 0
     tally: EngineTally = field(default_factory=EngineTally)

@@ -1,4 +1,4 @@
-"""Every field that a request may have, and what shows that the server heard it: one table for all clients."""
+"""Every request field, and a check that it has its effect: one table for all clients."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from data.json_types import Json, JsonObject
 
 Fields = JsonObject
-Answer = JsonObject  # what `whole` or `streamed` make of it, or {"error": ...}
-Heard = Callable[[Answer, Answer], bool]  # the answer, and the one without the field
+Answer = JsonObject  # the result of `whole` or `streamed`, or {"error": ...}
+Effect = Callable[[Answer, Answer], bool]  # called with the answer and the answer without the field
 
 CHAT, COMPLETIONS = "chat", "completions"
 HELLO = [{"role": "user", "content": "hello"}]
@@ -16,17 +16,17 @@ BASE: dict[str, Fields] = {
     COMPLETIONS: {"model": "tiny", "prompt": "hello", "seed": 7, "temperature": 0, "max_tokens": 12},
 }
 SAMPLED = {"temperature": 1.0}
-FEW = {"logit_bias": {str(token): 100 for token in range(65, 75)}}  # so that they come again and again
-ENDING = {"logit_bias": {"256": 100}}  # <|end|>, whenever it may come
+FEW = {"logit_bias": {str(token): 100 for token in range(65, 75)}}  # so that they repeat often
+ENDING = {"logit_bias": {"256": 100}}  # <|end|>, as soon as it is allowed
 
 
 @dataclass(frozen=True)
 class Case:
     name: str  # of the field
-    change: Fields | Callable[[Answer], Fields]  # with the answer that it is compared with
-    heard: Heard
-    beside: Fields = field(default_factory=dict)  # what both requests have
-    streams: bool = True  # else a stream is refused because of the field
+    change: Fields | Callable[[Answer], Fields]  # called with the answer to compare with
+    has_effect: Effect
+    beside: Fields = field(default_factory=dict)  # fields of both requests
+    streams: bool = True  # false: the field is rejected in a stream
 
 
 def same(answer: Answer, plain: Answer) -> bool:
@@ -37,24 +37,24 @@ def differs(answer: Answer, plain: Answer) -> bool:
     return not same(answer, plain)
 
 
-def refused(param: str, status: int = 400) -> Heard:
+def rejected(param: str, status: int = 400) -> Effect:
     return lambda answer, _: answer["error"] == {"status": status, "param": param}
 
 
-def begins(text: str) -> Heard:
+def begins(text: str) -> Effect:
     return lambda answer, _: answer["texts"][0].startswith(text)
 
 
-def num_tokens(count: int) -> Heard:
+def num_tokens(count: int) -> Effect:
     return lambda answer, _: answer["usage"][1] == count
 
 
-def rendered(prompt: str) -> Heard:
+def rendered(prompt: str) -> Effect:
     return lambda answer, _: answer["explained"]["prompt"] == prompt
 
 
 def middle(plain: Answer) -> str:
-    """Something to stop at."""
+    """Return a stop string that occurs in the answer."""
     return str(plain["texts"][0][3:5])
 
 
@@ -66,7 +66,7 @@ YES = {"enum": ["yes"]}
 SHOWN = {"octavo": {"prompt": True}}
 
 BOTH = [
-    Case("model", {"model": "another"}, refused("model", 404)),
+    Case("model", {"model": "another"}, rejected("model", 404)),
     Case("model", {"model": None}, same),
     Case("temperature", {"temperature": 1.5}, differs),
     Case("top_p", {"top_p": 1e-6} | SAMPLED, same),
@@ -130,7 +130,7 @@ BOTH = [
         {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": YES}}},
         begins('"yes"'),
     ),
-    Case("response_format", {"response_format": {"type": "xml"}}, refused("response_format.type")),
+    Case("response_format", {"response_format": {"type": "xml"}}, rejected("response_format.type")),
     Case("structured_outputs", {"structured_outputs": {"choice": ["yes"]}}, begins("yes")),
     Case("user", {"user": "me"}, same),
     Case("priority", {"priority": -3}, same),
@@ -171,7 +171,7 @@ OF_CHAT = [
     Case(
         "messages",
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
-        refused("messages[0].content[0]"),
+        rejected("messages[0].content[0]"),
     ),
     Case("max_completion_tokens", {"max_completion_tokens": 3}, num_tokens(3)),
     Case("max_tokens", {"max_tokens": 3, "max_completion_tokens": None}, num_tokens(3)),
@@ -185,7 +185,7 @@ OF_CHAT = [
         lambda a, _: {len(token["top_logprobs"]) for token in a["logprobs"][0]} == {20},
     ),
     Case("top_logprobs", {"top_logprobs": 0}, same, {"logprobs": True}),
-    Case("top_logprobs", {"top_logprobs": 2}, refused("top_logprobs")),
+    Case("top_logprobs", {"top_logprobs": 2}, rejected("top_logprobs")),
     Case("add_generation_prompt", {"add_generation_prompt": False}, rendered("<|user|>hello<|end|>"), SHOWN),
     Case(
         "continue_final_message",
@@ -206,25 +206,25 @@ OF_CHAT = [
         SHOWN,
     ),
     Case("prompt_cache_key", {"prompt_cache_key": "k"}, same),
-    Case("tools", {"tools": [TOOL]}, differs),  # this model is told about them in words
+    Case("tools", {"tools": [TOOL]}, differs),  # the template of this model describes them in text
     Case("tools", {"tools": [TOOL], "tool_choice": "required"}, begins("<tool_call>")),
     Case("tools", {"tools": [TOOL], "tool_choice": "none"}, same),
     Case("tools", {"tools": []}, same),
-    Case("tool_choice", {"tool_choice": "required"}, refused("tool_choice")),
+    Case("tool_choice", {"tool_choice": "required"}, rejected("tool_choice")),
     Case(
         "tool_choice",
         {"tool_choice": {"type": "function", "function": {"name": "f"}}},
-        refused("tool_choice"),
+        rejected("tool_choice"),
     ),
     Case("tool_choice", {"tool_choice": "auto"}, same),
     Case("parallel_tool_calls", {"parallel_tool_calls": False}, same),
-    Case("functions", {"functions": [{"name": "f"}]}, refused("functions")),
-    Case("function_call", {"function_call": "auto"}, refused("function_call")),
+    Case("functions", {"functions": [{"name": "f"}]}, rejected("functions")),
+    Case("function_call", {"function_call": "auto"}, rejected("function_call")),
     Case("modalities", {"modalities": ["text"]}, same),
-    Case("modalities", {"modalities": ["text", "audio"]}, refused("modalities")),
-    Case("audio", {"audio": {"voice": "alloy", "format": "wav"}}, refused("audio")),
-    Case("web_search_options", {"web_search_options": {}}, refused("web_search_options")),
-    # Of these the server knows not even the names.
+    Case("modalities", {"modalities": ["text", "audio"]}, rejected("modalities")),
+    Case("audio", {"audio": {"voice": "alloy", "format": "wav"}}, rejected("audio")),
+    Case("web_search_options", {"web_search_options": {}}, rejected("web_search_options")),
+    # The schema of the server does not list these.
     Case("safety_identifier", {"safety_identifier": "me"}, same),
     Case("metadata", {"metadata": {"a": "b"}}, same),
     Case("store", {"store": False}, same),
@@ -253,8 +253,8 @@ OF_COMPLETIONS = [
     Case("logprobs", {"logprobs": 3}, lambda a, _: {len(top) for *_, top in a["logprobs"][0]} == {3}),
     Case("logprobs", {"echo": True, "logprobs": 0}, lambda a, _: len(a["logprobs"][0]) == 5 + 12),
     Case("add_special_tokens", {"add_special_tokens": False}, same),  # this tokenizer adds none
-    Case("suffix", {"suffix": "x"}, refused("suffix")),
-    Case("best_of", {"best_of": 3}, refused("best_of")),
+    Case("suffix", {"suffix": "x"}, rejected("suffix")),
+    Case("best_of", {"best_of": 3}, rejected("best_of")),
     Case("best_of", {"best_of": 1}, same),
 ]
 
@@ -262,7 +262,7 @@ CASES = {CHAT: BOTH + OF_CHAT, COMPLETIONS: BOTH + OF_COMPLETIONS}
 
 
 def whole(endpoint: str, body: Json) -> Answer:
-    """What an answer says: without its ids, its times and what the cache happened to hold."""
+    """Return the contents of an answer without ids, times and cache statistics."""
     choices = body["choices"]
     return _answer(
         endpoint,
@@ -275,7 +275,7 @@ def whole(endpoint: str, body: Json) -> Answer:
 
 
 def streamed(endpoint: str, chunks: list[Json]) -> Answer:
-    """The same of a stream, whose pieces are put together by their index."""
+    """Return the same for a stream, assembled by choice index."""
     parts: dict[int, list[Json]] = {}
     for chunk in chunks:
         for choice in chunk["choices"]:
@@ -317,7 +317,7 @@ def _answer(
 
 
 def _logprobs(shown: Json) -> list[Json] | None:
-    """One entry for each token, in either shape."""
+    """Return one entry per token, for either format of logprobs."""
     if shown is None:
         return None
     if "content" in shown:

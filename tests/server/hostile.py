@@ -1,4 +1,4 @@
-"""What strangers send: bodies with anything wrong in them, and what must hold of every answer."""
+"""Malformed request bodies, and the checks that every answer must pass."""
 
 import json
 import math
@@ -27,7 +27,7 @@ GOOD: dict[str, JsonObject] = {
 }
 LEAKS = re.compile(r"0x[0-9a-fA-F]{6}|Traceback|site-packages|\w\.py\b|File \"|/(?:tmp|root|home|usr|proc)/")
 
-# JSON as it is written, since Python's would not write some of it.
+# Raw JSON, because json.dumps cannot write some of these values.
 NEVER_A_NUMBER = ("NaN", "Infinity", "-Infinity", "1e999", "-1e999", '"1"', "true", "[]", "{}", "9" * 4301)
 STRANGE_NUMBERS = (
     "9223372036854775808",
@@ -76,19 +76,19 @@ PLAUSIBLE = (
 
 
 def number_fields(path: str) -> list[str]:
-    """The fields of a body that take a number, those of the future included."""
+    """Return the number fields of a body, derived from the schema so that new fields are included."""
     fields = MODELS[path].model_fields.items()
     return [name for name, field in fields if {int, float} & _alternatives(field.annotation)]
 
 
 def with_field(path: str, name: str, value: str) -> bytes:
-    """A body that is good but for one field, which is JSON as given."""
+    """Return a valid body with one field replaced by the given JSON."""
     rest = {key: given for key, given in GOOD[path].items() if key != name}
     return json.dumps(rest).encode()[:-1] + f'{"," if rest else ""}"{name}":{value}}}'.encode()
 
 
 class Mutator:
-    """Bodies, each with one to three things wrong. The same seed gives the same ones."""
+    """Generates bodies with one to three errors each. The same seed gives the same bodies."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -105,7 +105,7 @@ class Mutator:
 
     def _strange(self, path: str) -> str:
         rng = self._random
-        if rng.random() < 0.2:  # in the middle of what is else good
+        if rng.random() < 0.2:  # inside an otherwise valid value
             good = json.dumps(rng.choice([*GOOD[path].values(), {"include_usage": True}, {"1": 1.0}]))
             return re.sub(r'\d+|"\w*"(?!:)|\[|\]', lambda found: rng.choice([found[0], *STRANGE[:12]]), good)
         return rng.choice((*STRANGE, *PLAUSIBLE))
@@ -119,11 +119,11 @@ class Mutator:
             return body[:place] + bytes([rng.randrange(256)]) + body[place + 1 :]
         if kind == 2:
             return body[:place] + rng.choice((b"\xff", b"\xed\xa0\x80", b"\x00", b'"', b"{")) + body[place:]
-        return b'{"prompt":{},' + body[1:]  # a key twice: the last one counts
+        return b'{"prompt":{},' + body[1:]  # a duplicate key: the last one counts
 
 
 def check_answer(status: int, content: bytes, asked: object) -> None:
-    """Whatever was asked: an answer, or an error in the one shape, and nothing of the inside."""
+    """Check that the response is an answer or a well-formed error, and reveals no internals."""
     text = content.decode()
     assert 200 <= status < 500, (status, text, asked)
     assert not LEAKS.search(text), (text, asked)

@@ -1,4 +1,4 @@
-"""Programs for Node that ask a server."""
+"""Runs Node programs that send requests to a server."""
 
 import json
 import os
@@ -10,12 +10,12 @@ from data.json_types import Json
 from patience import HANG_SECONDS
 
 
-def run_node(program: str, folder: Path, url: str, told: Json = None) -> Json:
-    """What a program of this folder prints, as JSON. `folder` is where it finds its packages."""
+def run_node(program: str, folder: Path, url: str, data: Json = None) -> Json:
+    """Run a program of this folder and return its output as JSON. `folder` contains its packages."""
     done = subprocess.run(
         ["node", shutil.copy(Path(__file__).parent / program, folder)],
         env=os.environ | {"URL": url},
-        input=json.dumps(told),
+        input=json.dumps(data),
         capture_output=True,
         text=True,
         timeout=HANG_SECONDS,

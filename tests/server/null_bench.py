@@ -26,7 +26,7 @@ STEP_SECONDS = 0.002
 
 
 class Scrape:
-    """Samples of one look at /metrics."""
+    """Samples of one scrape of /metrics."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -41,7 +41,7 @@ class Scrape:
         return self.samples[f"octavo:{name}", *sorted(labels.items())]
 
     def by(self, name: str, label: str) -> dict[str, float]:
-        """The samples that are not zero."""
+        """Return the samples that are not zero."""
         return {
             sample.labels[label]: sample.value
             for family in self.families.values()

@@ -1,4 +1,4 @@
-"""A server as people start it: the command, in a process of its own, on a free port."""
+"""Runs `octavo serve` in a separate process on a free port."""
 
 import contextlib
 import os
@@ -22,8 +22,8 @@ from server.yardstick import Yardstick, check_event_loop
 
 
 class Server:
-    """`octavo serve` and what is known of it. Always stopped in the end: then every request that it has
-    accepted must conform to the description of the API that it publishes, unless `records` is false."""
+    """A process of `octavo serve`. Call `stop` at the end: it checks that every accepted request conforms to
+    the API description that the server publishes, unless `records` is false."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Server:
         records: bool = True,
         prefix: Sequence[str] = (),
     ) -> None:
-        """`prefix` is a command that runs the rest of its line, to limit the server."""
+        """`prefix` is a command that runs the rest of its arguments, for example to limit the server."""
         self.log_path = folder / f"server-{time.monotonic_ns()}.log"
         self.requests_path = self.log_path.with_suffix(".requests")
         self.temporary = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))  # short: sockets have short names
@@ -110,7 +110,7 @@ class Server:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             time.sleep(0.05)
-            self.process.send_signal(signal.SIGTERM)  # twice: at once
+            self.process.send_signal(signal.SIGTERM)  # a second signal stops at once
         try:
             self.process.wait(HANG_SECONDS)
             shutil.rmtree(self.temporary)
@@ -124,7 +124,7 @@ class Server:
 
 
 class StartServer(Protocol):
-    """With flags of `octavo serve`: a server that may not be ready yet."""
+    """Starts a server with flags of `octavo serve` and does not wait until it is ready."""
 
     def __call__(self, *flags: str, model: Path = ..., environ: dict[str, str] | None = None) -> Server: ...
 
@@ -137,6 +137,6 @@ def is_alive(pid: int) -> bool:
 
 
 def processor_seconds(pid: int) -> float:
-    """Of a process and of its children that have ended. It does not grow while others have the processor."""
+    """Return the CPU time of a process and of its children that have ended."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(int(ticks) for ticks in fields[11:15]) / os.sysconf("SC_CLK_TCK")

@@ -1,9 +1,9 @@
-"""Every request that a test sends and a server accepts conforms to the description that the server publishes.
+"""Checks that every request that a server accepts in a test conforms to the description that it publishes.
 
-A middleware, which is not in the product, writes each body that was answered with 200 into a file; nothing is
-kept in memory, which some tests measure, and nothing is validated while a request is under way. A server in a
-process of its own (`python recording.py FILE serve ...`) has the file that `Server.stop` reads. Applications
-in the process of the tests have one each, which a fixture looks at after the test.
+A middleware, which is not part of the product, writes each body that was answered with 200 to a file. It
+keeps nothing in memory, because some tests measure memory, and validates nothing while a request is in
+flight. A server in another process (`python recording.py FILE serve ...`) writes the file that `Server.stop`
+reads. Each application in the test process has its own file, which a fixture checks after the test.
 """
 
 import atexit
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Description = dict[str, Any]
 
-MOST_PROBLEMS = 5  # the first few say enough
+MAX_PROBLEMS = 5  # more would repeat them
 LONGEST_SHOWN = 500  # characters
 
 
@@ -38,7 +38,7 @@ class Accepted(NamedTuple):
 
 
 class Recorder:
-    """Middleware. `describe` is asked once, when something was accepted: the bounds are known then."""
+    """Middleware. It calls `describe` once, at the first accepted request: by then the limits are known."""
 
     def __init__(self, app: "ASGIApp", describe: Callable[[], Description], requests: Path) -> None:
         self._app = app
@@ -51,19 +51,19 @@ class Recorder:
             return
         pieces: list[bytes] = []
 
-        async def heard() -> MutableMapping[str, Any]:
+        async def recording_receive() -> MutableMapping[str, Any]:
             message = await receive()
             pieces.append(message.get("body", b""))
             return message
 
-        async def said(message: MutableMapping[str, Any]) -> None:
+        async def recording_send(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
                 if message["status"] == 200:
                     self._write(Accepted(scope["path"], b"".join(pieces).decode()))
                 pieces.clear()
             await send(message)
 
-        await self._app(scope, heard, said)
+        await self._app(scope, recording_receive, recording_send)
 
     def _write(self, accepted: Accepted) -> None:
         is_first = not self._requests.exists()
@@ -74,10 +74,10 @@ class Recorder:
 
 
 def recorded(app: "FastAPI", requests: Path | None = None) -> "FastAPI":
-    """The same application, which writes what it accepts into the file; without one, for `take_problems`."""
+    """Record the requests that the application accepts, in a file or, without one, for `take_problems`."""
     from octavo.server.openapi import describe
 
-    app.openapi()  # which takes long, once: not while the event loop is watched
+    app.openapi()  # slow the first time, so not while blocking of the event loop is measured
     app.add_middleware(
         Recorder,
         describe=lambda: describe(app, app.state.server),
@@ -87,7 +87,7 @@ def recorded(app: "FastAPI", requests: Path | None = None) -> "FastAPI":
 
 
 def problems(description: Description, accepted: Iterable[Accepted]) -> Iterator[str]:
-    """What the description does not allow, in words."""
+    """Describe each violation of the description."""
     from jsonschema import Draft202012Validator
 
     validators: dict[str, Draft202012Validator] = {}
@@ -109,48 +109,48 @@ def problems(description: Description, accepted: Iterable[Accepted]) -> Iterator
 
 @cache
 def _folder() -> Path:
-    """For the files of this process. Removed when it ends."""
+    """Return the folder for the files of this process. It is removed at exit."""
     folder = tempfile.mkdtemp(prefix="octavo-requests-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
 
 
 def take_problems() -> list[str]:
-    """Of what was accepted since the last call."""
+    """Return the problems of requests accepted since the last call."""
     found = []
     for requests in sorted(_folder().iterdir()):
         found += problems_in(requests)
         requests.unlink()
-    return found[:MOST_PROBLEMS]
+    return found[:MAX_PROBLEMS]
 
 
 # -- a server in another process -----------------------------------------------------------------------------
 
 
 def octavo_command(requests: Path | None) -> list[str]:
-    """Starts `octavo`. A server so started writes what it accepts into the file."""
+    """Return a command that runs `octavo`. A server started by it records accepted requests in the file."""
     if requests is None:
         return [sys.executable, "-m", "octavo.cli.main"]
     return [sys.executable, "-P", __file__, str(requests)]
 
 
 def problems_in(requests: Path) -> list[str]:
-    """Of what a server has written; none if it has accepted nothing, or was not asked to write."""
+    """Return the problems in the file of a server; none if it accepted or recorded nothing."""
     if not requests.exists():
         return []
     description, accepted = read_requests(requests)
-    return list(problems(description, accepted))[:MOST_PROBLEMS]
+    return list(problems(description, accepted))[:MAX_PROBLEMS]
 
 
 def read_requests(requests: Path) -> tuple[Description, list[Accepted]]:
-    """The description, and every distinct request."""
-    # A server that was killed has perhaps not written its last line to the end.
+    """Return the description and every distinct request."""
+    # A killed server may have left an incomplete last line.
     first, *rest = [line for line in requests.read_text().splitlines(keepends=True) if line.endswith("\n")]
     return json.loads(first), [Accepted(*json.loads(line)) for line in dict.fromkeys(rest)]
 
 
 def record_into(requests: Path) -> None:
-    """Before the server is opened: its application will be recorded."""
+    """Record the application of the next server. Call this before the server is opened."""
     from octavo.server import serve
 
     open_server = serve._open

@@ -1,4 +1,4 @@
-"""A server on a model that says what the test wants: everything is real but the engine."""
+"""A server whose model returns scripted answers: everything except the engine is real."""
 
 import asyncio
 import threading
@@ -12,7 +12,7 @@ from data.engine_facts import IDLE_STATS, engine_facts
 from octavo.config import ServerOptions
 from octavo.dialect.choose import dialect_of
 from octavo.frontend.hub import Hub
-from octavo.frontend.in_flight import InFlight
+from octavo.frontend.in_flight import InFlightRequest
 from octavo.frontend.intake import PreparedRequest
 from octavo.frontend.text_model import TextModel
 from octavo.protocol import (
@@ -42,7 +42,7 @@ FACTS = engine_facts(vocab_size=1 << 20, system_fingerprint="scripted")
 
 
 def served_tokenizer(path: Path) -> TextModel:
-    """The text side of a model, without the model."""
+    """Return the tokenizer and template of a model, without the model."""
     assets = text_assets_from_directory(path)
     template = ChatTemplate(assets)
     return TextModel(
@@ -51,19 +51,19 @@ def served_tokenizer(path: Path) -> TextModel:
 
 
 class RecordingHub(Hub):
-    """Remembers what it was asked for."""
+    """Records the submitted requests."""
 
     def __init__(self) -> None:
         super().__init__()
         self.prepared: list[PreparedRequest] = []
 
-    def submit(self, in_flight: InFlight) -> None:
+    def submit(self, in_flight: InFlightRequest) -> None:
         self.prepared.append(in_flight.prepared)
         super().submit(in_flight)
 
 
 class ScriptedChannel:
-    """Its engine answers each request with the next line of the script, a token at a time."""
+    """A channel that answers each request with the next line of the script, one token at a time."""
 
     def __init__(self, hub: Hub, tokenizer: Tokenizer) -> None:
         self.facts = FACTS
@@ -102,13 +102,13 @@ class ScriptedChannel:
 
 class ScriptedServer:
     def __init__(self, hub: RecordingHub, channel: ScriptedChannel, port: int) -> None:
-        self.prepared = hub.prepared  # the requests that came
+        self.prepared = hub.prepared  # requests received so far
         self.script = channel.script
         self.url = f"http://127.0.0.1:{port}/v1"
 
     def says(self, *texts: str) -> None:
-        """The answers to the next requests."""
-        assert not self.script, "the last test did not ask for all that it wanted to hear"
+        """Set the answers to the next requests."""
+        assert not self.script, "answers of the last test were not used up"
         self.script += texts
 
     @property
@@ -128,7 +128,7 @@ def scripted_server(path: Path) -> Iterator[ScriptedServer]:
 
 @contextmanager
 def serving(model: TextModel, hub: Hub, facts: EngineFacts) -> Iterator[int]:
-    """The application over real HTTP, in a thread of this process; the result is its port."""
+    """Serve the application over HTTP in a thread of this process, and yield the port."""
     state = ServerState(ServerOptions(), model, hub, FakeSupervisor(facts), prompter=DirectPrompter(model))  # type: ignore[arg-type]
     app = recorded(build_app(state, Keys()))
     config = uvicorn.Config(

@@ -1,4 +1,4 @@
-"""Who gets in, what one key shows to another, and what the server does on its own: nothing."""
+"""API keys, isolation between keys, outgoing connections, and memory that clients could make grow."""
 
 import contextlib
 import gc
@@ -51,19 +51,19 @@ def as_user(name: str) -> dict[str, str]:
 
 
 def routes(server: Server) -> list[tuple[str, str]]:
-    """Every endpoint, those of the future included: the description of the API is made from the routes."""
+    """Return every endpoint. The API description is generated from the routes, so new ones are included."""
     description = server.get("/openapi.json", headers=as_user("a")).json()
     listed = [(method, path) for path, methods in description["paths"].items() for method in methods]
     ending = {"/v1/models/{model_id}": "/v1/models/tiny", "/octavo/view": "/octavo/view?count=1"}
     return [(method.upper(), ending.get(path, path)) for method, path in listed] + [("GET", "/openapi.json")]
 
 
-def test_no_endpoint_but_the_probes_answers_without_a_key(keyed: Server) -> None:
-    """And none sends a CORS header, since nobody asked for any."""
+def test_every_endpoint_except_the_probes_requires_a_key(keyed: Server) -> None:
+    """No endpoint sends a CORS header either, because none is configured."""
     found = routes(keyed)
     assert len(found) > 12
     origin = {"origin": "https://page.example", "content-type": "application/json"}
-    plain = HTTPConnection("127.0.0.1", keyed.port, timeout=HANG_SECONDS)  # which sends what it is told
+    plain = HTTPConnection("127.0.0.1", keyed.port, timeout=HANG_SECONDS)  # sends headers unchanged
     for (method, path), key in itertools.product(found, WRONG_KEYS):
         plain.request(method, path, headers=origin if key is None else {**origin, "authorization": key})
         refused = plain.getresponse()
@@ -85,13 +85,13 @@ def test_no_endpoint_but_the_probes_answers_without_a_key(keyed: Server) -> None
             assert not [name for name in preflight.headers if name.startswith("access-control")]
 
 
-def test_a_key_of_a_megabyte_is_too_large_a_header(keyed: Server) -> None:
+def test_a_key_of_one_megabyte_is_rejected_as_a_header(keyed: Server) -> None:
     with socket.create_connection(("127.0.0.1", keyed.port), timeout=HANG_SECONDS) as connection:
         received = b""
         try:
             connection.sendall(b"GET /v1/models HTTP/1.1\r\nAuthorization: Bearer " + b"x" * (1 << 20))
             received = connection.recv(65536)
-        except OSError:  # cut before all of it was sent
+        except OSError:  # the server closed the connection before everything was sent
             pass
     assert not received or received.startswith(b"HTTP/1.1 431")
 
@@ -102,12 +102,12 @@ def cached(server: Server, prompt: str, user: str, **fields: Json) -> int:
     return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
 
 
-def test_one_key_finds_nothing_that_another_has_cached(keyed: Server) -> None:
+def test_prefix_caches_of_keys_are_isolated(keyed: Server) -> None:
     prompt = "a secret of alice, and long enough for some pages of it to be cached. " * 3
     assert cached(keyed, prompt, "a") == 0
     assert cached(keyed, prompt, "b") == 0
     assert cached(keyed, prompt, "a") > 100
-    assert cached(keyed, prompt, "b") > 100, "its own by now"
+    assert cached(keyed, prompt, "b") > 100, "cached by its own request"
     assert cached(keyed, prompt, "a", cache_salt="s") == 0
     assert cached(keyed, prompt, "a", cache_salt="s") > 100
     assert cached(keyed, prompt, "a", cache_salt="t") == 0
@@ -116,13 +116,13 @@ def test_one_key_finds_nothing_that_another_has_cached(keyed: Server) -> None:
 
 
 @pytest.mark.skipif(not FULL, reason="takes minutes: make figures")
-def test_the_time_to_an_answer_does_not_tell_what_another_key_has_asked(keyed: Server) -> None:
-    """AUC of telling prompts that alice has asked from others, by how long bob waits: 0.5 is blind.
+def test_response_time_does_not_reveal_prompts_of_another_key(keyed: Server) -> None:
+    """Measure how well bob's response times reveal which prompts alice has sent (AUC; 0.5: not at all).
 
-    That the same measurement sees what bob himself has asked shows that it could have seen alice's.
+    The same measurement detects prompts of the same key, which shows that it is sensitive enough.
     """
 
-    client = httpx.Client(base_url=keyed.url, timeout=HANG_SECONDS)  # one connection: less noise
+    client = httpx.Client(base_url=keyed.url, timeout=HANG_SECONDS)  # one connection reduces noise
 
     def seconds(prompt: str, user: str) -> float:
         body = {"prompt": prompt, "max_tokens": 1, "temperature": 0}
@@ -144,7 +144,7 @@ def test_the_time_to_an_answer_does_not_tell_what_another_key_has_asked(keyed: S
 
     other, own = auc("b"), auc("a")
     print(f"\nAUC across keys {other:.3f}, within one {own:.3f}, {NUM_TIMED} prompts each")
-    assert own > 0.6, "the clock is too coarse to show anything"
+    assert own > 0.6, "the measurement is not sensitive enough"
     assert abs(other - 0.5) <= 0.05
 
 
@@ -160,7 +160,7 @@ def watch(event, arguments):
         if event == "socket.connect" and isinstance(arguments[1], (str, bytes)):
             return  # a unix socket
         if event == "socket.getaddrinfo" and is_address(arguments[0]):
-            return  # nobody is asked
+            return  # resolves no name
         with open(os.environ["WATCHED"], "a") as log:
             log.write(f"{os.getpid()} {event} {arguments}\\n")
         raise PermissionError("no connections from here")
@@ -170,8 +170,8 @@ with open(os.environ["WATCHED"], "a") as log:
 """
 
 
-def test_the_server_connects_to_nobody_and_listens_on_one_port(start: StartServer, tmp_path: Path) -> None:
-    """Every way to ask, with all connections of its processes watched, by Python's own audit."""
+def test_the_server_opens_no_outgoing_connection_and_one_port(start: StartServer, tmp_path: Path) -> None:
+    """Use every endpoint while Python's audit hooks record all connections of the server's processes."""
     (tmp_path / "hooks").mkdir()
     (tmp_path / "hooks" / "sitecustomize.py").write_text(WATCH)
     log = tmp_path / "watched"
@@ -194,7 +194,7 @@ def test_the_server_connects_to_nobody_and_listens_on_one_port(start: StartServe
     processes = {server.process.pid, server.engine_pid}
     assert listening_ports(processes) == {server.port}
     lines = log.read_text().splitlines()
-    assert processes <= {int(line.split()[0]) for line in lines}, "both are watched"
+    assert processes <= {int(line.split()[0]) for line in lines}, "both processes must be audited"
     assert not [line for line in lines if not line.endswith("is watched")]
 
 
@@ -203,11 +203,11 @@ def server_asked(server: Server, method: str, path: str) -> httpx.Response:
 
 
 def listening_ports(pids: set[int]) -> set[int]:
-    """TCP ports that any of the processes listens on, and UDP ports that any has."""
+    """Return the TCP ports on which the processes listen, and their UDP ports."""
     sockets = set()
     for pid in pids:
         for entry in Path(f"/proc/{pid}/fd").iterdir():
-            with contextlib.suppress(FileNotFoundError):  # what was closed meanwhile does not listen
+            with contextlib.suppress(FileNotFoundError):  # closed in the meantime
                 if found := re.match(r"socket:\[(\d+)\]", os.readlink(entry)):
                     sockets.add(found[1])
     ports = set()
@@ -236,15 +236,15 @@ def never_the_same(number: int) -> list[tuple[str, Json]]:
 
 @pytest.fixture
 def no_logs() -> Iterator[None]:
-    """pytest keeps every line."""
+    """Disable logs: pytest would keep every line in memory."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
 
 
 @pytest.mark.usefixtures("no_logs")
-def test_what_is_never_the_same_leaves_nothing_behind(run_null: RunNull) -> None:
-    """Paths, models, users, salts, variables: neither the metrics grow nor what the front end holds."""
+def test_distinct_requests_do_not_grow_metrics_or_front_end_memory(run_null: RunNull) -> None:
+    """With new paths, models, users, salts and variables, neither /metrics nor front-end memory grows."""
 
     async def test(bench: Bench) -> None:
         async def ask(numbers: range) -> tuple[int, int]:
@@ -260,20 +260,20 @@ def test_what_is_never_the_same_leaves_nothing_behind(run_null: RunNull) -> None
         kept = float("inf")
         for start in range(STRANGE_USERS, 2 * STRANGE_USERS, part):
             size_after, blocks_after = await ask(range(start, start + part))
-            kept = min(kept, (blocks_after - blocks) / part)  # a leak is in every part, other things are not
+            kept = min(kept, (blocks_after - blocks) / part)  # only a leak shows in every part
             blocks = blocks_after
         print(
             f"\n{STRANGE_USERS} of each: metrics {size} -> {size_after} characters, {kept:.2f} objects kept"
         )
-        assert size_after < size * 1.05  # digits of counters
+        assert size_after < size * 1.05  # counters get more digits
         assert kept < 0.5
 
     run_null(test, step_seconds=0)
 
 
 @pytest.mark.skipif(not FULL, reason="takes half an hour: make figures")
-def test_what_is_never_the_same_leaves_no_memory_behind(start: StartServer) -> None:
-    """The same over sockets, with headers too, and the engine's memory with the front end's."""
+def test_distinct_requests_over_sockets_do_not_grow_process_memory(start: StartServer) -> None:
+    """As above, but over sockets and with new headers, for the memory of front end and engine."""
     server = start("--served-model-name", "tiny").wait_until_ready()
 
     def ask(numbers: range) -> int:
@@ -296,7 +296,7 @@ def resident(pid: int) -> int:
 
 
 SOURCES = Path(__file__).parents[2] / "src" / "octavo"
-RUNS_ITSELF = Path("simulate", "planted_bug.py")  # our own source with a bug put in; no server imports it
+RUNS_ITSELF = Path("simulate", "planted_bug.py")  # executes our own source; no server imports it
 FORBIDDEN = re.compile(
     r"^\s*(?:import|from)\s+(?:pickle|marshal|shelve|dill|cloudpickle|joblib|requests|urllib3?\b(?!\.parse))"
     r"|\btorch\.load\b|(?<![\w.])(?:eval|exec|compile|__import__)\(|\btrust_remote_code\s*=\s*True"
@@ -305,8 +305,8 @@ FORBIDDEN = re.compile(
 )
 
 
-def test_no_source_can_run_what_it_reads() -> None:
-    """ruff bans some of these where it can see them; this sees the words."""
+def test_no_source_executes_what_it_reads() -> None:
+    """ruff bans some of these by syntax; this searches the text."""
     found = [
         f"{path.relative_to(SOURCES)}: {match[0]}"
         for path in sorted(SOURCES.rglob("*.py"))

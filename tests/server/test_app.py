@@ -1,4 +1,4 @@
-"""The application on an engine that only does what the test says: every phase of a request, held still."""
+"""The application on a fake engine that a test controls, so that each phase of a request can be held."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from data.engine_facts import engine_facts
 from data.json_types import Json
 from octavo.checkpoint import open_checkpoint
 from octavo.config import ServerOptions
-from octavo.frontend.in_flight import InFlight
+from octavo.frontend.in_flight import InFlightRequest
 from octavo.frontend.intake import PreparedRequest
 from octavo.frontend.output import Choice, RequestOutput, StreamDelta
 from octavo.frontend.supervisor import EngineState
@@ -41,7 +41,7 @@ class FakeHub:
     aborted: list[str] = field(default_factory=list)
     failure: Exception | None = None
 
-    def submit(self, in_flight: InFlight) -> None:
+    def submit(self, in_flight: InFlightRequest) -> None:
         if self.failure is not None:
             raise self.failure
         self.submitted.append((in_flight.prepared, in_flight.recipient))
@@ -91,7 +91,7 @@ class Bench:
     def __init__(self, model: TextModel, **options: str | int) -> None:
         self.hub = FakeHub()
         self.supervisor = FakeSupervisor(
-            engine_facts(max_model_len=100_000, num_pages=9, device="cpu", dtype="float32")
+            engine_facts(max_model_len=100_000, num_blocks=9, device="cpu", dtype="float32")
         )
         self.prompter = DirectPrompter(model)
         self.state = ServerState(
@@ -144,7 +144,7 @@ def run(model: TextModel) -> Run:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("tokens", [0, 2])
-def test_a_client_that_leaves_ends_its_requests(run: Run, stream: bool, tokens: int) -> None:
+def test_a_disconnect_aborts_the_request(run: Run, stream: bool, tokens: int) -> None:
     async def test(bench: Bench) -> None:
         asked = bench.ask({"prompt": ["ab", "cd"], "stream": stream})
         await bench.until(lambda: len(bench.hub.submitted) == 2)
@@ -159,7 +159,7 @@ def test_a_client_that_leaves_ends_its_requests(run: Run, stream: bool, tokens: 
     run(test)
 
 
-def test_a_client_that_leaves_while_its_prompt_is_tokenised(run: Run) -> None:
+def test_a_disconnect_during_tokenisation(run: Run) -> None:
     async def test(bench: Bench) -> None:
         bench.prompter.works.clear()
         asked = bench.ask({"prompt": "x"})
@@ -172,7 +172,7 @@ def test_a_client_that_leaves_while_its_prompt_is_tokenised(run: Run) -> None:
 
 
 @pytest.mark.parametrize(("path", "body"), [("/tokenize", {"prompt": "x"}), ("/detokenize", {"tokens": [1]})])
-def test_a_client_that_leaves_while_its_tokens_are_looked_up(run: Run, path: str, body: Json) -> None:
+def test_a_disconnect_during_token_lookup(run: Run, path: str, body: Json) -> None:
     async def test(bench: Bench) -> None:
         bench.prompter.works.clear()
         asked = bench.ask(body, path)
@@ -184,7 +184,7 @@ def test_a_client_that_leaves_while_its_tokens_are_looked_up(run: Run, path: str
     run(test)
 
 
-def test_the_deadline_includes_the_time_in_which_a_prompt_is_made(run: Run) -> None:
+def test_the_deadline_includes_prompt_preparation(run: Run) -> None:
     async def test(bench: Bench) -> None:
         bench.prompter.works.clear()
         asked = await bench.ask({"prompt": "x", "timeout": 0.05}).done()
@@ -194,7 +194,7 @@ def test_the_deadline_includes_the_time_in_which_a_prompt_is_made(run: Run) -> N
     run(test)
 
 
-def test_a_request_that_is_done_is_not_aborted(run: Run) -> None:
+def test_a_finished_request_is_not_aborted(run: Run) -> None:
     async def test(bench: Bench) -> None:
         asked = bench.ask({"prompt": ["ab", "cd"]})
         await bench.until(lambda: len(bench.hub.submitted) == 2)
@@ -216,7 +216,7 @@ def test_the_queue_is_bounded_in_requests(run: Run) -> None:
         assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
         assert 1 <= int(refused.headers["retry-after"]) <= 60
         assert int(refused.headers["retry-after-ms"]) >= 500
-        bench.hub.say("x", request=0)  # the first token: it waits no longer
+        bench.hub.say("x", request=0)  # with its first token it leaves the queue
         await bench.until(lambda: bench.state.admission.num_sequences == 1)
         asked.append(bench.ask({"prompt": "ab"}))
         await bench.until(lambda: len(bench.hub.submitted) == 3)
@@ -241,7 +241,7 @@ def test_the_queue_is_bounded_in_tokens(run: Run) -> None:
     run(test, max_queued_tokens=100)
 
 
-def test_a_text_that_cannot_be_made_ends_its_stream_with_an_error(
+def test_a_detokenisation_failure_ends_the_stream_with_an_error(
     run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test(bench: Bench) -> None:
@@ -258,7 +258,7 @@ def test_a_text_that_cannot_be_made_ends_its_stream_with_an_error(
     run(test)
 
 
-def test_a_failure_in_mid_stream_is_said_and_the_stream_ended(run: Run) -> None:
+def test_a_failure_in_mid_stream_is_reported_and_ends_the_stream(run: Run) -> None:
     async def test(bench: Bench) -> None:
         asked = bench.ask({"messages": [{"role": "user", "content": "x"}], "stream": True}, CHAT)
         await bench.until(lambda: bench.hub.submitted)
@@ -269,18 +269,18 @@ def test_a_failure_in_mid_stream_is_said_and_the_stream_ended(run: Run) -> None:
         assert asked.status == 200
         assert json.loads(events[-2].removeprefix("data: "))["error"]["code"] == "engine_failed"
         assert events[-1] == "data: [DONE]"
-        assert len(events) == 4  # what came before it is not lost
+        assert len(events) == 4  # earlier output is not lost
 
     run(test)
 
 
-def test_silence_is_filled_with_comments(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_streams_get_keep_alive_comments(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answer, "PING_SECONDS", 0.02)
 
     async def test(bench: Bench) -> None:
         asked = bench.ask({"prompt": "x", "stream": True})
         await bench.until(lambda: asked.content.count(b": ping\n\n") >= 2)
-        assert b"data:" not in asked.content  # nothing that could be taken for a token
+        assert b"data:" not in asked.content  # must not look like a token
         assert asked.headers["content-type"].startswith("text/event-stream")
         assert asked.headers["cache-control"] == "no-cache, no-transform"
         assert asked.headers["x-accel-buffering"] == "no"
@@ -290,7 +290,7 @@ def test_silence_is_filled_with_comments(run: Run, monkeypatch: pytest.MonkeyPat
     run(test)
 
 
-def test_a_comment_costs_no_reader_the_event_behind_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_comment_does_not_hide_the_event_after_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answer, "PING_SECONDS", 0.02)
 
     async def test(bench: Bench) -> None:
@@ -309,7 +309,7 @@ def test_a_comment_costs_no_reader_the_event_behind_it(run: Run, monkeypatch: py
     run(test)
 
 
-def test_what_nobody_expected_tells_nothing(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+def test_unexpected_errors_reveal_no_details(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     async def test(bench: Bench) -> None:
         bench.hub.failure = RuntimeError("secret at 0xdeadbeef")
         answer = await bench.ask({"prompt": "x"}).done()
@@ -325,7 +325,7 @@ def test_what_nobody_expected_tells_nothing(run: Run, caplog: pytest.LogCaptureF
 @pytest.mark.parametrize(
     ("state", "code"), [(EngineState.STARTING, "loading"), (EngineState.FAILED, "engine_failed")]
 )
-def test_no_engine(run: Run, state: EngineState, code: str) -> None:
+def test_requests_get_503_while_there_is_no_engine(run: Run, state: EngineState, code: str) -> None:
     async def test(bench: Bench) -> None:
         bench.supervisor.state, bench.supervisor.facts = state, None
         bench.supervisor.is_live = state is not EngineState.FAILED
@@ -368,10 +368,10 @@ def test_draining(run: Run) -> None:
 
 
 PROBES = {"/livez", "/readyz", "/healthz", "/health"}
-PAGE = {"/", "/page/{name:path}"}  # its files, which say nothing of the server
+PAGE = {"/", "/page/{name:path}"}  # static files without information about the server
 
 
-def test_every_route_but_the_probes_and_the_page_wants_a_key(run: Run) -> None:
+def test_every_route_except_probes_and_page_requires_a_key(run: Run) -> None:
     async def test(bench: Bench) -> None:
         paths = {route.path for route in walk(bench.app.routes)}
         assert paths > PROBES | PAGE
@@ -412,7 +412,7 @@ def walk(routes: Any) -> Iterator[Route]:
         ((b"authorization", b"Bearer wrong"), (b"authorization", b"Bearer the-key")),
     ],
 )
-def test_keys_that_are_none(run: Run, headers: tuple[tuple[bytes, bytes], ...]) -> None:
+def test_invalid_keys_are_rejected(run: Run, headers: tuple[tuple[bytes, bytes], ...]) -> None:
     async def test(bench: Bench) -> None:
         answer = await bench.ask(None, "/v1/models", *headers).done()
         assert (answer.status, answer.error["code"]) == (401, "invalid_api_key")
@@ -442,7 +442,7 @@ def test_each_identity_has_its_own_cache(run: Run, tmp_path: Path) -> None:
     run(test, api_key_file=str(keys))
 
 
-def test_origins_are_allowed_only_if_asked(run: Run) -> None:
+def test_origins_are_allowed_only_if_configured(run: Run) -> None:
     origin = (b"origin", b"https://page.example")
 
     async def refused(bench: Bench) -> None:

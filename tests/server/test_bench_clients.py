@@ -1,7 +1,7 @@
 """Requests as load generators send them, and streams as they read them.
 
-guidellm and `vllm bench serve` are too heavy to install here. What they send, and what they take from the
-answer, is written down from their sources (guidellm 0.8.1; vLLM's endpoint_request_func.py).
+guidellm and `vllm bench serve` are too large to install here. These tests reproduce what they send and what
+they read from the answer, according to their sources (guidellm 0.8.1; vLLM's endpoint_request_func.py).
 docs/evaluate.md has the commands.
 """
 
@@ -22,7 +22,7 @@ PROMPT = "a prompt of some length that somebody made up"
 
 
 def guidellm_stream(server: Server, path: str, body: Json) -> tuple[list[str], Json]:
-    """Line by line; an iteration is a line whose first choice has text. Ends at [DONE]."""
+    """Read line by line until [DONE]. An iteration is a line whose first choice has text."""
     texts, usage = [], None
     with httpx.stream("POST", server.url + path, json=body, timeout=HANG_SECONDS) as response:
         response.raise_for_status()
@@ -41,7 +41,7 @@ def guidellm_stream(server: Server, path: str, body: Json) -> tuple[list[str], J
     return texts, usage
 
 
-def test_as_guidellm_asks(server: Server) -> None:
+def test_requests_as_sent_by_guidellm(server: Server) -> None:
     assert server.get("/health").status_code == 200
     assert [model["id"] for model in server.get("/v1/models").json()["data"]] == ["tiny"]
     asked = {"model": "tiny", "ignore_eos": True}
@@ -62,7 +62,7 @@ def test_as_guidellm_asks(server: Server) -> None:
         assert texts
 
 
-def test_as_vllm_bench_asks(server: Server) -> None:
+def test_requests_as_sent_by_vllm_bench(server: Server) -> None:
     asked = {"model": "tiny", "stream": True, "stream_options": {"include_usage": True}, "ignore_eos": True}
     content = [{"type": "text", "text": PROMPT}]
     for path, body in (

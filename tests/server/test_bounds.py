@@ -1,4 +1,4 @@
-"""What bounds the front end: bytes held, room for connections, the shape of JSON, turns of the event loop."""
+"""Limits of the front end: held bytes, connections, JSON structure, blocking of the event loop."""
 
 import asyncio
 import contextlib
@@ -9,21 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.server.http.body import MOST_CONTAINERS, parse
+from octavo.server.http.body import MAX_CONTAINERS, parse
 from octavo.server.http.budget import SMALL_BYTES, ByteBudget, Holding
+from octavo.server.http.connection_limit import MAX_PROBES, ConnectionLimit
 from octavo.server.http.errors import ApiError
 from octavo.server.http.paced import PIECE_BYTES, PacedResponse
-from octavo.server.http.room import MOST_PROBES, Room
-from octavo.server.loop_watch import MOST_SECONDS, LoopWatch
+from octavo.server.loop_watch import MAX_SECONDS, LoopWatch
 from octavo.server.openai.schema import CompletionRequest
 
-MOST_HELD = 1 << 20
+MAX_HELD = 1 << 20
 
 
-@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, MOST_HELD) | st.just(-1)), max_size=60))
-def test_no_more_bytes_are_held_than_allowed_and_all_are_given_back(moves: list[tuple[int, int]]) -> None:
-    """A move is a request and the bytes it takes; -1: it is over."""
-    budget = ByteBudget(MOST_HELD)
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, MAX_HELD) | st.just(-1)), max_size=60))
+def test_held_bytes_stay_within_the_limit_and_are_all_released(moves: list[tuple[int, int]]) -> None:
+    """A move is a request and the bytes that it takes; -1 ends the request."""
+    budget = ByteBudget(MAX_HELD)
     holdings: dict[int, Holding] = {}
     for number, num_bytes in moves:
         if num_bytes < 0:
@@ -31,61 +31,61 @@ def test_no_more_bytes_are_held_than_allowed_and_all_are_given_back(moves: list[
             continue
         holding = holdings.setdefault(number, budget.open())
         before = budget.num_held
-        if before + num_bytes <= budget.most_for_one:
+        if before + num_bytes <= budget.max_for_one:
             holding.take(num_bytes)
-        else:  # it may be small
+        else:  # small requests have a reserve
             with contextlib.suppress(ApiError):
                 holding.take(num_bytes)
-        assert budget.num_held == sum(one.num_bytes for one in holdings.values()) <= MOST_HELD
+        assert budget.num_held == sum(one.num_bytes for one in holdings.values()) <= MAX_HELD
     for holding in holdings.values():
         holding.close()
     assert budget.num_held == 0
 
 
-def test_small_requests_are_let_in_when_large_ones_have_taken_all_they_may() -> None:
-    budget = ByteBudget(MOST_HELD)
-    budget.open().take(budget.most_for_one)
+def test_small_requests_are_accepted_when_large_ones_fill_their_share() -> None:
+    budget = ByteBudget(MAX_HELD)
+    budget.open().take(budget.max_for_one)
     with pytest.raises(ApiError, match="busy"):
         budget.open().take(SMALL_BYTES + 1)
-    for _ in range((MOST_HELD - budget.most_for_one) // SMALL_BYTES):
+    for _ in range((MAX_HELD - budget.max_for_one) // SMALL_BYTES):
         budget.open().take(SMALL_BYTES)
 
 
-def test_who_has_been_idle_for_longest_makes_way_and_probes_have_room_of_their_own() -> None:
-    sent_away: list[str] = []
-    room: Room[str] = Room(3, sent_away.append)
-    for number, guest in enumerate("abc", start=1):
-        assert room.admit(guest, number)
-    room.note_busy("a")
-    room.note_idle("a")  # it has had its answer: now b is idle for longest
-    assert room.admit("d", 4)
-    assert sent_away == ["b"]
-    for guest in "acd":
-        room.note_busy(guest)
-    assert not room.admit("e", 4)
-    assert room.takes_probes(3 + MOST_PROBES)
-    assert not room.takes_probes(3 + MOST_PROBES + 1)
+def test_the_longest_idle_connection_is_replaced_and_probes_have_a_reserve() -> None:
+    replaced: list[str] = []
+    connection_limit: ConnectionLimit[str] = ConnectionLimit(3, replaced.append)
+    for number, name in enumerate("abc", start=1):
+        assert connection_limit.admit(name, number)
+    connection_limit.note_busy("a")
+    connection_limit.note_idle("a")  # its request finished, so b has been idle longest
+    assert connection_limit.admit("d", 4)
+    assert replaced == ["b"]
+    for name in "acd":
+        connection_limit.note_busy(name)
+    assert not connection_limit.admit("e", 4)
+    assert connection_limit.admits_probes(3 + MAX_PROBES)
+    assert not connection_limit.admits_probes(3 + MAX_PROBES + 1)
 
 
 @pytest.mark.parametrize(
-    ("part", "most"), [("[]", MOST_CONTAINERS), ("{}", MOST_CONTAINERS), ('{"a":1}', MOST_CONTAINERS)]
+    ("part", "limit"), [("[]", MAX_CONTAINERS), ("{}", MAX_CONTAINERS), ('{"a":1}', MAX_CONTAINERS)]
 )
-def test_json_of_many_parts_is_refused_before_it_is_decoded(part: str, most: int) -> None:
+def test_json_with_too_many_parts_is_rejected_before_decoding(part: str, limit: int) -> None:
     def body(num_parts: int) -> bytes:
         return b'{"prompt": "x", "unknown": [' + ",".join([part] * num_parts).encode() + b"]}"
 
-    parse(body(most - 2), CompletionRequest)
+    parse(body(limit - 2), CompletionRequest)
     with pytest.raises(ApiError, match="too many objects"):
-        parse(body(most), CompletionRequest)
+        parse(body(limit), CompletionRequest)
 
 
 @given(st.text(alphabet='[]{},:"\\ab\n', max_size=40))
-def test_what_is_written_in_a_text_is_no_part_of_the_json(words: str) -> None:
-    text = words * (MOST_CONTAINERS // max(1, len(words))) + "[" * MOST_CONTAINERS
+def test_contents_of_strings_do_not_count_as_json_parts(words: str) -> None:
+    text = words * (MAX_CONTAINERS // max(1, len(words))) + "[" * MAX_CONTAINERS
     assert parse(json.dumps({"prompt": text}).encode(), CompletionRequest).prompt == text
 
 
-def test_a_large_answer_is_handed_on_in_pieces() -> None:
+def test_a_large_answer_is_sent_in_pieces() -> None:
     sent: list[bytes] = []
     is_last: list[bool] = []
 
@@ -105,17 +105,17 @@ def test_a_large_answer_is_handed_on_in_pieces() -> None:
         assert is_last == [False] * (len(sent) - 1) + [True]
 
 
-def test_a_turn_of_the_event_loop_that_takes_long_is_seen() -> None:
+def test_a_blocked_event_loop_is_detected() -> None:
     async def main() -> None:
         watch = LoopWatch()
         watch.start()
         await asyncio.sleep(0.1)
         idle = watch.longest_cpu
-        until = time.thread_time() + 2 * MOST_SECONDS
+        until = time.thread_time() + 2 * MAX_SECONDS
         while time.thread_time() < until:
             pass
         await asyncio.sleep(0.1)
         watch.stop()
-        assert idle < 2 * MOST_SECONDS <= watch.longest_cpu
+        assert idle < 2 * MAX_SECONDS <= watch.longest_cpu
 
     asyncio.run(main())

@@ -1,4 +1,4 @@
-"""Chat completions, asked with OpenAI's own client."""
+"""Chat completions, requested with OpenAI's client."""
 
 import asyncio
 import time
@@ -24,7 +24,7 @@ LOVES: list[ChatCompletionMessageParam] = [
 
 
 def chat(server: Server, **fields: Json) -> Any:
-    """An answer, or a stream of chunks: with fields of ours, which the client's types do not know."""
+    """Return an answer or a stream of chunks, with Octavo fields that the client's types do not declare."""
     extra = fields.pop("extra", None)
     asked: JsonObject = {"model": "tiny", "messages": HELLO, "seed": 7, "max_completion_tokens": 12} | fields
     return server.client().chat.completions.create(**asked, extra_body=extra)
@@ -34,7 +34,7 @@ def text(answer: Any) -> str:
     return str(answer.choices[0].message.content)
 
 
-def test_every_field_of_an_answer(server: Server) -> None:
+def test_every_response_field(server: Server) -> None:
     answer = chat(server)
     assert answer.id.startswith("chatcmpl-")
     assert (answer.object, answer.model) == ("chat.completion", "tiny")
@@ -54,7 +54,7 @@ def test_every_field_of_an_answer(server: Server) -> None:
     assert answer._request_id.startswith("req_")
 
 
-def test_the_answer_is_what_the_engine_says_offline(server: Server, tiny_checkpoint: Path) -> None:
+def test_the_answer_equals_the_offline_answer(server: Server, tiny_checkpoint: Path) -> None:
     with LLM(str(tiny_checkpoint), kv_memory="4MiB") as llm:
         params = msgspec.structs.replace(llm.default_params, seed=7, max_tokens=12, logprobs=3)
         (expected,) = llm.chat(HELLO, params)
@@ -66,7 +66,7 @@ def test_the_answer_is_what_the_engine_says_offline(server: Server, tiny_checkpo
     ]
 
 
-def test_a_stream_is_the_answer_in_pieces(server: Server) -> None:
+def test_a_stream_concatenates_to_the_whole_answer(server: Server) -> None:
     whole = chat(server, n=2, logprobs=True, top_logprobs=2)
     pieces: dict[int, list[Any]] = {0: [], 1: []}
     tail = []
@@ -97,7 +97,7 @@ def test_the_plain_stream_has_the_same_text(server: Server) -> None:
     assert chunks[0].choices[0].delta.content
 
 
-def test_async_client_streams_many_at_once(server: Server) -> None:
+def test_concurrent_streams_of_the_async_client(server: Server) -> None:
     async def one(client: openai.AsyncOpenAI, seed: int) -> str:
         stream = await client.chat.completions.create(
             model="tiny", messages=HELLO, seed=seed, max_tokens=20, stream=True
@@ -131,7 +131,7 @@ def test_fields_that_change_the_tokens(server: Server) -> None:
     for narrow in ({"top_p": 1e-6}, {"extra": {"top_k": 1}}, {"extra": {"min_p": 1.0}}):
         assert text(chat(server, temperature=1.0, **narrow)) == plain, narrow
     assert text(chat(server, temperature=0, extra={"top_k": -1})) == plain
-    assert text(chat(server, temperature=0, logit_bias={"65": 100}))[:4] == "bbbb"  # bytes have shifted ids
+    assert text(chat(server, temperature=0, logit_bias={"65": 100}))[:4] == "bbbb"  # ids of bytes are shifted
 
 
 def test_stop_strings_and_stop_tokens(server: Server) -> None:
@@ -164,7 +164,7 @@ def test_ends_of_sequence(server: Server) -> None:
         max_completion_tokens=2,
     )
     assert text(shown) == "<|end|><|end|>"
-    (chunk,) = chat(server, temperature=0, logit_bias=always, stream=True)  # the role comes even so
+    (chunk,) = chat(server, temperature=0, logit_bias=always, stream=True)  # the role is sent nevertheless
     assert (chunk.choices[0].delta.role, chunk.choices[0].delta.content) == ("assistant", "")
 
 
@@ -197,7 +197,7 @@ def test_messages_of_all_kinds(server: Server) -> None:
     assert text(as_system) == text(as_developer)
 
 
-def test_the_template_can_be_steered(server: Server) -> None:
+def test_template_options(server: Server) -> None:
     shown = {"octavo": {"prompt": True}}
 
     def prompt(**extra: Json) -> str:
@@ -210,7 +210,7 @@ def test_the_template_can_be_steered(server: Server) -> None:
     assert prompt(chat_template_kwargs={"unknown": 1}) == prompt()
 
 
-def test_the_octavo_block_explains(server: Server) -> None:
+def test_the_octavo_block_explains_a_request(server: Server) -> None:
     fresh = f"a prompt that nobody has sent before {id(server)}"
     fields = {"messages": [{"role": "user", "content": fresh}], "extra": {"octavo": True}}
     first, again = (chat(server, **fields).octavo["requests"][0] for _ in range(2))
@@ -229,8 +229,8 @@ def test_the_octavo_block_explains(server: Server) -> None:
     assert (last.choices, last.octavo["engine_restarts"]) == ([], 0)
 
 
-def test_the_octavo_block_tells_every_chunk_of_the_prompt(start: StartServer) -> None:
-    """Chunks and what was cached are the prompt, and their steps are the time it took, streamed or not."""
+def test_the_octavo_block_lists_every_chunk_of_the_prompt(start: StartServer) -> None:
+    """Chunks and cached tokens add up to the prompt, and their steps to the prefill time, streamed or not."""
     server = start("--max-step-tokens", "64", "--max-running", "8", "--served-model-name", "tiny")
     server.wait_until_ready()
     prompt = "a prompt of several chunks, each of which is told " * 6
@@ -242,22 +242,22 @@ def test_the_octavo_block_tells_every_chunk_of_the_prompt(start: StartServer) ->
 
     for stream in (False, True):
         for text in (f"{stream} {prompt}", f"{stream} {prompt}", f"{stream} {prompt} and more"):
-            told = explained(stream, text)
-            (choice,) = told["choices"]
-            chunks, position = choice["prefill_chunks"], told["cached_tokens"]
-            assert len(chunks) == -(-(told["prompt_tokens"] - position) // 64)
+            explanation = explained(stream, text)
+            (choice,) = explanation["choices"]
+            chunks, position = choice["prefill_chunks"], explanation["cached_tokens"]
+            assert len(chunks) == -(-(explanation["prompt_tokens"] - position) // 64)
             for chunk in chunks:
                 assert chunk["start"] == position
                 position += chunk["tokens"]
-            assert position == told["prompt_tokens"]
-            assert told["first_miss"]["position"] == chunks[0]["start"]
+            assert position == explanation["prompt_tokens"]
+            assert explanation["first_miss"]["position"] == chunks[0]["start"]
             spent = sum(chunk["seconds"] for chunk in chunks)
             assert 0 < spent <= choice["prefill_seconds"] + 1e-5
             assert choice["prefill_chunks_left_out"] == 0
 
 
-def test_cache_salt_keeps_prefixes_apart(server: Server) -> None:
-    messages = [{"role": "user", "content": f"a long enough prompt to fill pages {id(server)} salt"}]
+def test_cache_salts_isolate_prefixes(server: Server) -> None:
+    messages = [{"role": "user", "content": f"a long enough prompt to fill blocks {id(server)} salt"}]
 
     def cached(salt: str) -> int:
         answer = chat(server, messages=messages, extra={"cache_salt": salt})
@@ -268,7 +268,7 @@ def test_cache_salt_keeps_prefixes_apart(server: Server) -> None:
     assert cached("b") == 0
 
 
-def test_accepted_and_ignored(server: Server) -> None:
+def test_fields_that_are_accepted_and_ignored(server: Server) -> None:
     plain = text(chat(server))
     ignored = {
         "user": "me",
@@ -288,7 +288,7 @@ def test_accepted_and_ignored(server: Server) -> None:
 
 
 @pytest.mark.assets
-def test_a_model_that_can_talk(smollm2: Server) -> None:
+def test_a_conversation_with_a_real_model(smollm2: Server) -> None:
     client = smollm2.client()
     messages: list[ChatCompletionMessageParam] = [
         {"role": "user", "content": "What is the capital of France?"}

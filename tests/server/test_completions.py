@@ -1,4 +1,4 @@
-"""Completions, asked with OpenAI's own client and as evaluation harnesses ask."""
+"""Completions, requested with OpenAI's client and in the form that evaluation harnesses use."""
 
 import math
 
@@ -16,7 +16,7 @@ def complete(server: Server, prompt: Json = "abc", **fields: Json) -> Json:
     return server.client().completions.create(**fields, extra_body=extra)
 
 
-def test_every_field_of_an_answer(server: Server) -> None:
+def test_every_response_field(server: Server) -> None:
     answer = complete(server)
     assert answer.id.startswith("cmpl-")
     assert (answer.object, answer.model) == ("text_completion", "tiny")
@@ -29,11 +29,11 @@ def test_every_field_of_an_answer(server: Server) -> None:
     )
 
 
-def test_max_tokens_is_16_unless_said(server: Server) -> None:
+def test_max_tokens_defaults_to_16(server: Server) -> None:
     assert complete(server, max_tokens=None).usage.completion_tokens == 16
 
 
-def test_prompts_of_four_kinds(server: Server) -> None:
+def test_all_four_kinds_of_prompt(server: Server) -> None:
     ids = server.post("/tokenize", {"prompt": "abc"}).json()["tokens"]
     alone = complete(server).choices[0].text
     other = complete(server, "xyz").choices[0].text
@@ -44,7 +44,7 @@ def test_prompts_of_four_kinds(server: Server) -> None:
         assert answer.usage.prompt_tokens == 6
 
 
-def test_choices_of_several_prompts_are_counted_through(server: Server) -> None:
+def test_choice_indices_are_consecutive_across_prompts(server: Server) -> None:
     both = complete(server, ["abc", "xyz"], n=2, temperature=1.0)
     assert [choice.index for choice in both.choices] == [0, 1, 2, 3]
     apart = [c.text for p in ("abc", "xyz") for c in complete(server, p, n=2, temperature=1.0).choices]
@@ -72,7 +72,7 @@ def test_legacy_logprobs(server: Server) -> None:
         assert logprob == max(top.values())  # greedy
 
 
-def test_echo_scores_the_prompt_as_lm_eval_asks(server: Server) -> None:
+def test_echo_scores_the_prompt_for_lm_eval(server: Server) -> None:
     ids = server.post("/tokenize", {"prompt": "abcdef"}).json()["tokens"]
     body = {
         "prompt": [ids, ids[:4]],
@@ -94,13 +94,13 @@ def test_echo_scores_the_prompt_as_lm_eval_asks(server: Server) -> None:
         assert all(math.isfinite(value) for value in shown["token_logprobs"][1:])
         assert shown["token_logprobs"][-1] == max(shown["top_logprobs"][-1].values())
     first, second = (choice["logprobs"]["token_logprobs"] for choice in answer["choices"])
-    assert first[:4] == second[:4]  # to the last bit
+    assert first[:4] == second[:4]  # bit-identical
     by_scores = server.post("/v1/completions", body | {"prompt": ids, "prompt_logprobs": 1, "echo": False})
     scores = by_scores.json()["choices"][0]["prompt_logprobs"]
     assert [scores[i][str(ids[i])]["logprob"] for i in range(1, 6)] == first[1:6]
 
 
-def test_echo_without_an_answer(server: Server) -> None:
+def test_echo_without_generated_tokens(server: Server) -> None:
     answer = complete(server, max_tokens=0, echo=True, logprobs=1)
     assert answer.choices[0].text == "abc"
     assert len(answer.choices[0].logprobs.tokens) == 3
@@ -112,7 +112,7 @@ def test_echo_without_an_answer(server: Server) -> None:
 
 
 @pytest.mark.parametrize("logprobs", [None, 2])
-def test_a_stream_is_the_answer_in_pieces(server: Server, logprobs: int | None) -> None:
+def test_a_stream_concatenates_to_the_whole_answer(server: Server, logprobs: int | None) -> None:
     fields = {"n": 2, "temperature": 1.0, "echo": True, "logprobs": logprobs}
     whole = complete(server, ["abc", "xyz"], **fields)
     texts: dict[int, str] = dict.fromkeys(range(4), "")
@@ -151,7 +151,7 @@ def test_token_ids(server: Server) -> None:
     assert chunks[0].choices[0].prompt_token_ids == choice.prompt_token_ids
 
 
-def test_tokenize_and_back(server: Server) -> None:
+def test_tokenize_and_detokenize(server: Server) -> None:
     shown = server.post("/tokenize", {"prompt": "hé<|end|>", "return_token_strs": True}).json()
     assert shown["count"] == len(shown["tokens"]) == 4
     assert shown["token_strs"][-1] == "<|end|>"

@@ -1,7 +1,7 @@
-"""`octavo check` finds nothing wrong with our server, and every fault of servers that have one.
+"""`octavo check` passes on Octavo's server and finds every planted fault.
 
-A broken server is ours behind something that spoils its replies. Each fault names the checks that must find
-it, and every check has a fault that it finds: none of them passes whatever it sees.
+A faulty server is a real one with a wrapper that corrupts its replies. Each fault names the checks that must
+find it, and each check finds at least one fault, so no check passes unconditionally.
 """
 
 import json
@@ -14,9 +14,9 @@ import pytest
 
 from data.json_types import Json
 from octavo.cli.main import main
-from octavo.conformance.check import Check, Outcome, run_check
+from octavo.conformance.check import Check, CheckOutcome, run_check
 from octavo.conformance.suite import ALL_CHECKS
-from octavo.conformance.target import Target
+from octavo.conformance.target import CheckTarget
 from octavo.conformance.transport import HttpTransport, Reply, Request, Transport
 
 pytestmark = pytest.mark.xdist_group("server")
@@ -35,11 +35,11 @@ def spoiled(transport: Transport, spoil: Spoil) -> Transport:
     return lambda request: spoil(request, transport(request))
 
 
-# --- ways to spoil a reply
+# --- ways to corrupt a reply
 
 
 def body(change: Callable[[Json], object]) -> Spoil:
-    """Change every JSON object of a reply: the whole answer, or each event of a stream."""
+    """Change every JSON object of a reply: the answer, or each event of a stream."""
 
     def spoil(request: Request, reply: Reply) -> Reply:
         return replace(reply, body=with_objects(reply.body, lambda found: change(found) or found))
@@ -58,7 +58,7 @@ def with_objects(content: bytes, change: Callable[[Json], object]) -> bytes:
 
 
 def field(path: str, value: object) -> Spoil:
-    """Set one field, in every object that has it: `choices.finish_reason`, through lists."""
+    """Set one field in every object that has it. A path such as `choices.finish_reason` traverses lists."""
 
     def change(found: Json) -> None:
         *parents, name = path.split(".")
@@ -105,7 +105,7 @@ def events(change: Callable[[list[bytes]], list[bytes]]) -> Spoil:
 
 
 def ignoring(name: str) -> Callable[[Transport], Transport]:
-    """A server that takes a field and does nothing about it."""
+    """A server that accepts a field and ignores it."""
 
     def wrap(transport: Transport) -> Transport:
         def ask(request: Request) -> Reply:
@@ -130,7 +130,7 @@ def deaf_to_developers(transport: Transport) -> Transport:
 
 
 def forgetful(transport: Transport) -> Transport:
-    """Answers change from one request to the next, seed or not."""
+    """Answers change from one request to the next, even with a seed."""
     count = iter(range(10**6))
     text = body(
         lambda found: [one.update(text=f"{next(count)}") for one in found.get("choices", [])] and None
@@ -145,7 +145,7 @@ def constant(transport: Transport) -> Transport:
 
 
 def without_key(transport: Transport) -> Transport:
-    """Lets everybody in."""
+    """A server that does not check keys."""
     return lambda request: transport(
         replace(request, headers={"authorization": f"Bearer {KEY}", **JSON_BODY})
     )
@@ -156,7 +156,7 @@ JSON_BODY: Mapping[str, str] = {"content-type": "application/json"}
 
 @dataclass(frozen=True)
 class Fault:
-    """`wrap` breaks a server; `found_by` are checks that must fail then."""
+    """`wrap` makes a server faulty; `found_by` lists the checks that must fail on it."""
 
     name: str
     wrap: Callable[[Transport], Transport]
@@ -177,7 +177,7 @@ def reply(name: str, spoil: Spoil, *found_by: str) -> Fault:
 
 
 def once_more(payloads: list[bytes]) -> list[bytes]:
-    """The last chunk, which has the finish_reason, twice. Behind it are [DONE] and the end."""
+    """Repeat the last chunk, which has the finish_reason. After it come [DONE] and the end."""
     return [*payloads[:-2], payloads[-3], *payloads[-2:]]
 
 
@@ -191,25 +191,25 @@ def in_one_piece(payloads: list[bytes]) -> list[bytes]:
 
 
 def overflow_is_cut(request: Request, found: Reply) -> Reply:
-    """As servers do that cut a prompt silently."""
+    """As servers that truncate a prompt silently."""
     too_long = b"context_length_exceeded" in found.body
     return replace(found, status=200, body=b"{}") if too_long else found
 
 
 FAULTS = (
-    reply("object is a page", field("object", "page"), "models: list", "models: get one"),
-    reply("models without owned_by", field("owned_by", GONE), "models: get one"),
+    reply("object is a page", field("object", "page"), "models: list", "models: get"),
+    reply("models without owned_by", field("owned_by", GONE), "models: get"),
     reply(
-        "404 as 200", status(404, 200), "models: 404 for an unknown one", "errors: 404 for an unknown path"
+        "404 as 200", status(404, 200), "models: 404 for an unknown model", "errors: 404 for an unknown path"
     ),
     reply("404 as 400", status(404, 400), "errors: 404 model_not_found"),
     reply(
         "another model's name",
         field("model", "gpt"),
-        "completions: shape of an answer",
-        "chat: shape of an answer",
+        "completions: response shape",
+        "chat: response shape",
     ),
-    reply("no created", field("created", GONE), "chat: shape of an answer", "streams: shape of chunks"),
+    reply("no created", field("created", GONE), "chat: response shape", "streams: chunk shape"),
     reply(
         "usage is one off",
         field("usage.total_tokens", lambda total: total + 1),
@@ -249,12 +249,12 @@ FAULTS = (
     ),
     reply("positive logprobs", field("choices.logprobs.content.logprob", 0.5), "chat: logprobs"),
     reply("no bytes", field("choices.logprobs.content.bytes", GONE), "chat: logprobs"),
-    reply("no role", field("choices.message.role", GONE), "chat: shape of an answer"),
-    reply("no role in a stream", field("choices.delta.role", GONE), "streams: shape of chunks"),
-    reply("finish_reason is done", field("choices.finish_reason", "done"), "chat: shape of an answer"),
+    reply("no role", field("choices.message.role", GONE), "chat: response shape"),
+    reply("no role in a stream", field("choices.delta.role", GONE), "streams: chunk shape"),
+    reply("finish_reason is done", field("choices.finish_reason", "done"), "chat: response shape"),
     reply("no content-type", header("content-type", None), "streams: content-type"),
-    reply("cached streams", header("cache-control", "max-age=9"), "streams: headers against buffering"),
-    reply("all in one piece", events(in_one_piece), "streams: text comes in pieces"),
+    reply("cached streams", header("cache-control", "max-age=9"), "streams: anti-buffering headers"),
+    reply("all in one piece", events(in_one_piece), "streams: text arrives in pieces"),
     reply(
         "no [DONE]",
         events(lambda payloads: [*payloads[:-2], b""]),
@@ -266,8 +266,8 @@ FAULTS = (
     reply(
         "a chunk is lost",
         events(lambda payloads: payloads[:1] + payloads[2:]),
-        "streams: temperature 0: as not streamed",
-        "streams: seed: as not streamed",
+        "streams: temperature 0: same as unstreamed",
+        "streams: seed: same as unstreamed",
         "completions: streamed",
     ),
     reply("usage in every chunk", field("usage", {}), "streams: include_usage"),
@@ -275,9 +275,9 @@ FAULTS = (
     reply(
         "422",
         status(400, 422),
-        "errors: 400 with param: a value",
-        "errors: 400 with param: a type",
-        "errors: 400 with param: a missing field",
+        "errors: 400 with param: invalid value",
+        "errors: 400 with param: invalid type",
+        "errors: 400 with param: missing field",
         "errors: 400 for malformed JSON",
         "errors: 400 before a stream",
         "errors: odd chats: never 422 or 5xx",
@@ -290,72 +290,72 @@ FAULTS = (
     reply(
         "no param",
         field("error.param", None),
-        "errors: 400 with param: a value",
-        "errors: 400 with param: a missing field",
+        "errors: 400 with param: invalid value",
+        "errors: 400 with param: missing field",
     ),
     reply("the code is a number", field("error.code", 400), "errors: 400 for malformed JSON"),
     reply("errors of another shape", field("error", "no"), "errors: 404 model_not_found"),
     reply("a prompt is cut", overflow_is_cut, "errors: 400 context_length_exceeded"),
-    fault("everybody may ask", without_key, "errors: 401 without the key"),
-    reply("one id for all", field("id", "chatcmpl-1"), "ids: of answers"),
+    fault("keys are not checked", without_key, "errors: 401 without a valid key"),
+    reply("one id for all", field("id", "chatcmpl-1"), "ids: unique response ids"),
     reply("one x-request-id for all", header("x-request-id", "1"), "ids: x-request-id"),
     fault(
         "answers change",
         forgetful,
         "repeats: chat with a seed",
         "repeats: completion with a seed",
-        "repeats: 8 at once: temperature 0",
-        "repeats: 8 at once: chats with seeds",
-        "repeats: 8 at once: completions with seeds",
-        "repeats: 8 at once: logprobs",
+        "repeats: 8 concurrent: temperature 0",
+        "repeats: 8 concurrent: chats with seeds",
+        "repeats: 8 concurrent: completions with seeds",
+        "repeats: 8 concurrent: logprobs",
         "chat: text parts",
         "chat: ignored and unknown fields",
     ),
     fault(
         "one answer for all",
         constant,
-        "repeats: another seed, another answer",
-        "repeats: no seed, another answer",
+        "repeats: different seeds, different answers",
+        "repeats: no seed, different answers",
     ),
-    fault("developers are not heard", deaf_to_developers, "chat: role developer"),
+    fault("the developer role is ignored", deaf_to_developers, "chat: role developer"),
 )
 
 
 @pytest.fixture(scope="module")
-def target(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    """Our server, with a key."""
+def target(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CheckTarget]:
+    """Octavo's server, with a key."""
     from server.process import Server
 
     flags = ("--kv-memory", "4MiB", "--served-model-name", "tiny", "--api-key", KEY)
     running = Server(tmp_path_factory.mktemp("conformance"), tiny_checkpoint, *flags)
     try:
         running.wait_until_ready()
-        yield Target(HttpTransport.to(running.url, 30), "tiny", KEY)
+        yield CheckTarget(HttpTransport.to(running.url, 30), "tiny", KEY)
     finally:
         running.stop()
 
 
 @pytest.mark.parametrize("check", ALL_CHECKS, ids=lambda check: f"{check.group}: {check.name}")
-def test_our_server(check: Check, target: Target) -> None:
+def test_octavo_passes_the_check(check: Check, target: CheckTarget) -> None:
     result = run_check(check, target)
-    assert (result.outcome, result.detail) == (Outcome.PASSED, "")
+    assert (result.outcome, result.detail) == (CheckOutcome.PASSED, "")
 
 
 @pytest.mark.parametrize("broken", FAULTS, ids=str)
-def test_every_fault_is_found(broken: Fault, target: Target) -> None:
+def test_every_planted_fault_is_found(broken: Fault, target: CheckTarget) -> None:
     server = replace(target, transport=broken.wrap(target.transport))
     for group, name in broken.found_by:
         result = run_check(named(group, name), server)
-        assert result.outcome == Outcome.FAILED, f"{group}: {name}: {result}"
+        assert result.outcome == CheckOutcome.FAILED, f"{group}: {name}: {result}"
         assert 0 < len(result.detail) <= 120
 
 
-def test_every_check_has_a_fault_that_it_finds() -> None:
+def test_every_check_finds_at_least_one_fault() -> None:
     found = {one for broken in FAULTS for one in broken.found_by}
     assert {(check.group, check.name) for check in ALL_CHECKS} == found
 
 
-def test_what_is_refused_in_words_is_not_supported(target: Target) -> None:
+def test_an_explicit_rejection_counts_as_not_supported(target: CheckTarget) -> None:
     def without_echo(request: Request) -> Reply:
         if b'"echo"' not in request.body:
             return target.transport(request)
@@ -368,15 +368,19 @@ def test_what_is_refused_in_words_is_not_supported(target: Target) -> None:
         return Reply(400, {}, json.dumps({"error": error}).encode())
 
     result = run_check(named("completions", "echo"), replace(target, transport=without_echo))
-    assert (result.outcome, result.detail) == (Outcome.NOT_SUPPORTED, "answered 400: echo is not supported")
+    assert (result.outcome, result.detail) == (
+        CheckOutcome.NOT_SUPPORTED,
+        "status 400: echo is not supported",
+    )
     crashed = lambda request: replace(without_echo(request), status=500)  # noqa: E731
     assert (
-        run_check(named("completions", "echo"), replace(target, transport=crashed)).outcome == Outcome.FAILED
+        run_check(named("completions", "echo"), replace(target, transport=crashed)).outcome
+        == CheckOutcome.FAILED
     )
 
 
-def test_the_command_as_the_page_has_it(
-    target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_documented_command(
+    target: CheckTarget, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert isinstance(target.transport, HttpTransport)
     file = tmp_path / "results.json"
@@ -399,15 +403,15 @@ def test_the_command_as_the_page_has_it(
     assert KEY not in file.read_text() + printed.out + printed.err
 
 
-def test_the_command_says_what_is_wrong(target: Target, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without the key, most checks fail: the exit code says so, and each row why."""
+def test_the_command_reports_failed_checks(target: CheckTarget, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without the key, most checks fail. The exit code shows this, and each row has the reason."""
     assert isinstance(target.transport, HttpTransport)
     assert main(["check", target.transport.url, "--model", "tiny"]) == 1
     printed = capsys.readouterr()
-    assert re.search(r"^chat +shape of an answer +failed +\d+  answered 401: ", printed.out, re.MULTILINE)
+    assert re.search(r"^chat +response shape +failed +\d+  status 401: ", printed.out, re.MULTILINE)
 
 
-def test_no_server_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_server_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "http://127.0.0.1:1"]) == 1
     assert "cannot be reached" in capsys.readouterr().err
     assert main(["check", "ftp://somewhere"]) == 2

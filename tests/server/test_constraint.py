@@ -1,4 +1,4 @@
-"""What requests want their answers to be, as the grammar that the engine gets, and as what that takes."""
+"""Constraints of requests: which grammar the engine receives, and which texts it accepts."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -43,7 +43,7 @@ TOOLS = [tool("add"), tool("multiply")]
 
 
 class Grammars:
-    """Servers by family; what they hand to their engine, and what that means."""
+    """Servers by model family, the grammars that they send to the engine, and the texts these accept."""
 
     def __init__(self, assets: Callable[[str], Path]) -> None:
         self._assets = assets
@@ -57,7 +57,7 @@ class Grammars:
         return self._running[name][1]
 
     def asked(self, name: str, **fields: Json) -> GrammarSpec | None:
-        """The grammar of a chat; the answer itself does not matter."""
+        """Return the grammar of a chat request. The answer does not matter."""
         server = self.server(name)
         server.says("")
         self._client(server).chat.completions.create(model="scripted", messages=[QUESTION], **fields)
@@ -70,7 +70,7 @@ class Grammars:
         return server.prepared[-1].params.grammar
 
     def takes(self, name: str, spec: GrammarSpec | None, text: str) -> bool:
-        """Is the text a whole answer?"""
+        """Return whether the grammar accepts the text as a complete answer."""
         if name not in self._vocabularies:
             tokenizer = served_tokenizer(self._assets(name)).tokenizer
             self._vocabularies[name] = tokenizer, vocabulary_of(tokenizer, tokenizer.vocab_size)
@@ -96,7 +96,7 @@ def grammars(assets: Callable[[str], Path]) -> Iterator[Grammars]:
 
 
 def call_of(name: str, function: str, arguments: str) -> str:
-    """As the model writes it. (Mistral's special token is in the prompt; Gemma writes JSON where it must.)"""
+    """Return a call in the model's syntax. Mistral's special token is in the prompt; Gemma writes JSON."""
     key = "parameters" if "llama" in name or "gemma" in name else "arguments"
     call = f'{{"name": "{function}", "{key}": {arguments}}}'
     if "qwen" in name:
@@ -109,7 +109,7 @@ VALID, INVALID = '{"a": 1, "b": 2.5}', '{"a": 1, "b": "x"}'
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_call_that_is_required(name: str, grammars: Grammars) -> None:
+def test_a_required_call(name: str, grammars: Grammars) -> None:
     spec = grammars.asked(name, tools=TOOLS, tool_choice="required")
     assert grammars.takes(name, spec, call_of(name, "add", VALID))
     assert grammars.takes(name, spec, call_of(name, "multiply", VALID))
@@ -119,7 +119,7 @@ def test_a_call_that_is_required(name: str, grammars: Grammars) -> None:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_call_that_is_named(name: str, grammars: Grammars) -> None:
+def test_a_named_call(name: str, grammars: Grammars) -> None:
     choice: Json = {"type": "function", "function": {"name": "multiply"}}
     spec = grammars.asked(name, tools=TOOLS, tool_choice=choice)
     assert grammars.takes(name, spec, call_of(name, "multiply", VALID))
@@ -127,7 +127,7 @@ def test_a_call_that_is_named(name: str, grammars: Grammars) -> None:
 
 
 @pytest.mark.parametrize(("name", "between"), [("tokenizer-qwen2.5", "\n"), ("tokenizer-mistral-nemo", ", ")])
-def test_several_calls_or_one(name: str, between: str, grammars: Grammars) -> None:
+def test_parallel_and_single_calls(name: str, between: str, grammars: Grammars) -> None:
     both = [call_of(name, function, VALID) for function in ("add", "multiply")]
     if "mistral" in name:
         text = f"[{between.join(call[1:-1] for call in both)}]"
@@ -139,13 +139,13 @@ def test_several_calls_or_one(name: str, between: str, grammars: Grammars) -> No
     assert not grammars.takes(name, one, text)
 
 
-def test_strict_tools_leave_text_free(grammars: Grammars) -> None:
+def test_strict_tools_do_not_constrain_text(grammars: Grammars) -> None:
     name = "tokenizer-qwen2.5"
     spec = grammars.asked(name, tools=[tool("add", strict=True), tool("multiply")])
     for text in ("Nothing to add.", "", "a < b <tool", f"So:\n{call_of(name, 'add', VALID)}"):
         assert grammars.takes(name, spec, text)
     assert not grammars.takes(name, spec, call_of(name, "add", INVALID))
-    assert grammars.takes(name, spec, call_of(name, "multiply", INVALID)), "it was not to be strict"
+    assert grammars.takes(name, spec, call_of(name, "multiply", INVALID)), "this tool is not strict"
     assert grammars.asked(name, tools=TOOLS) is None
 
 
@@ -157,7 +157,7 @@ def test_strict_tools_leave_text_free(grammars: Grammars) -> None:
         {"type": "json_schema", "schema": PERSON},
     ],
 )
-def test_a_schema_in_every_shape(response_format: Json, grammars: Grammars) -> None:
+def test_every_way_to_request_a_schema(response_format: Json, grammars: Grammars) -> None:
     name = "tokenizer-qwen2.5"
     for spec in (
         grammars.asked(name, response_format=response_format),
@@ -193,7 +193,7 @@ def test_structured_outputs(wanted: Json, right: str, wrong: str, grammars: Gram
         assert not grammars.takes(name, spec, wrong)
 
 
-def test_reasoning_is_free(grammars: Grammars) -> None:
+def test_reasoning_is_not_constrained(grammars: Grammars) -> None:
     name = "tokenizer-qwen3"
     spec = grammars.asked(name, response_format={"type": "json_schema", "schema": PERSON})
     assert grammars.takes(name, spec, f"<think>\nHm, {NOBODY}\n</think>\n\n{ADA}")
@@ -217,8 +217,8 @@ def test_a_schema_or_calls(grammars: Grammars) -> None:
         assert not grammars.takes(name, spec, wrong)
 
 
-def test_a_plain_schema_is_handed_on_as_it_is(grammars: Grammars) -> None:
-    """So that equal schemas are one grammar in every cache."""
+def test_a_plain_schema_is_passed_on_unchanged(grammars: Grammars) -> None:
+    """Equal schemas therefore share one entry in every grammar cache."""
     spec = grammars.asked("tokenizer-qwen2.5", response_format={"type": "json_schema", "schema": PERSON})
     assert spec == of_schema(PERSON)
 
@@ -264,7 +264,7 @@ UNKNOWN = {"type": "object", "unevaluatedProperties": False}
                 "extra_body": {"structured_outputs": {"regex": "a"}},
             },
             "structured_outputs",
-            "exclude",
+            "not both",
         ),
         (
             {"tools": TOOLS, "extra_body": {"structured_outputs": {"regex": "a"}}},
@@ -273,7 +273,9 @@ UNKNOWN = {"type": "object", "unevaluatedProperties": False}
         ),
     ],
 )
-def test_what_is_refused(fields: JsonObject, param: str, words: str, grammars: Grammars) -> None:
+def test_invalid_constraints_are_rejected(
+    fields: JsonObject, param: str, words: str, grammars: Grammars
+) -> None:
     with pytest.raises(openai.BadRequestError, match=words) as caught:
         grammars.asked("tokenizer-qwen2.5", **fields)
     grammars.server("tokenizer-qwen2.5").script.clear()
@@ -281,12 +283,12 @@ def test_what_is_refused(fields: JsonObject, param: str, words: str, grammars: G
 
 
 @pytest.mark.parametrize("name", [*FAMILIES, "tokenizer-qwen3"])
-def test_what_the_grammar_lets_a_model_write_is_read(name: str, grammars: Grammars) -> None:
-    """With a format and tools: an answer is one or the other, and the reader knows which."""
+def test_every_text_that_the_grammar_allows_can_be_parsed(name: str, grammars: Grammars) -> None:
+    """With a format and tools, an answer is JSON or a call, and the parser distinguishes them."""
     wanted: Json = {"type": "json_schema", "json_schema": {"name": "p", "schema": PERSON}}
     server = grammars.server(name)
     client = openai.OpenAI(base_url=server.url, api_key="none", max_retries=0)
-    tagged = call_of("qwen", "add", VALID)  # so that the first character tells
+    tagged = call_of("qwen", "add", VALID)  # the first character distinguishes it from JSON
     for text, num_calls in ((tagged, 1), (ADA, 0)):
         server.says(text)
         asked: JsonObject = {
@@ -302,7 +304,7 @@ def test_what_the_grammar_lets_a_model_write_is_read(name: str, grammars: Gramma
 
 
 def test_a_large_tool_and_a_description_with_braces(grammars: Grammars) -> None:
-    """Rules of ours are not held to what rules of strangers are."""
+    """Grammars that the server generates are exempt from the limits on grammars of clients."""
     name = "tokenizer-qwen2.5"
     properties = {f"p{n}": {"type": "integer", "description": "at most {20000} ((("} for n in range(100)}
     large = tool(
@@ -320,5 +322,5 @@ def test_a_large_tool_and_a_description_with_braces(grammars: Grammars) -> None:
         {"tools": TOOLS, "extra_body": {"structured_outputs": {"json": "true"}}},
     ],
 )
-def test_what_is_odd_and_harmless(fields: JsonObject, grammars: Grammars) -> None:
+def test_unusual_but_valid_requests_are_accepted(fields: JsonObject, grammars: Grammars) -> None:
     grammars.asked("tokenizer-qwen2.5", **fields)

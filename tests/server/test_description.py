@@ -1,5 +1,5 @@
-"""/openapi.json allows what the server accepts. `server.recording` looks at every request of every test; here
-are those that it once refused, and the proof that the check finds what is not allowed."""
+"""/openapi.json allows every request that the server accepts. `server.recording` checks the requests of all
+tests; this file has the cases that once failed, and shows that the check finds violations."""
 
 import copy
 import json
@@ -106,14 +106,14 @@ def found_in(description: Description, path: str, *bodies: Body) -> list[str]:
     return list(problems(description, [Accepted(path, json.dumps(body)) for body in bodies]))
 
 
-def test_what_the_server_accepts_is_allowed(description: Description) -> None:
+def test_accepted_requests_conform_to_the_description(description: Description) -> None:
     chats = [GOOD[CHAT] | fields for fields in ALLOWED.values()]
     assert found_in(description, CHAT, *chats) == []
     completions = ({"best_of": 2, "n": 2}, {"response_format": {"type": "json_object"}}, {"suffix": ""})
     assert found_in(description, COMPLETIONS, *(GOOD[COMPLETIONS] | fields for fields in completions)) == []
 
 
-def test_what_the_server_refuses_is_not_allowed(description: Description, run_null: RunNull) -> None:
+def test_rejected_requests_violate_the_description(description: Description, run_null: RunNull) -> None:
     async def test(bench: Bench) -> None:
         for name, fields in NOT_ALLOWED.items():
             assert found_in(description, CHAT, GOOD[CHAT] | fields), name
@@ -123,14 +123,14 @@ def test_what_the_server_refuses_is_not_allowed(description: Description, run_nu
 
 
 def narrowed(description: Description) -> Description:
-    """Fewer tokens may be asked for than the test asks for."""
+    """Lower the maximum number of tokens below what the test requests."""
     narrow = copy.deepcopy(description)
     content = narrow["paths"][COMPLETIONS]["post"]["requestBody"]["content"]["application/json"]
     content["schema"]["properties"]["max_tokens"] = {"maximum": 1}
     return narrow
 
 
-def test_the_check_finds_what_is_not_allowed(description: Description) -> None:
+def test_the_check_finds_violations(description: Description) -> None:
     assert not found_in(description, COMPLETIONS, GOOD[COMPLETIONS])
     (problem,) = found_in(narrowed(description), COMPLETIONS, GOOD[COMPLETIONS])
     assert problem.startswith(f"{COMPLETIONS} accepts what /openapi.json does not allow, max_tokens: 2 is ")
@@ -149,7 +149,7 @@ def test_an_application_in_this_process_is_checked(
 
     run_null(test)
     found = take_problems()
-    assert ["max_tokens: 2 is" in problem for problem in found] == [True, False], "each body once"
+    assert ["max_tokens: 2 is" in problem for problem in found] == [True, False], "each body is reported once"
 
 
 def test_a_server_in_a_process_of_its_own_is_checked(start: StartServer, tmp_path: Path) -> None:
@@ -168,13 +168,13 @@ def test_a_server_in_a_process_of_its_own_is_checked(start: StartServer, tmp_pat
     assert len(problems_in(other)) == len(bodies)
 
 
-def test_a_server_that_is_not_to_be_recorded_is_the_plain_command(tmp_path: Path) -> None:
+def test_an_unrecorded_server_runs_the_plain_command(tmp_path: Path) -> None:
     assert octavo_command(None)[1:] == ["-m", "octavo.cli.main"]
     assert not problems_in(tmp_path / "nothing.requests")
 
 
 def described(model: TextModel, vocab_size: int) -> Description:
-    """By a server whose model has so many tokens, which may be others than its tokenizer's."""
+    """Return the description of a server whose model has `vocab_size` tokens; its tokenizer may have more."""
     supervisor = FakeSupervisor(engine_facts(vocab_size=vocab_size))
     state = ServerState(ServerOptions(), model, Hub(), supervisor)  # type: ignore[arg-type]
     try:
@@ -183,7 +183,7 @@ def described(model: TextModel, vocab_size: int) -> Description:
         state.close()
 
 
-def test_ids_to_detokenize_are_the_tokenizers(tiny_model: TextModel) -> None:
+def test_detokenize_accepts_the_ids_of_the_tokenizer(tiny_model: TextModel) -> None:
     last = tiny_model.tokenizer.vocab_size - 1
     description = described(tiny_model, vocab_size=10)
     assert not found_in(description, "/detokenize", {"tokens": [0, last]})
@@ -192,7 +192,7 @@ def test_ids_to_detokenize_are_the_tokenizers(tiny_model: TextModel) -> None:
 
 
 @pytest.mark.assets
-def test_an_empty_prompt_is_one_where_every_text_begins_with_a_token(
+def test_an_empty_prompt_is_allowed_if_the_tokenizer_adds_a_token(
     tiny_model: TextModel, assets: Callable[[str], Path]
 ) -> None:
     begins = served_tokenizer(assets("tokenizer-llama3.2"))

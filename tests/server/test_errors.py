@@ -1,4 +1,4 @@
-"""Whatever is wrong with a request: one shape of answer, the right status, never anything of the inside."""
+"""Every error has the same format and the right status, and reveals no internals."""
 
 import contextlib
 import json
@@ -77,7 +77,7 @@ def check(answer: httpx.Response, status: int, param: str | None = None, code: s
         ({"stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
     ],
 )
-def test_a_wrong_value_is_named(server: Server, fields: JsonObject, param: str) -> None:
+def test_the_error_names_the_invalid_field(server: Server, fields: JsonObject, param: str) -> None:
     check(server.post(CHAT, {"messages": HELLO} | fields), 400, param)
     check(server.post(COMPLETIONS, {"prompt": "abc"} | fields), 400, param)
 
@@ -118,7 +118,7 @@ def test_a_wrong_value_is_named(server: Server, fields: JsonObject, param: str) 
         ),
     ],
 )
-def test_what_only_chat_can_get_wrong(server: Server, fields: JsonObject, param: str) -> None:
+def test_errors_specific_to_chat(server: Server, fields: JsonObject, param: str) -> None:
     check(server.post(CHAT, {"messages": HELLO} | fields), 400, param)
 
 
@@ -140,7 +140,7 @@ def test_what_only_chat_can_get_wrong(server: Server, fields: JsonObject, param:
         ({"prompt": ["a"] * 513}, None),
     ],
 )
-def test_what_only_completions_can_get_wrong(server: Server, fields: JsonObject, param: str | None) -> None:
+def test_errors_specific_to_completions(server: Server, fields: JsonObject, param: str | None) -> None:
     check(server.post(COMPLETIONS, {"prompt": "abc"} | fields), 400, param)
 
 
@@ -165,19 +165,19 @@ def test_what_only_completions_can_get_wrong(server: Server, fields: JsonObject,
         b'{"messages": "x", "messages": [1], "prompt": 1, "prompt": {}, "tokens": "x"}',
     ],
 )
-def test_bodies_that_are_no_request(server: Server, path: str, body: bytes) -> None:
+def test_bodies_that_are_not_a_request(server: Server, path: str, body: bytes) -> None:
     headers = {"content-type": "application/json"}
     check(httpx.post(server.url + path, content=body, headers=headers, timeout=HANG_SECONDS), 400)
 
 
-def test_context_overflow_is_told_as_clients_look_for_it(server: Server) -> None:
+def test_context_overflow_has_the_message_that_clients_look_for(server: Server) -> None:
     for body in ({"prompt": "x" * 600}, {"prompt": "x", "max_tokens": 512}, {"prompt": "x" * 512}):
         answer = server.post(COMPLETIONS, body)
         check(answer, 400, code="context_length_exceeded")
         assert "This model's maximum context length is 512 tokens" in answer.json()["error"]["message"]
 
 
-def test_other_answers(server: Server) -> None:
+def test_unknown_models_paths_methods_and_content_types(server: Server) -> None:
     check(server.post(CHAT, {"messages": HELLO, "model": "gpt-9"}), 404, "model", "model_not_found")
     check(server.get("/v1/models/gpt-9"), 404, "model", "model_not_found")
     check(server.get("/v1/nothing"), 404)
@@ -194,7 +194,7 @@ def test_other_answers(server: Server) -> None:
     check(server.post("/detokenize", {"tokens": [260]}), 400, "tokens")
 
 
-def test_a_large_body_is_refused_before_it_is_read(server: Server) -> None:
+def test_a_large_body_is_rejected_before_it_is_read(server: Server) -> None:
     check(server.post(COMPLETIONS, {"prompt": "x" * (5 << 20)}), 413, code="request_too_large")
 
     def endless() -> Iterator[bytes]:
@@ -202,7 +202,7 @@ def test_a_large_body_is_refused_before_it_is_read(server: Server) -> None:
             yield b" " * (1 << 20)
 
     headers = {"content-type": "application/json"}
-    with contextlib.suppress(httpx.TransportError):  # cut while it was still sending, which is as good
+    with contextlib.suppress(httpx.TransportError):  # closed while sending: also correct
         check(
             httpx.post(server.url + COMPLETIONS, content=endless(), headers=headers, timeout=HANG_SECONDS),
             413,
@@ -210,7 +210,7 @@ def test_a_large_body_is_refused_before_it_is_read(server: Server) -> None:
     assert server.get("/livez").status_code == 200
 
 
-def test_giant_headers_are_cut_early(server: Server) -> None:
+def test_oversized_headers_are_rejected_early(server: Server) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=HANG_SECONDS) as connection:
         sent = 0
         received = b""
@@ -230,7 +230,7 @@ def test_giant_headers_are_cut_early(server: Server) -> None:
     assert server.get("/livez").status_code == 200
 
 
-def test_what_is_no_http_gets_an_answer_all_the_same(server: Server) -> None:
+def test_input_that_is_not_http_gets_an_error(server: Server) -> None:
     for sent in (b"\x16\x03\x01\x02\x00\x01\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n"):
         with socket.create_connection(("127.0.0.1", server.port), timeout=HANG_SECONDS) as connection:
             connection.sendall(sent)
@@ -239,7 +239,7 @@ def test_what_is_no_http_gets_an_answer_all_the_same(server: Server) -> None:
         assert json.loads(received.partition(b"\r\n\r\n")[2])["error"]["message"]
 
 
-def test_the_client_raises_what_it_should(server: Server) -> None:
+def test_the_client_raises_the_expected_exceptions(server: Server) -> None:
     client = server.client()
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("other")
@@ -252,7 +252,7 @@ def test_a_deadline_ends_a_request(server: Server) -> None:
     body = {"prompt": "x", "max_tokens": 500, "ignore_eos": True, "timeout": 0.01}
     check(server.post(COMPLETIONS, body), 408, code="deadline_exceeded")
     streamed = server.post(COMPLETIONS, body | {"stream": True, "timeout": 0.05})
-    if streamed.status_code != 200:  # on a slow machine it ends before the stream begins
+    if streamed.status_code != 200:  # on a slow machine, the deadline can pass before the stream begins
         check(streamed, 408, code="deadline_exceeded")
         return
     events = [line.removeprefix("data: ") for line in streamed.text.splitlines() if line]
@@ -269,8 +269,8 @@ def test_the_description_of_the_api_names_every_endpoint(server: Server) -> None
     assert "max_completion_tokens" in body["properties"]
 
 
-def test_a_grammar_that_cannot_be_followed_to_its_end_is_the_clients_fault(server: Server) -> None:
-    """That shows only with the answer half written, and is no failure of the engine's."""
+def test_a_grammar_that_fails_in_mid_answer_is_a_client_error(server: Server) -> None:
+    """This shows only in mid-answer, and is not a failure of the engine."""
     grammar = HOSTILE["lark: rules after a beginning"].text
     body = {"prompt": "x", "max_tokens": 8, "seed": 1, "structured_outputs": {"grammar": grammar}}
     check(server.post(COMPLETIONS, body), 400, code="grammar_too_complex")

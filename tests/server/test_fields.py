@@ -1,7 +1,7 @@
-"""Every field, asked with OpenAI's own clients: Python's and Node's, waiting and not, streamed and not.
+"""Every request field, sent with OpenAI's clients for Python (sync and async) and Node, streamed and not.
 
-However it is asked, the answer is the same; and it shows that the field was heard, or that it makes no
-difference where it should make none.
+All of them get the same answer, and the answer shows that the field had its effect, or no effect if it should
+have none.
 """
 
 import asyncio
@@ -23,8 +23,11 @@ from server.process import Server
 
 pytestmark = pytest.mark.xdist_group("server")
 
-# Fields that the way of asking decides, and where they are tested.
-ELSEWHERE = {"stream": "test_a_stream_is_the_answer_in_pieces", "stream_options": "test_continuous_usage"}
+# Fields that select the mode itself, and the tests that cover them.
+ELSEWHERE = {
+    "stream": "test_a_stream_concatenates_to_the_whole_answer",
+    "stream_options": "test_continuous_usage",
+}
 USAGE = {"stream": True, "stream_options": {"include_usage": True}}
 
 
@@ -45,7 +48,7 @@ def clients(server: Server) -> Iterator[Clients]:
 
 
 def as_keywords(create: Callable[..., object], fields: Fields) -> Fields:
-    """What the client has a parameter for; the rest goes into `extra_body`. (Its own timeout is another.)"""
+    """Move fields without a client parameter to `extra_body`. (The client's `timeout` is not the field.)"""
     known = set(inspect.signature(create).parameters) - {"timeout"}
     extra = {name: value for name, value in fields.items() if name not in known}
     return {name: value for name, value in fields.items() if name in known} | {"extra_body": extra}
@@ -82,7 +85,7 @@ def change_of(case: Case, plain: Answer) -> Fields:
 
 
 def understood(endpoint: str, seen: Json) -> Answer:
-    """What the program for Node has printed of one answer."""
+    """Convert one answer that the Node program printed."""
     if "chunks" in seen:
         return streamed(endpoint, seen["chunks"])
     return whole(endpoint, seen["whole"]) if "whole" in seen else seen
@@ -96,11 +99,13 @@ NAMED = [
 
 
 @pytest.mark.parametrize(("endpoint", "case"), NAMED)
-def test_a_field_is_heard_however_it_is_asked(clients: Clients, endpoint: str, case: Case) -> None:
+def test_a_field_has_the_same_effect_in_every_client_and_mode(
+    clients: Clients, endpoint: str, case: Case
+) -> None:
     plain = ask(clients, endpoint, case.beside, stream=False, waits=True)
     fields = change_of(case, plain)
     answer = ask(clients, endpoint, fields, stream=False, waits=True)
-    assert case.heard(answer, plain), (answer, plain)
+    assert case.has_effect(answer, plain), (answer, plain)
     assert ask(clients, endpoint, fields, stream=False, waits=False) == answer
     in_streams = answer if case.streams else {"error": {"status": 400, "param": case.name}}
     assert ask(clients, endpoint, fields, stream=True, waits=True) == in_streams
@@ -108,15 +113,15 @@ def test_a_field_is_heard_however_it_is_asked(clients: Clients, endpoint: str, c
 
 
 @pytest.mark.parametrize(("endpoint", "schema"), [(CHAT, ChatRequest), (COMPLETIONS, CompletionRequest)])
-def test_no_field_is_forgotten(endpoint: str, schema: type[BaseModel]) -> None:
+def test_every_field_has_a_case(endpoint: str, schema: type[BaseModel]) -> None:
     tested = {case.name for case in CASES[endpoint]} | set(ELSEWHERE)
     assert set(schema.model_fields) - tested == set()
     there = (Path(__file__).parent / "test_chat.py").read_text()
     assert all(f"def {name}(" in there for name in ELSEWHERE.values())
 
 
-def test_the_node_client_hears_the_same(clients: Clients, server: Server, node_folder: Path) -> None:
-    """All cases in one program, each as one answer and as a stream."""
+def test_the_node_client_gets_the_same_answers(clients: Clients, server: Server, node_folder: Path) -> None:
+    """One program runs all cases, each as a whole answer and as a stream."""
     asked: list[JsonObject] = []
     expected: list[Answer] = []
     for endpoint, cases in CASES.items():

@@ -1,10 +1,10 @@
-"""10,000 bad requests, and good ones between: no 5xx, no death, no page lost, nothing of the inside shown.
+"""10,000 malformed requests mixed with valid ones cause no 5xx, crash or lost block, and reveal no internals.
 
-Most go straight to the application, on the real hub, scheduler and engine process, with a model that
-computes nothing; some hundreds go over a socket to `octavo serve` on the tiny model. schemathesis makes its
-requests from our own description of the API, at 10 to 300 ms for each, so that most are made by
-`hostile.Mutator`, which needs a tenth of one. `OCTAVO_TEST_FULL=1 pytest -k hostile tests/server` is
-10,000 of schemathesis' and 220,000 of the others.
+Most are sent directly to the application, on the real hub, scheduler and engine process, with a model that
+computes nothing. Some hundreds are sent over a socket to `octavo serve` on the tiny model. schemathesis
+generates requests from the API description and needs 10 to 300 ms for each, so most come from
+`hostile.Mutator`, which needs 0.1 ms. `OCTAVO_TEST_FULL=1 pytest -k hostile tests/server` sends 10,000
+requests of schemathesis and 220,000 others.
 """
 
 import asyncio
@@ -49,17 +49,17 @@ NUM_OVER_SOCKETS = 20_000 if FULL else 300
 SCHEMATHESIS = {CHAT: 1_000 if FULL else 20, COMPLETIONS: 2_000 if FULL else 40}
 SCHEMATHESIS_ELSE = 1_000 if FULL else 20
 AT_ONCE = 32
-SMALL = {"max_model_len": 256, "step_seconds": 0}  # so that what is asked without an end ends soon
+SMALL = {"max_model_len": 256, "step_seconds": 0}  # so that requests without a maximum end soon
 VIEW = "/octavo/view"
 MEBIBYTE = 1 << 20
 LARGEST = (4 if FULL else 1) * MEBIBYTE - 1024
 
-Asked = tuple[str, bytes | None]
+PathAndBody = tuple[str, bytes | None]
 Generated: TypeAlias = "Case[Any]"  # of any operation
 
 
-async def ask_all(bench: Bench, requests: Iterable[Asked]) -> Counter[int]:
-    """So many at a time; every answer is checked. How many there were, by status."""
+async def ask_all(bench: Bench, requests: Iterable[PathAndBody]) -> Counter[int]:
+    """Send the requests with limited concurrency, check every answer, and count the answers by status."""
     statuses: Counter[int] = Counter()
     waiting = iter(requests)
 
@@ -74,37 +74,37 @@ async def ask_all(bench: Bench, requests: Iterable[Asked]) -> Counter[int]:
 
 
 async def check_unharmed(bench: Bench, pid: int | None) -> None:
-    """The same engine, all pages back, nobody in the queue, ready for more."""
+    """Check that the engine is the same, all blocks are free, the queue is empty and the server is ready."""
     await bench.until(lambda: bench.supervisor.stats and not bench.supervisor.stats.num_running)
     stats, admission = bench.supervisor.stats, bench.state.admission
     assert stats is not None
     assert bench.supervisor.engine_pid == pid
     assert bench.supervisor.num_restarts == 0
     assert stats.num_waiting == 0
-    assert stats.pages_free + stats.pages_idle == stats.pages_total
+    assert stats.blocks_free + stats.blocks_idle == stats.blocks_total
     assert (bench.state.num_open, admission.num_sequences, admission.num_tokens) == (0, 0, 0)
     assert (await bench.ask("/readyz", None).done()).status == 200
 
 
 @pytest.mark.usefixtures("untraced")
-def test_bodies_with_anything_wrong_in_them(run_null: RunNull) -> None:
+def test_malformed_bodies(run_null: RunNull) -> None:
     async def test(bench: Bench) -> None:
         pid, started = bench.supervisor.engine_pid, time.perf_counter()
         mutator = Mutator(seed=0)
         statuses = await ask_all(bench, (mutator.next() for _ in range(NUM_MUTATED)))
         await check_unharmed(bench, pid)
         print(f"\n{NUM_MUTATED} bad bodies: {dict(statuses)}, {time.perf_counter() - started:.1f} s")
-        assert statuses[400] > NUM_MUTATED / 2, "they were not bad"
-        assert statuses[200] > NUM_MUTATED / 50, "none got past the door, so nothing was tried behind it"
+        assert statuses[400] > NUM_MUTATED / 2, "too few bodies were malformed"
+        assert statuses[200] > NUM_MUTATED / 50, "too few bodies passed validation to test the code after it"
 
     run_null(test, **SMALL)
 
 
 def cases_of(description: JsonObject, mode: GenerationMode) -> Iterator[Generated]:
-    """schemathesis' requests, good or bad in the eyes of the description."""
+    """Generate requests with schemathesis that the description allows or forbids, depending on the mode."""
     for result in schemathesis.openapi.from_dict(description).get_all_operations():
         operation = result.ok()  # type: ignore[union-attr]
-        if mode is GenerationMode.POSITIVE or operation.path in MODELS:  # in others, nothing can be wrong
+        if mode is GenerationMode.POSITIVE or operation.path in MODELS:  # others have no invalid input
             strategy = operation.as_strategy(generation_mode=mode)
             yield from examples(strategy, SCHEMATHESIS.get(operation.path, SCHEMATHESIS_ELSE))
 
@@ -128,9 +128,9 @@ def examples(strategy: SearchStrategy[Generated], count: int) -> list[Generated]
     return found
 
 
-def request_of(case: Generated) -> Asked:
+def request_of(case: Generated) -> PathAndBody:
     path = case.formatted_path
-    if case.path == VIEW:  # which ends only if that is asked for
+    if case.path == VIEW:  # endless unless a count is given
         return f"{path}?{urlencode({'count': 1} | case.query | {'count': 1})}", None
     if case.method != "POST":
         return path, None
@@ -138,8 +138,8 @@ def request_of(case: Generated) -> Asked:
 
 
 def whole(value: Json) -> Json:
-    """JSON Schema takes 1.0 for a whole number. We do not, and there is no client that writes it so. The text
-    of arguments is described as JSON (`contentMediaType`), which schemathesis does not make."""
+    """Convert values that the server rejects. JSON Schema accepts 1.0 as an integer, but no client writes it
+    so. The description declares `arguments` as JSON text (`contentMediaType`), which schemathesis ignores."""
     if isinstance(value, dict):
         return {
             key: json.dumps(item) if key == "arguments" and isinstance(item, str) else whole(item)
@@ -154,8 +154,8 @@ def whole(value: Json) -> Json:
 @pytest.mark.parametrize(
     "mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=lambda mode: mode.value
 )
-def test_what_the_description_of_the_api_says_is_so(run_null: RunNull, mode: GenerationMode) -> None:
-    """What it calls wrong is refused; what it calls right is refused only for what no schema can say."""
+def test_the_server_validates_as_its_description_states(run_null: RunNull, mode: GenerationMode) -> None:
+    """The server rejects what it forbids, and of what it allows only what no schema can express."""
 
     async def test(bench: Bench) -> None:
         pid = bench.supervisor.engine_pid
@@ -172,12 +172,12 @@ def test_what_the_description_of_the_api_says_is_so(run_null: RunNull, mode: Gen
             if answer.status == 400:
                 refusals[answer.error["message"][:60]] += 1
             if mode is GenerationMode.NEGATIVE:
-                assert answer.status in (400, 404, 413), (path, body)  # 413: to be too long takes much text
+                assert answer.status in (400, 404, 413), (path, body)  # 413: a large body
         await check_unharmed(bench, pid)
         print(f"\n{mode.value}: {sum(map(Counter.total, statuses.values()))} requests", statuses, refusals)
         if mode is GenerationMode.POSITIVE:
-            # A chat with tools, calls and a grammar has many ways to be wrong that no schema can say. What is
-            # generated depends on which modules are loaded, so of one endpoint few may be right.
+            # A chat with tools, calls and a grammar can be invalid in ways that no schema can express. The
+            # examples depend on which modules are loaded, so one endpoint may get few valid ones.
             of_models = sum((statuses[path] for path in MODELS), Counter[int]())
             assert of_models[200] > of_models.total() / 5, statuses
             assert all(statuses[path][200] for path in MODELS), statuses
@@ -185,10 +185,10 @@ def test_what_the_description_of_the_api_says_is_so(run_null: RunNull, mode: Gen
     run_null(test, **SMALL)
 
 
-SAID_AS = {"max_completion_tokens": "max_tokens", "top_logprobs": "logprobs"}
+REPORTED_AS = {"max_completion_tokens": "max_tokens", "top_logprobs": "logprobs"}
 
 
-def test_every_number_with_every_value_that_is_none(run_null: RunNull) -> None:
+def test_every_number_field_with_every_invalid_value(run_null: RunNull) -> None:
     async def test(bench: Bench) -> None:
         pid, num_asked = bench.supervisor.engine_pid, 0
         for path in MODELS:
@@ -199,20 +199,20 @@ def test_every_number_with_every_value_that_is_none(run_null: RunNull) -> None:
                 num_asked += 1
                 if value in NEVER_A_NUMBER:
                     assert answer.status == 400, body
-                if value == "null":  # the same as leaving it out
+                if value == "null":  # equivalent to omitting the field
                     assert answer.status == 200, body
                 if answer.status == 200:
                     assert is_finite_json(answer.content)
-                elif value[0] not in "NI-19":  # those are no JSON, or not for this field alone
-                    assert answer.error["param"] in (name, SAID_AS.get(name)), body
-        assert num_asked > 500, "fields are found by their types: is that still so?"
+                elif value[0] not in "NI-19":  # not JSON, or invalid for another reason
+                    assert answer.error["param"] in (name, REPORTED_AS.get(name)), body
+        assert num_asked > 500, "too few number fields were found by their types"
         await check_unharmed(bench, pid)
 
     run_null(test, **SMALL)
 
 
-def test_requests_bring_variables_and_no_templates(server: Server) -> None:
-    """What looks like a template is text, wherever it stands, and what is called one is a variable."""
+def test_requests_supply_variables_but_no_templates(server: Server) -> None:
+    """Template syntax in any text stays text, and a field named like a template is a variable."""
     code = "{{ 7 * 7 }}{% for i in range(10**9) %}x{% endfor %}{{ ''.__class__.__mro__ }}"
     message = {"role": "user", "content": code, "name": code, "reasoning_content": code}
     names = ("chat_template", "self", "x", "raise_exception", "bos_token", "loop", "__class__", "range")
@@ -244,11 +244,11 @@ CAPS: list[tuple[str, JsonObject, JsonObject]] = [
 ]
 
 
-@pytest.mark.parametrize(("path", "most", "more"), CAPS, ids=lambda value: str(value)[:30])
-def test_caps_are_where_they_are_said_to_be(
-    server: Server, path: str, most: JsonObject, more: JsonObject
+@pytest.mark.parametrize(("path", "limit", "more"), CAPS, ids=lambda value: str(value)[:30])
+def test_limits_are_exactly_as_documented(
+    server: Server, path: str, limit: JsonObject, more: JsonObject
 ) -> None:
-    assert server.post(path, GOOD[path] | most).status_code == 200
+    assert server.post(path, GOOD[path] | limit).status_code == 200
     refused = server.post(path, GOOD[path] | more)
     assert refused.status_code == 400
     check_answer(refused.status_code, refused.content, more)
@@ -259,7 +259,7 @@ def filled(
     item: bytes,
     end: bytes,
 ) -> bytes:
-    """A body of nearly the largest size, full of `item`."""
+    """Return a body of almost the maximum size, filled with `item`."""
     return start + b",".join([item] * (LARGEST // (len(item) + 1))) + end
 
 
@@ -297,10 +297,10 @@ def peak_memory(pid: int) -> int:
     return int(status.split("VmHWM:")[1].split()[0]) << 10
 
 
-def test_large_bodies_full_of_faults_cost_little(server: Server) -> None:
-    """Each in a moment, and without making a list of a million complaints."""
+def test_large_invalid_bodies_are_cheap_to_reject(server: Server) -> None:
+    """Each is rejected quickly, and without a list of a million errors."""
     headers = {"content-type": "application/json"}
-    server.post("/tokenize", {"prompt": 1, "x": "x" * LARGEST})  # what one large body takes
+    server.post("/tokenize", {"prompt": 1, "x": "x" * LARGEST})  # part of the baseline
     before = peak_memory(server.process.pid)
     slowest = 0.0
     for path, body in LARGE:
@@ -313,12 +313,12 @@ def test_large_bodies_full_of_faults_cost_little(server: Server) -> None:
     print(
         f"\n{len(LARGE)} bodies of {LARGEST >> 10} KiB: slowest {slowest:.2f} s, peak memory +{grown:.0f} MiB"
     )
-    # It was 500 times a body, and those of earlier requests beside, until somebody collected garbage.
+    # It was once 500 times the body, plus that of earlier requests until the next garbage collection.
     assert grown < 64 * LARGEST / MEBIBYTE
 
 
-def test_bad_bodies_over_a_socket(server: Server) -> None:
-    """The same as above, through everything there is."""
+def test_malformed_bodies_over_a_socket(server: Server) -> None:
+    """As `test_malformed_bodies`, but through the whole server."""
     pid, mutator = server.engine_pid, Mutator(seed=1)
     with httpx.Client(base_url=server.url, timeout=HANG_SECONDS) as client:
         for _ in range(NUM_OVER_SOCKETS):

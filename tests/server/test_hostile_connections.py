@@ -1,4 +1,4 @@
-"""Below the body: bytes that are hardly HTTP, clients that dawdle, names and paths that are tricks."""
+"""Malformed HTTP, slow clients, and manipulated host names and paths."""
 
 import asyncio
 import contextlib
@@ -17,9 +17,9 @@ from starlette.types import Receive, Scope, Send
 
 from octavo.config import ServerOptions
 from octavo.server.http import connection
+from octavo.server.http.connection_limit import ConnectionLimit
 from octavo.server.http.errors import ApiError
 from octavo.server.http.hosts import Hosts
-from octavo.server.http.room import Room
 from patience import HANG_SECONDS
 from server.hostile import CHAT, COMPLETIONS, LEAKS
 from server.process import Server
@@ -33,10 +33,10 @@ HEAD = re.compile(rb"HTTP/1\.1 (\d{3}) [^\n]*\r\n(.*?)\r\n\r\n", re.DOTALL)
 
 
 def statuses(port: int, sent: bytes, *, and_leave: bool = False) -> list[int]:
-    """Of all answers to what is sent, until the server closes or has nothing more to say."""
+    """Send bytes and return the statuses of all answers until the server closes or stops sending."""
     received = b""
     with socket.create_connection(("127.0.0.1", port), timeout=HANG_SECONDS) as connection:
-        with contextlib.suppress(OSError):  # it may have cut us off, with an answer before
+        with contextlib.suppress(OSError):  # the server may have answered and closed the connection
             connection.sendall(sent)
             if and_leave:
                 connection.shutdown(socket.SHUT_WR)
@@ -65,7 +65,7 @@ SMUGGLED = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 REQUESTS: list[tuple[bytes, set[int]]] = [
-    # Two ways to say where a body ends: a proxy and a server that choose differently hear two stories.
+    # Two ends of the body: a proxy and a server that choose differently see different requests.
     (POST + length(BODY) + CHUNKED + CLOSE + b"0\r\n\r\n" + SMUGGLED, {400}),
     (POST + CHUNKED + length(BODY) + CLOSE + b"0\r\n\r\n" + SMUGGLED, {400}),
     (POST + length(BODY) + b"Content-Length: 5\r\n" + CLOSE + BODY, {400}),
@@ -124,39 +124,39 @@ REQUESTS: list[tuple[bytes, set[int]]] = [
 
 
 @pytest.mark.parametrize(("sent", "expected"), REQUESTS)
-def test_one_request_one_answer(server: Server, sent: bytes, expected: set[int]) -> None:
-    """In the one shape; and what follows a request that was refused is not taken for another."""
+def test_one_request_gets_one_answer(server: Server, sent: bytes, expected: set[int]) -> None:
+    """Bytes after a rejected request are not parsed as another request."""
     found = statuses(server.port, sent)
     assert len(found) == 1, (found, sent[:200])
     assert found[0] in expected, (found, sent[:200])
 
 
-def test_a_request_that_ends_too_soon_is_not_answered_as_if_it_were_whole(server: Server) -> None:
+def test_a_truncated_request_is_not_answered_as_if_complete(server: Server) -> None:
     for cut in (b"", CHUNKED[:-4], length(BODY) + CLOSE + BODY[:-1], CHUNKED + CLOSE + b"5\r\nab"):
         assert statuses(server.port, POST + cut, and_leave=True) in ([], [400])
     assert server.get("/readyz").status_code == 200
 
 
-def test_requests_in_one_breath_are_answered_in_order(server: Server) -> None:
+def test_pipelined_requests_are_answered_in_order(server: Server) -> None:
     asked = POST + length(BODY) + b"\r\n" + BODY
     found = statuses(server.port, asked + MODELS + b"\r\n" + asked + b"GET /nothing HTTP/1.1\r\n" + CLOSE)
     assert found == [200, 200, 200, 404]
     assert set(statuses(server.port, (MODELS + b"\r\n") * 2000 + MODELS + CLOSE)) == {200}
 
 
-def test_who_leaves_with_requests_in_line_is_not_waited_for(server: Server) -> None:
-    """Not one of them is computed to its end for nobody, and none is taken for a failure of ours."""
+def test_a_disconnect_cancels_pipelined_requests(server: Server) -> None:
+    """None of them is computed to the end, and none is logged as a server error."""
     body = json.dumps({"prompt": "x", "max_tokens": 500, "ignore_eos": True}).encode()
     asked = POST + length(body) + b"\r\n" + body
     before = server.log.count("length, queue")
     statuses(server.port, asked * 5, and_leave=True)
-    server.wait_for_log(r"completions gone req_\w+")
+    server.wait_for_log(r"completions disconnected req_\w+")
     time.sleep(0.5)
     assert server.log.count("length, queue") == before
     assert "Traceback" not in server.log
 
 
-def test_nonsense_behind_a_request_does_not_get_into_its_answer(server: Server) -> None:
+def test_garbage_after_a_request_does_not_affect_its_answer(server: Server) -> None:
     body = json.dumps({"prompt": "x", "max_tokens": 400, "ignore_eos": True, "stream": True}).encode()
     with socket.create_connection(("127.0.0.1", server.port), timeout=HANG_SECONDS) as connection:
         connection.sendall(POST + length(body) + b"\r\n" + body)
@@ -171,8 +171,8 @@ def test_nonsense_behind_a_request_does_not_get_into_its_answer(server: Server) 
 @pytest.mark.parametrize(
     ("path", "status"), [(COMPLETIONS, 413), ("/nothing", 404), ("/v1/models", 405), ("/livez", 405)]
 )
-def test_a_gigabyte_in_chunks_is_cut_early(server: Server, path: str, status: int) -> None:
-    """Also where nobody reads the body: an answer does not oblige us to listen on."""
+def test_a_gigabyte_in_chunks_is_cut_off_early(server: Server, path: str, status: int) -> None:
+    """Also on endpoints that do not read the body: after the answer, the server stops reading."""
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n".encode()
     chunk = b"10000\r\n" + b" " * 65536 + b"\r\n"
     sent = 0
@@ -181,7 +181,7 @@ def test_a_gigabyte_in_chunks_is_cut_early(server: Server, path: str, status: in
         connection.sendall(head + CHUNKED + b"\r\n")
         while sent < 1 << 30:
             sent += connection.send(chunk[sent % len(chunk) :])
-    assert sent < 64 << 20, "what the kernel holds, and a bit"
+    assert sent < 64 << 20, "more than the buffers of the kernel was accepted"
     assert server.get("/readyz").status_code == 200
     short = httpx.post(
         server.url + path,
@@ -194,16 +194,18 @@ def test_a_gigabyte_in_chunks_is_cut_early(server: Server, path: str, status: in
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """The port of our protocol around an application that answers at once, with little patience."""
+    """Yield the port of a server with short timeouts, whose application answers at once."""
     monkeypatch.setattr(connection, "HEAD_SECONDS", 0.2)
-    monkeypatch.setattr(connection, "LEFT_SECONDS", 0.2)
+    monkeypatch.setattr(connection, "DISCARD_SECONDS", 0.2)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
         await send({"type": "http.response.body", "body": b"ok"})
 
     protocol = connection.BoundedHttpProtocol
-    bounded = partial(protocol, room=Room(100, protocol.refuse_busy), stalled_seconds=HANG_SECONDS)
+    bounded = partial(
+        protocol, connection_limit=ConnectionLimit(100, protocol.reject_busy), stalled_seconds=HANG_SECONDS
+    )
     config = uvicorn.Config(
         app,
         http=bounded,  # type: ignore[arg-type]
@@ -218,7 +220,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
         try:
             port = listener.getsockname()[1]
             served = httpx.get(f"http://127.0.0.1:{port}/", timeout=HANG_SECONDS)
-            assert served.text == "ok", "who does not dawdle is served"
+            assert served.text == "ok", "a fast client must be served"
             yield port
         finally:
             running.should_exit = True
@@ -236,8 +238,8 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
         (b"POST / HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n", b"x"),
     ],
 )
-def test_who_dawdles_is_cut_off(hasty: int, first: bytes, drip: bytes) -> None:
-    """Nothing at all, a head byte by byte, a body that nobody waits for: `timeout_keep_alive` at the most."""
+def test_slow_clients_are_cut_off(hasty: int, first: bytes, drip: bytes) -> None:
+    """Applies to silence, a head sent in small pieces, and a body that the application does not read."""
     with socket.create_connection(("127.0.0.1", hasty), timeout=HANG_SECONDS) as connection:
         connection.sendall(first)
         started = time.monotonic()
@@ -265,7 +267,7 @@ ELSEWHERE = (
 )
 
 
-def refusal(hosts: Hosts, *given: str) -> int | None:
+def rejection(hosts: Hosts, *given: str) -> int | None:
     try:
         hosts.check({"headers": [(b"host", name.encode("latin-1")) for name in given]})
     except ApiError as error:
@@ -273,13 +275,13 @@ def refusal(hosts: Hosts, *given: str) -> int | None:
     return None
 
 
-def test_a_server_of_this_machine_answers_to_its_names_only() -> None:
-    """Else a web page whose name points here could read what it likes: DNS rebinding."""
+def test_a_loopback_server_accepts_only_loopback_names() -> None:
+    """Otherwise a web page whose host name resolves to this machine could read everything (DNS rebinding)."""
     default = Hosts.from_options(ServerOptions())
-    assert [refusal(default, name) for name in HERE] == [None] * len(HERE)
-    assert [refusal(default, name) for name in ELSEWHERE] == [421] * len(ELSEWHERE)
-    assert refusal(default) is None
-    assert refusal(default, "localhost", "localhost") == 400
+    assert [rejection(default, name) for name in HERE] == [None] * len(HERE)
+    assert [rejection(default, name) for name in ELSEWHERE] == [421] * len(ELSEWHERE)
+    assert rejection(default) is None
+    assert rejection(default, "localhost", "localhost") == 400
 
 
 @pytest.mark.parametrize(
@@ -298,15 +300,15 @@ def test_a_server_of_this_machine_answers_to_its_names_only() -> None:
         ({"allowed_hosts": "other", "host": "0.0.0.0"}, False),
     ],
 )
-def test_other_names_are_allowed_where_that_is_safe_or_asked_for(
+def test_other_host_names_are_allowed_where_safe_or_configured(
     options: dict[str, str], allowed: bool
 ) -> None:
     hosts = Hosts.from_options(ServerOptions(**options))  # type: ignore[arg-type]
-    assert refusal(hosts, "evil.example") == (None if allowed else 421)
-    assert refusal(hosts, "127.0.0.1:8000") is None
+    assert rejection(hosts, "evil.example") == (None if allowed else 421)
+    assert rejection(hosts, "127.0.0.1:8000") is None
 
 
-def test_a_page_with_our_address_reads_nothing(server: Server) -> None:
+def test_dns_rebinding_reads_nothing(server: Server) -> None:
     for method, path in (("GET", "/v1/models"), ("GET", "/metrics"), ("POST", CHAT), ("GET", "/readyz")):
         answer = httpx.request(method, server.url + path, headers={"host": "evil.example"})
         assert answer.status_code == 421

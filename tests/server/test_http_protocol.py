@@ -1,4 +1,4 @@
-"""Connections that cost too much: too many of them, silent ones, and those that read nothing."""
+"""Limits on connections: their number, silent connections and stalled readers."""
 
 import asyncio
 import socket
@@ -11,11 +11,11 @@ import uvloop
 from starlette.types import Receive, Scope, Send
 
 from octavo.server.http.connection import PROBES_ONLY, BoundedHttpProtocol
-from octavo.server.http.room import MOST_PROBES, Room
+from octavo.server.http.connection_limit import MAX_PROBES, ConnectionLimit
 from octavo.server.lifecycle import HttpServer
 from patience import HANG_SECONDS
 
-LARGE = 8 << 20  # bytes: more than the kernel keeps for a client with a small buffer
+LARGE = 8 << 20  # bytes: more than the kernel buffers for a client with a small receive buffer
 
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -52,11 +52,15 @@ class Bench:
 
 @asynccontextmanager
 async def serving(
-    silent_seconds: float = 60, *, most_connections: int = 10, stalled_seconds: float = 60
+    silent_seconds: float = 60, *, max_connections: int = 10, stalled_seconds: float = 60
 ) -> AsyncIterator[Bench]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        room: Room[BoundedHttpProtocol] = Room(most_connections, BoundedHttpProtocol.refuse_busy)
-        make = partial(BoundedHttpProtocol, room=room, stalled_seconds=stalled_seconds)
+        connection_limit: ConnectionLimit[BoundedHttpProtocol] = ConnectionLimit(
+            max_connections, BoundedHttpProtocol.reject_busy
+        )
+        make = partial(
+            BoundedHttpProtocol, connection_limit=connection_limit, stalled_seconds=stalled_seconds
+        )
         config = uvicorn.Config(app, http=make, log_config=None, timeout_graceful_shutdown=0)  # type: ignore[arg-type]
         config.timeout_keep_alive = silent_seconds  # type: ignore[assignment]
         server = HttpServer(config)
@@ -76,15 +80,15 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
         runner.run(bounded())
 
 
-def test_who_asks_for_nothing_makes_way_for_a_new_connection() -> None:
+def test_a_new_connection_replaces_an_idle_one() -> None:
     async def test() -> None:
-        async with serving(most_connections=2) as bench:
+        async with serving(max_connections=2) as bench:
             first, second = await bench.connect(), await bench.connect()
             await bench.until(lambda: bench.num_connections == 2)
             third = await bench.connect()
-            told = await first[0].read(-1)
-            assert told.startswith(b"HTTP/1.1 503")
-            assert b"too many connections" in told
+            received = await first[0].read(-1)
+            assert received.startswith(b"HTTP/1.1 503")
+            assert b"too many connections" in received
             for reader, writer in (third, second):
                 writer.write(b"GET / HTTP/1.1\r\n\r\n")
                 assert (await reader.read(12)) == b"HTTP/1.1 200"
@@ -92,22 +96,22 @@ def test_who_asks_for_nothing_makes_way_for_a_new_connection() -> None:
     run(test)
 
 
-def test_when_all_are_busy_there_is_room_for_probes_and_nobody_else() -> None:
+def test_only_probes_are_admitted_when_all_connections_are_busy() -> None:
     async def test() -> None:
-        async with serving(most_connections=2) as bench:
+        async with serving(max_connections=2) as bench:
             busy = [await bench.connect() for _ in range(2)]
             for reader, writer in busy:
                 writer.write(b"GET / HTTP/1.1\r\n\r\n")
                 assert b"x-probes-only: False" in await reader.readuntil(b"\r\n\r\n")
-            probes = [await bench.connect() for _ in range(MOST_PROBES)]
-            await bench.until(lambda: bench.num_connections == 2 + MOST_PROBES)
+            probes = [await bench.connect() for _ in range(MAX_PROBES)]
+            await bench.until(lambda: bench.num_connections == 2 + MAX_PROBES)
             reader, _ = await bench.connect()
             assert b"too many connections" in await reader.read(-1)
             for reader, writer in probes[:2]:
                 writer.write(b"GET / HTTP/1.1\r\n\r\n")
                 assert b"x-probes-only: True" in await reader.readuntil(b"\r\n\r\n")
                 await reader.read(-1)
-            # Who wants nothing does not stay for long.
+            # Connections that send nothing are closed soon.
             for reader, _ in probes[2:]:
                 await reader.read(-1)
             assert bench.num_connections == 2
@@ -115,7 +119,7 @@ def test_when_all_are_busy_there_is_room_for_probes_and_nobody_else() -> None:
     run(test)
 
 
-def test_who_never_says_anything_is_cut_off() -> None:
+def test_a_silent_connection_is_cut_off() -> None:
     async def test() -> None:
         async with serving(silent_seconds=0.1) as bench:
             reader, _ = await bench.connect()
@@ -124,7 +128,7 @@ def test_who_never_says_anything_is_cut_off() -> None:
     run(test)
 
 
-def test_who_reads_nothing_is_cut_off_and_who_reads_slowly_is_not() -> None:
+def test_a_stalled_reader_is_cut_off_and_a_slow_reader_is_not() -> None:
     async def test() -> None:
         async with serving(stalled_seconds=2.0) as bench:
             stalled, slow = await bench.connect(), await bench.connect()
@@ -133,15 +137,15 @@ def test_who_reads_nothing_is_cut_off_and_who_reads_slowly_is_not() -> None:
                 writer.write(b"GET / HTTP/1.1\r\n\r\n")
             await bench.until(lambda: bench.num_connections == 2)
             slow[0]._transport.resume_reading()  # type: ignore[attr-defined]
-            told = b""
-            while bench.num_connections == 2:  # until the stalled one is gone
-                told += await slow[0].read(1 << 14)
+            received = b""
+            while bench.num_connections == 2:  # until the stalled connection is closed
+                received += await slow[0].read(1 << 14)
                 await asyncio.sleep(0.02)
             for _ in range(10):
-                told += await slow[0].read(1 << 14)
+                received += await slow[0].read(1 << 14)
                 await asyncio.sleep(0.02)
-            assert bench.num_connections == 1, "it alone"
-            told += await slow[0].read(-1)
-            assert len(told.partition(b"\r\n\r\n")[2]) == LARGE
+            assert bench.num_connections == 1, "only the stalled connection may be closed"
+            received += await slow[0].read(-1)
+            assert len(received.partition(b"\r\n\r\n")[2]) == LARGE
 
     run(test)

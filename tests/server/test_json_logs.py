@@ -1,4 +1,4 @@
-"""With `--log-format json`, whatever a server says while it starts is one JSON object a line."""
+"""With `--log-format json`, every line that a starting server logs is a JSON object."""
 
 import json
 import os
@@ -14,10 +14,10 @@ from server.process import StartServer
 pytestmark = pytest.mark.xdist_group("server")
 
 FIELDS = {"time", "level", "process", "logger", "message"}
-PATIENCE = 300  # a guard against hanging
+PATIENCE = 300  # seconds; only to prevent hanging
 JSON = ("--log-format", "json")
 
-# As libraries do when they are imported: here by each process, once its logs are set up.
+# A library that warns when imported. Each process imports it after it has set up its logs.
 NOISY_LIBRARY = """
 import sys
 
@@ -40,7 +40,7 @@ sys.meta_path.insert(0, NoisyLibrary())
 
 
 def objects_of(log: str) -> list[dict[str, object]]:
-    """The lines of a log. Each must be an object with the usual fields."""
+    """Parse the lines of a log, and check that each is an object with the standard fields."""
     lines = [json.loads(line) for line in log.splitlines()]
     assert all(lines)
     assert all(line.keys() >= FIELDS for line in lines)
@@ -73,7 +73,7 @@ RunServe = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def run_serve(tmp_path: Path) -> RunServe:
-    """A server that cannot start."""
+    """Run a server that cannot start."""
 
     def run(*flags: str, **environ: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "octavo.cli.main", "serve", *flags]
@@ -99,10 +99,10 @@ def run_serve(tmp_path: Path) -> RunServe:
         ((*JSON, "m", "--config", "absent.yaml"), 2, "cannot read the config file"),
         (JSON, 2, "MODEL"),
         ((*JSON, "./absent", "--port", "0"), 1, "There is no file or directory"),
-        ((*JSON, "m", "--kv-memory", "much", "--debug"), 1, "an exception was not caught"),
+        ((*JSON, "m", "--kv-memory", "much", "--debug"), 1, "uncaught exception"),
     ],
 )
-def test_why_a_server_cannot_start(
+def test_startup_errors_are_json(
     run_serve: RunServe, tmp_path: Path, flags: tuple[str, ...], code: int, words: str
 ) -> None:
     (tmp_path / "json.yaml").write_text("log_format: json\nkv_memory: much\n")
@@ -112,11 +112,11 @@ def test_why_a_server_cannot_start(
     assert any(words in str(line["message"]) for line in lines if line["level"] in ("error", "critical"))
 
 
-def test_a_variable_asks_for_json_too(run_serve: RunServe) -> None:
+def test_json_can_be_set_by_environment_variable(run_serve: RunServe) -> None:
     (line,) = objects_of(run_serve("m", "--kv-memory", "much", OCTAVO_LOG_FORMAT="json").stderr)
     assert (line["level"], line["process"]) == ("error", "octavo")
 
 
-def test_lines_for_people_stay_as_they_were(run_serve: RunServe) -> None:
+def test_the_text_format_is_unchanged(run_serve: RunServe) -> None:
     done = run_serve("m", "--kv-memory", "much", OCTAVO_LOG_FORMAT="human")
     assert done.stderr.startswith("error: ")

@@ -1,4 +1,4 @@
-"""LangChain's ChatOpenAI: whole, in pieces, many at once, with what it knows of usage and logprobs."""
+"""LangChain's ChatOpenAI: invoke, stream and batch, with usage and logprobs."""
 
 import asyncio
 from collections.abc import Iterator
@@ -43,12 +43,12 @@ def model(server: Server) -> MakeModel:
 
 @pytest.fixture(scope="module")
 def runner() -> Iterator[asyncio.Runner]:
-    """LangChain keeps one pool of connections for all models, so all of them run in one loop."""
+    """One event loop for all models, because LangChain shares one connection pool between them."""
     with asyncio.Runner() as made:
         yield made
 
 
-def test_invoke_stream_and_their_async_forms_say_the_same(model: MakeModel, runner: asyncio.Runner) -> None:
+def test_invoke_stream_and_their_async_forms_agree(model: MakeModel, runner: asyncio.Runner) -> None:
     llm = model(stream_usage=True)
 
     async def at_once() -> "tuple[AIMessage, list[AIMessageChunk]]":

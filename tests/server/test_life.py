@@ -1,4 +1,4 @@
-"""From the first moment of a server to its last: it answers at once, ends in order, and leaves nothing."""
+"""Startup and shutdown of a server: it answers early, ends in order, and leaves no processes or files."""
 
 import os
 import re
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.xdist_group("server")
 LONG = {"prompt": "x", "max_tokens": 500, "ignore_eos": True, "stream": True, "seed": 1}
 
 
-def test_the_front_end_has_no_torch(server: Server) -> None:
+def test_the_front_end_does_not_load_torch(server: Server) -> None:
     def mapped(pid: int) -> str:
         return Path(f"/proc/{pid}/maps").read_text()
 
@@ -34,7 +34,7 @@ def test_the_front_end_has_no_torch(server: Server) -> None:
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"
 
 
-def test_until_the_model_is_there_the_server_says_how_far_it_is(start: StartServer) -> None:
+def test_the_server_reports_its_progress_while_loading(start: StartServer) -> None:
     server = start()
     seen = []
     while True:
@@ -55,7 +55,7 @@ def test_until_the_model_is_there_the_server_says_how_far_it_is(start: StartServ
     assert server.post("/v1/completions", {"prompt": "x"}).status_code == 200
 
 
-def test_grace_ends_what_takes_too_long(start: StartServer) -> None:
+def test_requests_are_ended_after_the_grace_period(start: StartServer) -> None:
     server = start("--grace", "0", "--max-running", "1").wait_until_ready()
     with httpx.stream(
         "POST", server.url + "/v1/completions", json=LONG | {"n": 8}, timeout=HANG_SECONDS
@@ -73,17 +73,17 @@ def test_grace_ends_what_takes_too_long(start: StartServer) -> None:
 def test_a_second_signal_stops_at_once(start: StartServer) -> None:
     server = start("--grace", "600", "--max-running", "1").wait_until_ready()
     assert server.engine_pid is not None
-    os.kill(server.engine_pid, signal.SIGSTOP)  # so that nothing ever finishes
+    os.kill(server.engine_pid, signal.SIGSTOP)  # so that no request finishes
     with httpx.stream("POST", server.url + "/v1/completions", json=LONG, timeout=HANG_SECONDS):
         server.terminate()
         time.sleep(0.3)
         assert server.process.poll() is None
         server.terminate()
-        assert server.process.wait(HANG_SECONDS) == 1  # half of the grace that the first signal gave
+        assert server.process.wait(HANG_SECONDS) == 1  # half of the grace period after the first signal
     assert list(server.temporary.iterdir()) == []
 
 
-def test_sigterm_while_it_loads(start: StartServer) -> None:
+def test_sigterm_while_loading(start: StartServer) -> None:
     server = start()
     server.terminate()
     assert server.process.wait(HANG_SECONDS) == 0
@@ -91,11 +91,11 @@ def test_sigterm_while_it_loads(start: StartServer) -> None:
 
 
 def test_sigterm_while_loading_hangs(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    """A thread cannot be ended, and a hub may never answer."""
+    """Loading runs in a thread, which cannot be killed, and may wait for a hub that never answers."""
     program = (
         "import sys, time; import octavo.server.serve as serve; from octavo.cli.main import main;"
         f" hang = lambda *_: (print('hangs', flush=True), time.sleep({2 * HANG_SECONDS}));"
-        " serve.LAST_SECONDS = 0.1; serve._open = hang;"
+        " serve.FORCED_EXIT_SECONDS = 0.1; serve._open = hang;"
         f" sys.exit(main(['serve', {str(tiny_checkpoint)!r}, '--port', '0']))"
     )
     environ = os.environ | {"TMPDIR": str(tmp_path)}
@@ -107,7 +107,7 @@ def test_sigterm_while_loading_hangs(tiny_checkpoint: Path, tmp_path: Path) -> N
     assert list(tmp_path.glob("octavo-*")) == []
 
 
-def test_a_killed_front_end_takes_its_engine_along(start: StartServer) -> None:
+def test_the_engine_exits_when_the_front_end_is_killed(start: StartServer) -> None:
     server = start().wait_until_ready()
     engine = server.engine_pid
     assert engine is not None
@@ -119,7 +119,7 @@ def test_a_killed_front_end_takes_its_engine_along(start: StartServer) -> None:
     assert not is_alive(engine)
 
 
-def test_what_cannot_be_served_ends_with_a_word(tmp_path: Path, tiny_checkpoint: Path) -> None:
+def test_startup_failures_exit_with_a_message(tmp_path: Path, tiny_checkpoint: Path) -> None:
     def serve(*arguments: str) -> tuple[int, str]:
         command = [sys.executable, "-m", "octavo.cli.main", "serve", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -143,10 +143,10 @@ def test_what_cannot_be_served_ends_with_a_word(tmp_path: Path, tiny_checkpoint:
     assert "Traceback" not in words
 
 
-def test_an_open_server_without_a_key_is_warned_about(start: StartServer) -> None:
+def test_a_public_server_without_a_key_logs_a_warning(start: StartServer) -> None:
     server = start("--host", "0.0.0.0")
-    server.wait_for_log("anybody who reaches")
-    assert not re.search("anybody", start("--host", "0.0.0.0", "--api-key", "k").log)
+    server.wait_for_log("every client that can reach")
+    assert not re.search("every client that can reach", start("--host", "0.0.0.0", "--api-key", "k").log)
 
 
 def test_keys_over_http(start: StartServer) -> None:
@@ -174,9 +174,9 @@ def test_https(start: StartServer, tmp_path: Path) -> None:
         server.get("/v1/models")
 
 
-def test_the_port_answers_at_once(tiny_checkpoint: Path, figure: Callable[[str], None]) -> None:
-    """At most three times what a Python takes that imports what the command line cannot do without, which
-    is measured by turns with it: a second of one machine is half a second of another."""
+def test_the_port_answers_soon_after_start(tiny_checkpoint: Path, figure: Callable[[str], None]) -> None:
+    """The limit is relative to the time that Python needs for the imports alone, measured alternately, since
+    machines differ in speed."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

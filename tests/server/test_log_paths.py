@@ -1,4 +1,4 @@
-"""The path in a request's log line: the one asked for, if it is ours; never what a client made up."""
+"""The path in the log line of a request: the requested path if it is known, never text of a client."""
 
 import logging
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from octavo.server.operate.page import read_page
-from octavo.server.operate.record import LONGEST_PATH, UNKNOWN_PATH
+from octavo.server.operate.record import MAX_PATH, UNKNOWN_PATH
 from server.null_bench import Bench
 from server.test_logs import lines_of
 
@@ -18,7 +18,7 @@ ASSET = next(name for name in read_page() if name.endswith(".js"))
 def shown(
     run_null: RunNull, caplog: pytest.LogCaptureFixture, path: str, model_name: str | None = None
 ) -> tuple[str, str]:
-    """The path that the line for machines has, and the line for people."""
+    """Return the path in the JSON log line, and the text of the line."""
     caplog.set_level(logging.INFO, "octavo")
 
     async def test(bench: Bench) -> None:
@@ -34,7 +34,7 @@ def shown(
 
 
 @pytest.mark.parametrize("path", ["/", f"/page/{ASSET}", "/v1/models", "/v1/models/tiny", "/openapi.json"])
-def test_a_path_of_ours_is_shown(run_null: RunNull, caplog: pytest.LogCaptureFixture, path: str) -> None:
+def test_known_paths_are_logged(run_null: RunNull, caplog: pytest.LogCaptureFixture, path: str) -> None:
     assert shown(run_null, caplog, path)[0] == path
 
 
@@ -50,7 +50,7 @@ def test_a_path_of_ours_is_shown(run_null: RunNull, caplog: pytest.LogCaptureFix
         (f"/page/{ASSET}?key=made-up", f"/page/{ASSET}"),
     ],
 )
-def test_words_of_a_client_are_not_shown(
+def test_text_made_up_by_clients_is_not_logged(
     run_null: RunNull, caplog: pytest.LogCaptureFixture, path: str, words: str
 ) -> None:
     found, message = shown(run_null, caplog, path)
@@ -62,16 +62,16 @@ def test_words_of_a_client_are_not_shown(
     ("name", "words"),
     [
         ("org/a\tmodel\x1b of é", "/v1/models/org/a%09model%1B%20of%20%C3%A9"),
-        ("x" * 1000, ("/v1/models/" + "x" * 1000)[:LONGEST_PATH] + "..."),
+        ("x" * 1000, ("/v1/models/" + "x" * 1000)[:MAX_PATH] + "..."),
     ],
 )
-def test_a_path_is_quoted_and_cut(
+def test_logged_paths_are_quoted_and_truncated(
     run_null: RunNull, caplog: pytest.LogCaptureFixture, name: str, words: str
 ) -> None:
     assert shown(run_null, caplog, f"/v1/models/{name}", name)[0] == words
 
 
-def test_routes_stay_few_for_metrics(run_null: RunNull) -> None:
+def test_metrics_use_one_route_for_all_page_paths(run_null: RunNull) -> None:
     async def test(bench: Bench) -> None:
         await bench.ask(f"/page/{ASSET}", None).done()
         await bench.ask("/page/made-up", None).done()

@@ -26,7 +26,7 @@ def lines_of(caplog: pytest.LogCaptureFixture) -> list[JsonObject]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_line_tells_what_the_answer_told(
+def test_a_log_line_agrees_with_the_answer(
     run_null: RunNull, caplog: pytest.LogCaptureFixture, stream: bool
 ) -> None:
     caplog.set_level(logging.INFO, "octavo")
@@ -49,9 +49,7 @@ def test_a_line_tells_what_the_answer_told(
     run_null(test)
 
 
-def test_a_line_for_every_request_and_no_secret_in_any(
-    run_null: RunNull, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_every_request_is_logged_without_secrets(run_null: RunNull, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "octavo")
 
     async def test(bench: Bench) -> None:
@@ -78,9 +76,9 @@ def test_a_line_for_every_request_and_no_secret_in_any(
             "invalid_request_error",
         ]
         for record in caplog.records:
-            told = record.getMessage() + repr(getattr(record, "fields", ""))
-            assert SECRET not in told
-            assert "SECRET-KEY" not in told
+            logged = record.getMessage() + repr(getattr(record, "fields", ""))
+            assert SECRET not in logged
+            assert "SECRET-KEY" not in logged
 
     run_null(test)
 
@@ -106,7 +104,7 @@ def test_an_error_has_its_ids(
     run_null(test)
 
 
-def test_probes_are_quiet(run_null: RunNull, caplog: pytest.LogCaptureFixture) -> None:
+def test_probes_are_not_logged(run_null: RunNull, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "octavo")
 
     async def test(bench: Bench) -> None:
@@ -117,7 +115,9 @@ def test_probes_are_quiet(run_null: RunNull, caplog: pytest.LogCaptureFixture) -
     run_null(test)
 
 
-def test_nothing_is_logged_for_a_token(run_null: RunNull, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_number_of_log_lines_does_not_depend_on_tokens(
+    run_null: RunNull, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
 
     async def test(bench: Bench) -> None:
@@ -131,7 +131,7 @@ def test_nothing_is_logged_for_a_token(run_null: RunNull, caplog: pytest.LogCapt
     run_null(test)
 
 
-def test_a_span_goes_on_with_the_clients_trace(run_null: RunNull) -> None:
+def test_a_span_continues_the_clients_trace(run_null: RunNull) -> None:
     pytest.importorskip("opentelemetry.sdk")
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -153,14 +153,16 @@ def test_a_span_goes_on_with_the_clients_trace(run_null: RunNull) -> None:
         assert refused.attributes is not None
         assert f"{span.context.trace_id:032x}" == TRACE
         assert f"{span.parent.span_id:016x}" == PARENT
-        told: JsonObject = dict(span.attributes)
-        assert told["octavo.request_id"] == asked.headers["x-request-id"]
-        assert (told["gen_ai.usage.input_tokens"], told["gen_ai.usage.output_tokens"]) == (3, 4)
-        assert told["gen_ai.response.finish_reasons"] == ("length",)
-        assert 0 < told["gen_ai.latency.time_to_first_token"] < told["gen_ai.latency.e2e"]
+        attributes: JsonObject = dict(span.attributes)
+        assert attributes["octavo.request_id"] == asked.headers["x-request-id"]
+        assert (attributes["gen_ai.usage.input_tokens"], attributes["gen_ai.usage.output_tokens"]) == (3, 4)
+        assert attributes["gen_ai.response.finish_reasons"] == ("length",)
+        assert 0 < attributes["gen_ai.latency.time_to_first_token"] < attributes["gen_ai.latency.e2e"]
         assert span.start_time is not None
         assert span.end_time is not None
-        assert told["gen_ai.latency.e2e"] == pytest.approx((span.end_time - span.start_time) / 1e9, abs=1e-6)
+        assert attributes["gen_ai.latency.e2e"] == pytest.approx(
+            (span.end_time - span.start_time) / 1e9, abs=1e-6
+        )
         assert refused.attributes["http.response.status_code"] == 404
         assert refused.attributes["error.type"] == "model_not_found"
         assert refused.parent is probe.parent is None
@@ -168,22 +170,22 @@ def test_a_span_goes_on_with_the_clients_trace(run_null: RunNull) -> None:
     run_null(test)
 
 
-def test_a_traced_request_that_ends_with_nobody_there_is_an_error() -> None:
-    class Told:
-        def tell(self, name: str, **keywords: object) -> None:
+def test_a_traced_request_without_a_response_is_an_error() -> None:
+    class RecordingTracing:
+        def export(self, name: str, **keywords: object) -> None:
             self.name, self.keywords = name, keywords
 
         def close(self) -> None: ...
 
     from octavo.observe.request_metrics import RequestMetrics
 
-    told = Told()
-    RequestRecord("req_1", RequestMetrics()).close({"method": "BREW", "headers": []}, told)
-    assert told.name == "other other"
-    assert told.keywords["is_error"]
+    tracing = RecordingTracing()
+    RequestRecord("req_1", RequestMetrics()).close({"method": "BREW", "headers": []}, tracing)
+    assert tracing.name == "other other"
+    assert tracing.keywords["is_error"]
 
 
-def test_a_server_with_every_line_for_machines_a_collector_that_is_away_and_a_profile(
+def test_a_server_with_json_logs_an_unreachable_collector_and_a_profile(
     start: StartServer, tmp_path: Path
 ) -> None:
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
@@ -196,12 +198,12 @@ def test_a_server_with_every_line_for_machines_a_collector_that_is_away_and_a_pr
     server.terminate()
     assert server.process.wait(HANG_SECONDS) == 0
     lines = [json.loads(line) for line in server.log.splitlines()]
-    (told,) = [line for line in lines if line.get("route") == COMPLETIONS]
-    assert told["request_id"] == answer.headers["x-request-id"]
-    assert told["completion_tokens"] == 3
+    (request_line,) = [line for line in lines if line.get("route") == COMPLETIONS]
+    assert request_line["request_id"] == answer.headers["x-request-id"]
+    assert request_line["completion_tokens"] == 3
     assert {line["process"] for line in lines} == {"octavo", "octavo engine"}
     assert SECRET not in server.log
-    # Engines are killed, not closed: what is in the file is there without its last bracket.
+    # Engines are killed, not closed, so the file has no closing bracket.
     events = json.loads(trace.read_text().rstrip(",\n") + "]")
     drawn = [event["name"] for event in events if event["name"].startswith(("prefill", "decode"))]
     assert [name.split()[0] for name in drawn] == ["prefill", "decode", "decode"]

@@ -1,4 +1,4 @@
-"""What /metrics says after a known mix of requests: the real scheduler, a model that computes nothing."""
+"""/metrics after a known mix of requests, with the real scheduler and a model that computes nothing."""
 
 import os
 import signal
@@ -12,11 +12,11 @@ from server.null_bench import CHAT, COMPLETIONS, STEP_SECONDS, Bench, RunNull
 
 
 async def send_known_mix(bench: Bench) -> None:
-    """13 sequences and 38 tokens that are answered, from prompts of 43 tokens; and some that are not."""
+    """Send requests that complete 13 sequences with 38 tokens, from 43 prompt tokens, and some that fail."""
     await bench.answer(prompt=[65] * 6, max_tokens=5)
     await bench.answer(prompt=[65] * 7, max_tokens=4, n=2, stream=True)
     await bench.answer(prompt=[[65] * 2, [65] * 3], max_tokens=3, n=2)
-    # The token at position 12 ends it: it is the third.
+    # The token at position 12 ends the answer. It is the third token.
     await bench.answer(prompt=[65] * 10, max_tokens=9, stop_token_ids=[FIRST_TOKEN + 12], stream=True)
     for _ in range(5):
         await bench.answer(prompt=[65] * 3, max_tokens=2)
@@ -36,8 +36,8 @@ def test_counts_agree_with_a_known_mix(run_null: RunNull) -> None:
         assert seen.by("request_success_total", "finished_reason") == {"length": 12, "stop": 1}
         assert seen("prompt_tokens_total") == 6 + 7 + 5 + 10 + 15
         assert seen("generation_tokens_total") == 5 + 8 + 12 + 3 + 10
-        assert seen("prefix_cache_queries_total") == 6 + 14 + 10 + 10 + 15  # each of n looks for itself
-        assert seen("prefix_cache_hits_total") == 0  # no prompt fills a page
+        assert seen("prefix_cache_queries_total") == 6 + 14 + 10 + 10 + 15  # once per choice
+        assert seen("prefix_cache_hits_total") == 0  # no prompt fills a block
         for name in ("time_to_first_token", "e2e_request_latency", "request_queue_time"):
             assert seen(f"{name}_seconds_count") == 13
         for name in ("request_prefill_time", "request_decode_time"):
@@ -55,14 +55,14 @@ def test_counts_agree_with_a_known_mix(run_null: RunNull) -> None:
     run_null(test)
 
 
-def test_times_are_those_of_the_engine(run_null: RunNull) -> None:
+def test_times_are_measured_by_the_engine(run_null: RunNull) -> None:
     async def test(bench: Bench) -> None:
         answer = await bench.answer(prompt=[65] * 3, max_tokens=20, octavo=True)
-        told = answer["octavo"]["requests"][0]["choices"][0]
+        choice = answer["octavo"]["requests"][0]["choices"][0]
         seen = await bench.scrape()
-        assert seen("request_queue_time_seconds_sum") == pytest.approx(told["queue_seconds"], abs=1e-5)
-        assert seen("request_prefill_time_seconds_sum") == pytest.approx(told["prefill_seconds"], abs=1e-5)
-        assert seen("request_decode_time_seconds_sum") == pytest.approx(told["decode_seconds"], abs=1e-5)
+        assert seen("request_queue_time_seconds_sum") == pytest.approx(choice["queue_seconds"], abs=1e-5)
+        assert seen("request_prefill_time_seconds_sum") == pytest.approx(choice["prefill_seconds"], abs=1e-5)
+        assert seen("request_decode_time_seconds_sum") == pytest.approx(choice["decode_seconds"], abs=1e-5)
         assert seen("step_seconds_count") == 20
         assert seen("step_seconds_sum") >= 20 * STEP_SECONDS
         between = seen("inter_token_latency_seconds_sum") + seen("time_to_first_token_seconds_sum")
@@ -80,14 +80,14 @@ def test_the_prefix_cache_is_counted_as_in_usage(run_null: RunNull) -> None:
         seen = await bench.scrape()
         assert seen("prefix_cache_queries_total") == 300
         assert seen("prefix_cache_hits_total") == cached > 0
-        assert seen("kv_cache_usage_perc") == 0  # kept for the next, but nobody's
+        assert seen("kv_cache_usage_perc") == 0  # cached, but used by no sequence
         assert seen("kv_cache_filled_perc") > 0
 
     run_null(test)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_those_who_leave(run_null: RunNull, stream: bool) -> None:
+def test_disconnected_clients_are_counted(run_null: RunNull, stream: bool) -> None:
     async def test(bench: Bench) -> None:
         asked = bench.ask(COMPLETIONS, {"prompt": [65] * 9, "max_tokens": 5000, "n": 2, "stream": stream})
         await bench.until(lambda: bench.state.metrics.generation_tokens > 5)
@@ -108,7 +108,7 @@ def test_those_who_leave(run_null: RunNull, stream: bool) -> None:
     run_null(test)
 
 
-def test_those_who_run_out_of_time(run_null: RunNull) -> None:
+def test_timed_out_requests_are_counted(run_null: RunNull) -> None:
     async def test(bench: Bench) -> None:
         body = {"messages": [{"role": "user", "content": "x"}], "timeout": 0.05, "max_tokens": 5000}
         assert (await bench.ask(CHAT, body).done()).status == 408
@@ -119,7 +119,7 @@ def test_those_who_run_out_of_time(run_null: RunNull) -> None:
     run_null(test)
 
 
-def test_counters_go_on_when_the_engine_is_replaced(run_null: RunNull) -> None:
+def test_counters_continue_when_the_engine_is_replaced(run_null: RunNull) -> None:
     async def test(bench: Bench) -> None:
         await send_known_mix(bench)
         before = await bench.scrape()
@@ -143,7 +143,7 @@ def test_counters_go_on_when_the_engine_is_replaced(run_null: RunNull) -> None:
     run_null(test)
 
 
-def test_an_answer_that_outlives_its_engine_is_counted_once(run_null: RunNull) -> None:
+def test_a_replayed_answer_is_counted_once(run_null: RunNull) -> None:
     async def test(bench: Bench) -> None:
         asked = bench.ask(COMPLETIONS, {"prompt": [65] * 9, "max_tokens": 60, "stream": True})
         await bench.until(lambda: bench.state.metrics.generation_tokens > 5)
@@ -155,12 +155,12 @@ def test_an_answer_that_outlives_its_engine_is_counted_once(run_null: RunNull) -
         assert (seen("prompt_tokens_total"), seen("generation_tokens_total")) == (9, 60)
         assert seen("time_to_first_token_seconds_count") == 1
         assert seen("inter_token_latency_seconds_count") == 59
-        assert seen("prefix_cache_queries_total") == 18  # both engines looked it up
+        assert seen("prefix_cache_queries_total") == 18  # both engines looked up the cache
 
     run_null(test)
 
 
-def test_clients_cannot_make_it_longer(run_null: RunNull) -> None:
+def test_clients_cannot_add_time_series(run_null: RunNull) -> None:
     async def test(bench: Bench) -> None:
         async def ask_strangely(number: int) -> None:
             await bench.ask(f"/strange/{number}", {}).done()
@@ -179,7 +179,7 @@ def test_clients_cannot_make_it_longer(run_null: RunNull) -> None:
     run_null(test)
 
 
-def test_every_metric_is_there_with_its_kind(run_null: RunNull) -> None:
+def test_every_metric_is_exposed_with_its_type(run_null: RunNull) -> None:
     async def test(bench: Bench) -> None:
         seen = await bench.scrape()
         found = {name: family.type for name, family in seen.families.items() if name.startswith("octavo:")}

@@ -1,4 +1,4 @@
-"""Clients for Node, OpenAI's and Vercel's, if Node is here and the packages can be had."""
+"""The Node clients of OpenAI and Vercel; skipped if Node or the packages are not available."""
 
 from pathlib import Path
 

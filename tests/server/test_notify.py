@@ -1,4 +1,4 @@
-"""What a service manager hears of a server: when it is ready, that it is well, and when it ends."""
+"""Notifications to the service manager: readiness, watchdog and shutdown."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ OFTEN = "20000"  # microseconds
 
 
 class Manager:
-    """The end of the socket where a service manager listens."""
+    """The service manager's end of the notification socket."""
 
     def __init__(self, address: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -30,21 +30,21 @@ class Manager:
         return self._socket.recv(4096).decode().splitlines()
 
     def until(self, word: str) -> list[str]:
-        """All that comes up to this word, and the word."""
-        heard: list[str] = []
-        while word not in heard:
-            heard += self.next()
-        return heard
+        """Return all messages up to and including this one."""
+        received: list[str] = []
+        while word not in received:
+            received += self.next()
+        return received
 
     def pending(self) -> list[str]:
-        """What has come and was not read."""
-        heard: list[str] = []
+        """Return the messages that were received and not read yet."""
+        received: list[str] = []
         self._socket.settimeout(0)
         try:
             while True:
-                heard += self.next()
+                received += self.next()
         except BlockingIOError:
-            return heard
+            return received
         finally:
             self._socket.settimeout(HANG_SECONDS)
 
@@ -64,19 +64,23 @@ def manager(address: str) -> Iterator[Manager]:
     listening.close()
 
 
-def tell_while(notifier: Notifier, answers: list[bool]) -> None:
-    """Let it tell until it has asked so often whether we are live."""
+def notify_while(notifier: Notifier, answers: list[bool]) -> None:
+    """Run the notifier until it has checked liveness once for each of the answers."""
     asked = iter(answers)
 
     async def run() -> None:
-        telling = asyncio.create_task(notifier.keep_telling(lambda: next(asked)))
-        await asyncio.wait([telling], timeout=HANG_SECONDS)
-        assert isinstance(telling.exception(), RuntimeError), "there are no more answers"
+        notifying = asyncio.create_task(notifier.keep_notifying(lambda: next(asked)))
+        await asyncio.wait([notifying], timeout=HANG_SECONDS)
+        assert isinstance(notifying.exception(), RuntimeError), (
+            "the notifier must end when there are no more answers"
+        )
 
     asyncio.run(run())
 
 
-def test_each_state_is_told_and_children_hear_nothing_of_it(address: str, manager: Manager) -> None:
+def test_each_state_is_sent_and_child_processes_do_not_inherit_the_socket(
+    address: str, manager: Manager
+) -> None:
     environ = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": OFTEN, "WATCHDOG_PID": str(os.getpid()), "A": "b"}
     notifier = Notifier.take(environ)
     assert environ == {"A": "b"}
@@ -92,16 +96,20 @@ def test_each_state_is_told_and_children_hear_nothing_of_it(address: str, manage
 
 
 @pytest.mark.parametrize("is_ready", [False, True])
-def test_it_is_well_as_often_as_it_is_live(address: str, manager: Manager, is_ready: bool) -> None:
+def test_the_watchdog_is_notified_only_while_the_server_is_live(
+    address: str, manager: Manager, is_ready: bool
+) -> None:
     notifier = Notifier.take({"NOTIFY_SOCKET": address, "WATCHDOG_USEC": OFTEN})
     if is_ready:
         notifier.ready()
         manager.next()
-    tell_while(notifier, [True, False, False, True, False])
-    heard = Counter(manager.pending())
-    assert heard["WATCHDOG=1"] == 2
-    # A model that is being loaded has all the time it takes; a server that is ready asks for none.
-    assert sum(word.startswith("EXTEND_TIMEOUT_USEC=") for word in heard.elements()) == (0 if is_ready else 2)
+    notify_while(notifier, [True, False, False, True, False])
+    received = Counter(manager.pending())
+    assert received["WATCHDOG=1"] == 2
+    # The timeout is extended while a model is loading, but not once the server is ready.
+    assert sum(word.startswith("EXTEND_TIMEOUT_USEC=") for word in received.elements()) == (
+        0 if is_ready else 2
+    )
 
 
 @pytest.mark.parametrize(
@@ -114,42 +122,42 @@ def test_it_is_well_as_often_as_it_is_live(address: str, manager: Manager, is_re
         {"WATCHDOG_USEC": "often"},
     ],
 )
-def test_where_nobody_looks_nothing_is_told_of_it(
+def test_no_watchdog_message_is_sent_without_a_watchdog(
     watch: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("octavo.server.notify.LOADING_SECONDS", 0)
     manager = Manager(str(tmp_path / "n"))
-    tell_while(Notifier.take({"NOTIFY_SOCKET": str(tmp_path / "n"), **watch}), [True, True])
-    heard = manager.pending()
+    notify_while(Notifier.take({"NOTIFY_SOCKET": str(tmp_path / "n"), **watch}), [True, True])
+    received = manager.pending()
     manager.close()
-    assert heard
-    assert "WATCHDOG=1" not in heard
+    assert received
+    assert "WATCHDOG=1" not in received
 
 
 @pytest.mark.parametrize("environ", [{}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "vsock:2:9"}])
-def test_without_a_service_manager_nothing_is_done(environ: dict[str, str]) -> None:
+def test_nothing_is_sent_without_a_service_manager(environ: dict[str, str]) -> None:
     notifier = Notifier.take(environ)
     notifier.loading()
-    asyncio.run(notifier.keep_telling(lambda: True))
+    asyncio.run(notifier.keep_notifying(lambda: True))
     notifier.ready()
 
 
-def test_a_manager_that_does_not_listen_costs_nothing(
+def test_a_manager_that_does_not_listen_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG", logger="octavo")
     notifier = Notifier.take({"NOTIFY_SOCKET": str(tmp_path / "nobody"), "WATCHDOG_USEC": OFTEN})
     notifier.ready()
-    tell_while(notifier, [True, True])
+    notify_while(notifier, [True, True])
     notifier.stopping()
-    assert len(re.findall("cannot be told", caplog.text)) == 1
+    assert len(re.findall("cannot notify the service manager", caplog.text)) == 1
 
 
-def test_what_a_busy_manager_missed_is_told_again(address: str, manager: Manager) -> None:
+def test_a_state_that_a_busy_manager_missed_is_sent_again(address: str, manager: Manager) -> None:
     notifier = Notifier.take({"NOTIFY_SOCKET": address, "WATCHDOG_USEC": OFTEN})
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
         other.setblocking(False)
-        with contextlib.suppress(BlockingIOError):  # until the queue is full
+        with contextlib.suppress(BlockingIOError):  # ends when the queue is full
             while True:
                 other.sendto(b"A=1", address.replace("@", "\0"))
     notifier.ready()
@@ -159,28 +167,28 @@ def test_what_a_busy_manager_missed_is_told_again(address: str, manager: Manager
 
 
 @pytest.mark.xdist_group("server")
-def test_a_service_manager_hears_of_a_server_from_start_to_end(start: StartServer, tmp_path: Path) -> None:
+def test_a_service_manager_is_notified_from_start_to_shutdown(start: StartServer, tmp_path: Path) -> None:
     path = tmp_path / "notify"
     manager = Manager(str(path))
     server = start(environ={"NOTIFY_SOCKET": str(path), "WATCHDOG_USEC": "200000"})
-    heard = manager.until("READY=1")
-    assert heard[0] == "STATUS=loading the model"
-    assert server.get("/readyz").status_code == 200, "ready means ready"
+    received = manager.until("READY=1")
+    assert received[0] == "STATUS=loading the model"
+    assert server.get("/readyz").status_code == 200, "READY=1 must mean that /readyz returns 200"
     for _ in range(5):
-        heard += manager.until("WATCHDOG=1")
+        received += manager.until("WATCHDOG=1")
     assert server.engine_pid is not None
     for pid in Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split():
         assert b"NOTIFY_SOCKET" not in Path(f"/proc/{pid}/environ").read_bytes()
-    assert "STOPPING=1" not in heard
+    assert "STOPPING=1" not in received
     server.terminate()
-    heard += manager.until("STOPPING=1")
+    received += manager.until("STOPPING=1")
     assert server.process.wait(HANG_SECONDS) == 0
     manager.close()
-    assert heard.count("READY=1") == 1
+    assert received.count("READY=1") == 1
 
 
 @pytest.mark.xdist_group("server")
-def test_a_server_that_is_stopped_while_it_loads_says_so(start: StartServer, tmp_path: Path) -> None:
+def test_shutdown_while_loading_is_notified(start: StartServer, tmp_path: Path) -> None:
     manager = Manager(str(tmp_path / "notify"))
     server = start(environ={"NOTIFY_SOCKET": str(tmp_path / "notify")})
     server.terminate()

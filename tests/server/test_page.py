@@ -1,4 +1,4 @@
-"""The page as files: what is sent with them, what is none of them, and that they are what the sources say."""
+"""The files of the web page: their headers, paths that must not be served, and agreement with the sources."""
 
 import asyncio
 import filecmp
@@ -26,7 +26,7 @@ from server.process import Server
 from server.scripted import FACTS
 
 WEB = Path(__file__).parents[2] / "web"
-MOST_BYTES = 400_000  # of all files together; a third of it on the wire, where somebody compresses
+MAX_BYTES = 400_000  # all files together; a third of it if a proxy compresses
 
 STRANGE = (
     "/page",
@@ -47,7 +47,7 @@ STRANGE = (
 
 
 def page_answer(model: TextModel, path: str, **options: bool | str) -> Exchange:
-    """Of an application with these options, to somebody without a key."""
+    """Return the answer of an application with these options to a request without a key."""
 
     async def ask() -> Exchange:
         server_options = ServerOptions.model_validate(options)
@@ -61,7 +61,7 @@ def page_answer(model: TextModel, path: str, **options: bool | str) -> Exchange:
     return asyncio.run(ask())
 
 
-def test_anybody_may_load_the_page_and_nothing_else(tiny_model: TextModel) -> None:
+def test_only_the_page_can_be_loaded_without_a_key(tiny_model: TextModel) -> None:
     index = page_answer(tiny_model, "/", api_key="secret")
     assert (index.status, index.content) == (200, (FOLDER / INDEX).read_bytes())
     names = re.findall(r'(?:src|href)="/page/([^"]+)"', index.content.decode())
@@ -74,7 +74,7 @@ def test_anybody_may_load_the_page_and_nothing_else(tiny_model: TextModel) -> No
         assert page_answer(tiny_model, path, api_key="secret").status == 401
 
 
-def test_the_page_says_what_it_may_do_and_how_long_it_is_valid(tiny_model: TextModel) -> None:
+def test_the_page_has_security_and_cache_headers(tiny_model: TextModel) -> None:
     for name in read_page():
         headers = page_answer(tiny_model, f"/page/{name}").headers
         assert headers["content-security-policy"] == POLICY
@@ -83,7 +83,7 @@ def test_the_page_says_what_it_may_do_and_how_long_it_is_valid(tiny_model: TextM
         is_asset = name.startswith("assets/")
         assert headers["cache-control"] == ("public, max-age=31536000, immutable" if is_asset else "no-cache")
         assert is_asset == bool(re.search(r"-[\w-]{8}\.\w+$", name)), (
-            "what is kept for ever has a hash in its name"
+            "files that are cached for ever need a hash in their names"
         )
     assert page_answer(tiny_model, "/").headers["cache-control"] == "no-cache"
     allowed = dict(directive.split(" ", 1) for directive in POLICY.split("; "))
@@ -91,15 +91,15 @@ def test_the_page_says_what_it_may_do_and_how_long_it_is_valid(tiny_model: TextM
     assert {word for words in allowed.values() for word in words.split()} == {"'self'", "'none'", "data:"}
 
 
-def test_no_page_is_no_page(tiny_model: TextModel) -> None:
+def test_the_page_can_be_disabled(tiny_model: TextModel) -> None:
     for path in ("/", "/page/index.html", *(f"/page/{name}" for name in read_page())):
         assert page_answer(tiny_model, path, page=False).status == 404
     assert page_answer(tiny_model, "/livez", page=False).status == 200
 
 
 @pytest.mark.xdist_group("server")
-def test_only_its_files_are_files(server: Server) -> None:
-    connection = HTTPConnection("127.0.0.1", server.port, timeout=HANG_SECONDS)  # which sends a path as it is
+def test_only_the_files_of_the_page_are_served(server: Server) -> None:
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=HANG_SECONDS)  # sends paths unchanged
     for path in STRANGE:
         connection.request("GET", path)
         answer = connection.getresponse()
@@ -116,17 +116,17 @@ def test_only_its_files_are_files(server: Server) -> None:
     assert "page" not in {path.split("/")[1] for path in server.get("/openapi.json").json()["paths"]}
 
 
-def test_the_page_is_small_and_asks_nobody_else() -> None:
+def test_the_page_is_small_and_refers_to_no_other_host() -> None:
     files = read_page()
-    assert sum(len(file.content) for file in files.values()) < MOST_BYTES
+    assert sum(len(file.content) for file in files.values()) < MAX_BYTES
     for name, file in files.items():
-        # Names of XML's vocabularies are no addresses.
+        # Names of XML namespaces are not addresses.
         addresses = set(re.findall(rb"(?:https?:)?//(?!www\.w3\.org/)[\w-]+\.[a-z]{2,}", file.content))
         assert not addresses, (name, addresses)
 
 
-def test_the_page_is_what_its_sources_say(tmp_path: Path) -> None:
-    """Checked, built, and equal byte for byte to what is committed."""
+def test_the_committed_page_matches_its_sources(tmp_path: Path) -> None:
+    """Type-check and build the page; the result must be identical to the committed files."""
     if shutil.which("npm") is None or shutil.which("node") is None:
         pytest.skip("Node and npm are not installed: the page cannot be built here")
     if not (WEB / "node_modules").exists():
@@ -148,13 +148,13 @@ def npm(*arguments: str) -> None:
 
 
 def test_the_lock_file_names_no_registry() -> None:
-    """So that it serves whoever has packages from elsewhere. Hashes say that they are the same."""
+    """So it works with any registry. Hashes guarantee that the packages are the same."""
     packages = json.loads((WEB / "package-lock.json").read_text())["packages"]
     assert all("resolved" not in package for package in packages.values())
     assert all("integrity" in package for name, package in packages.items() if name)
 
 
-def test_an_installed_octavo_has_the_page(tmp_path: Path) -> None:
+def test_an_installed_package_contains_the_page(tmp_path: Path) -> None:
     python = os.environ.get("OCTAVO_TEST_PYTHON")
     if python is None:
         pytest.skip("OCTAVO_TEST_PYTHON is not set: it names a Python with a plain install")

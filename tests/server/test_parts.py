@@ -1,4 +1,4 @@
-"""Small parts of the server, each alone."""
+"""Unit tests of small parts of the server."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from octavo.checkpoint import open_checkpoint
 from octavo.config import ServerOptions
 from octavo.errors import ConfigError
 from octavo.protocol import LOGPROB_FLOOR, SamplingParams, TokenLogprob
-from octavo.server.admission import HALF_LIFE, LONGEST_RETRY, UNKNOWN_RETRY, Admission
+from octavo.server.admission import DEFAULT_RETRY_AFTER, HALF_LIFE, MAX_RETRY_AFTER, Admission
 from octavo.server.http.errors import ApiError
 from octavo.server.http.keys import Keys
 from octavo.server.http.listener import EarlyAnswers
@@ -37,27 +37,27 @@ class Clock:
         return self.now
 
 
-def test_retry_after_follows_the_pace_of_the_queue() -> None:
+def test_retry_after_follows_the_throughput_of_the_queue() -> None:
     clock = Clock()
     admission = Admission(100, 10_000, clock)
     admission.enter(100, 100)
-    assert admission.retry_after == UNKNOWN_RETRY  # nothing has moved yet
+    assert admission.retry_after == DEFAULT_RETRY_AFTER  # nothing has moved yet
     for _ in range(200):  # ten a second, for long enough
         clock.now += 0.1
         admission.leave(1, 1)
         admission.enter(1, 1)
-        assert admission.retry_after == pytest.approx(5, rel=0.01)  # half of a hundred, from the first on
+        assert admission.retry_after == pytest.approx(5, rel=0.01)  # half of the queue, from the first on
     admission.leave(100, 100)
-    clock.now += 1000  # nobody waits: that says nothing
+    clock.now += 1000  # an empty queue gives no information
     admission.enter(100, 100)
     assert admission.retry_after < 5
-    clock.now += 10 * HALF_LIFE  # and now nothing moves
-    assert admission.retry_after == LONGEST_RETRY
+    clock.now += 10 * HALF_LIFE  # from now on nothing moves
+    assert admission.retry_after == MAX_RETRY_AFTER
     with pytest.raises(ApiError) as refused:
-        admission.check_door()
+        admission.check_queue()
     assert refused.value.status == 429
     admission.leave(100, 100)
-    admission.check_door()
+    admission.check_queue()
     assert (admission.num_sequences, admission.num_tokens, admission.retry_after) == (0, 0, 0.5)
 
 
@@ -78,7 +78,7 @@ def test_json_has_no_infinity(tokenizer: Tokenizer) -> None:
         )
 
 
-def test_parts_of_a_character_stay_apart(tokenizer: Tokenizer) -> None:
+def test_tokens_of_a_split_character_stay_separate(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("é€")
     assert len(ids) == 5
     scores = [TokenLogprob(i, -1.0, tuple((j, -1.0) for j in ids)) for i in ids]
@@ -89,7 +89,7 @@ def test_parts_of_a_character_stay_apart(tokenizer: Tokenizer) -> None:
     assert shown["text_offset"] == [0, 0, 1, 1, 1]
 
 
-def test_what_a_request_leaves_out_the_checkpoint_recommends() -> None:
+def test_omitted_fields_default_to_the_checkpoints_recommendation() -> None:
     defaults = SamplingParams(temperature=0.6, top_k=20, repetition_penalty=1.1)
     chat = ChatRequest.model_validate({"messages": [{"role": "user", "content": "x"}]})
     assert chat_params(chat, defaults) == defaults
@@ -115,7 +115,7 @@ def test_key_files(tmp_path: Path) -> None:
     assert keys.identify(b"Bearer alice") is None
 
 
-def test_early_answers() -> None:
+def test_answers_before_the_application_is_imported() -> None:
     async def ask(port: int, request: bytes) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(request)
@@ -141,7 +141,7 @@ def test_early_answers() -> None:
 
 
 @pytest.mark.parametrize("has_usage", [False, True])
-def test_a_chunk_is_the_json_it_would_be_in_one_piece(has_usage: bool) -> None:
+def test_a_chunk_equals_the_json_of_the_whole_object(has_usage: bool) -> None:
     frame = ChunkFrame({"id": "x", "model": "ü"}, has_usage=has_usage)
     head = {"id": "x", "model": "ü"}
 

@@ -1,4 +1,4 @@
-"""What else people use of OpenAI's client: raw responses, helpers, errors, timeouts and retries."""
+"""Other features of OpenAI's client: raw responses, helpers, errors, timeouts and retries."""
 
 import asyncio
 import re
@@ -54,8 +54,8 @@ def test_streaming_responses(client: openai.OpenAI) -> None:
     assert lines[-1] == "data: [DONE]"
 
 
-def test_the_helper_that_puts_streams_together(server: Server, client: openai.OpenAI) -> None:
-    """It raises when an answer is cut at its length: these end by themselves."""
+def test_the_stream_helper(server: Server, client: openai.OpenAI) -> None:
+    """The helper raises if an answer ends at its maximum length, so these answers end with a stop token."""
     asked = ASKED | {"n": 2, "logprobs": True, "top_logprobs": 2, "stream_options": {"include_usage": True}}
     asked |= {"logit_bias": {"256": 100}, "extra_body": {"min_tokens": 8}}
     whole: ChatCompletion = client.chat.completions.create(
@@ -73,7 +73,7 @@ def test_the_helper_that_puts_streams_together(server: Server, client: openai.Op
 
     for completion in (final, asyncio.run(at_once())):
         assert [c.message.content for c in completion.choices] == [c.message.content for c in whole.choices]
-        # Of later choices it counts the first chunk's logprobs twice, whoever the server is.
+        # With any server, the helper counts the logprobs of the first chunk twice for later choices.
         assert completion.choices[0].logprobs == whole.choices[0].logprobs
         assert [c.finish_reason for c in completion.choices] == [c.finish_reason for c in whole.choices]
         assert completion.usage is not None
@@ -93,7 +93,7 @@ def test_extra_headers_queries_and_bodies(client: openai.OpenAI) -> None:
 
 
 def test_every_kind_of_error(start: StartServer) -> None:
-    """Each status is the exception that programs catch, with what is in its body."""
+    """Each status raises its exception, with the contents of the body."""
     server = start(
         "--api-key", "secret", "--served-model-name", "tiny", "--max-body", "4KiB"
     ).wait_until_ready()
@@ -139,7 +139,7 @@ def test_an_error_in_mid_stream_is_raised(client: openai.OpenAI) -> None:
     assert caught.value.code == "deadline_exceeded"
 
 
-def test_a_client_that_gives_up_is_not_worked_for(server: Server) -> None:
+def test_a_client_timeout_ends_the_request(server: Server) -> None:
     client = server.client(timeout=0.05)
     with pytest.raises(openai.APITimeoutError):
         client.completions.create(**LONG)
@@ -151,8 +151,8 @@ def test_a_client_that_gives_up_is_not_worked_for(server: Server) -> None:
     raise AssertionError(server.get("/metrics").text)
 
 
-def test_a_client_that_retries_sees_nothing_of_the_loading(start: StartServer) -> None:
-    """503 and Retry-After are all it needs."""
+def test_a_retrying_client_does_not_notice_loading(start: StartServer) -> None:
+    """503 with Retry-After is sufficient."""
     server = start("--served-model-name", "tiny")
     with pytest.raises(openai.InternalServerError) as caught:
         server.client().models.list()
@@ -161,8 +161,8 @@ def test_a_client_that_retries_sees_nothing_of_the_loading(start: StartServer) -
     assert patient.chat.completions.create(**ASKED).choices[0].finish_reason == "length"
 
 
-def test_a_client_that_retries_gets_through_a_full_queue(start: StartServer) -> None:
-    """429 and Retry-After; every one of many has its answer in the end."""
+def test_a_retrying_client_gets_through_a_full_queue(start: StartServer) -> None:
+    """429 with Retry-After is sufficient: every client gets its answer in the end."""
     server = start("--served-model-name", "tiny", "--max-running", "1", "--max-queued-requests", "1")
     server.wait_until_ready()
     asked = LONG | {"max_tokens": 100}
@@ -199,7 +199,7 @@ def test_async_raw_responses_and_cancelled_streams(server: Server) -> None:
                 parsed = await response.parse()
             stream = await client.completions.create(**LONG, stream=True)
             first = await anext(aiter(stream))
-            await stream.close()  # the rest is not wanted
+            await stream.close()  # cancels the rest
             return raw.parse(), parsed, first
 
     raw, parsed, first = asyncio.run(run())

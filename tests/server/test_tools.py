@@ -1,4 +1,4 @@
-"""Calls of tools and reasoning, as OpenAI's own client understands them, for every family."""
+"""Tool calls and reasoning as parsed by OpenAI's client, for every model family."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -37,7 +37,7 @@ TOOLS: list[ChatCompletionFunctionToolParam] = [
     for name in ("add", "multiply")
 ]
 HERMES_CALL = '{"name": "add", "arguments": {"a": 2, "b": 3.5}}'
-# How each model writes: one call after some words (if it can), and two calls.
+# The syntax of each model: one call after some text (if it supports this), and two calls.
 ONE_CALL = {
     "tokenizer-qwen2.5": f"Let me see.\n<tool_call>\n{HERMES_CALL}\n</tool_call>",
     "tokenizer-qwen3": f"Let me see.\n\n<tool_call>\n{HERMES_CALL}\n</tool_call>",
@@ -65,7 +65,7 @@ Servers = Callable[[str], ScriptedServer]
 
 @pytest.fixture(scope="module")
 def servers(assets: Callable[[str], Path]) -> Iterator[Servers]:
-    """Servers by the name of the tokenizer, started when first asked for."""
+    """Servers by tokenizer name, started on first use."""
     running: dict[str, tuple[AbstractContextManager[ScriptedServer], ScriptedServer]] = {}
 
     def server(name: str) -> ScriptedServer:
@@ -84,7 +84,7 @@ def client_of(server: ScriptedServer) -> openai.OpenAI:
 
 
 def ask(server: ScriptedServer, *, stream: bool, **fields: Json) -> Choice:
-    """The one choice, whole or put together by the client's own accumulator."""
+    """Return the only choice, as a whole or from a stream assembled by the client."""
     asked: JsonObject = {"model": "scripted", "messages": [QUESTION], "tools": TOOLS} | fields
     client = client_of(server)
     if not stream:
@@ -114,7 +114,7 @@ def test_a_conversation_with_a_tool(name: str, stream: bool, servers: Servers) -
     assert called(choice) == [("add", {"a": 2, "b": 3.5})]
     assert (choice.message.content or "") == ("" if "llama" in name else "Let me see.")
     assert "add two numbers" in server.last_prompt
-    # The client sends back what it got, and the result.
+    # The client sends the call back with the result.
     (call,) = choice.message.tool_calls or []
     said = choice.message.model_dump(exclude_none=True, exclude={"parsed", "refusal"})
     for written in said["tool_calls"]:
@@ -130,7 +130,7 @@ def test_a_conversation_with_a_tool(name: str, stream: bool, servers: Servers) -
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("name", TWO_CALLS)
-def test_two_calls_and_one_at_most(name: str, stream: bool, servers: Servers) -> None:
+def test_parallel_and_single_calls(name: str, stream: bool, servers: Servers) -> None:
     server = servers(name)
     server.says(TWO_CALLS[name], TWO_CALLS[name])
     choice = ask(server, stream=stream)
@@ -145,7 +145,7 @@ def test_two_calls_and_one_at_most(name: str, stream: bool, servers: Servers) ->
 
 
 def test_the_deltas_of_a_call(servers: Servers) -> None:
-    """First the name with an id, then arguments; the index ties them together."""
+    """First the name with an id, then the arguments, all with the same index."""
     server = servers("tokenizer-qwen2.5")
     server.says(TWO_CALLS["tokenizer-qwen2.5"])
     stream: openai.Stream[ChatCompletionChunk] = client_of(server).chat.completions.create(
@@ -164,7 +164,7 @@ def test_the_deltas_of_a_call(servers: Servers) -> None:
 
 
 def test_the_node_client_runs_tools(servers: Servers, node_folder: Path) -> None:
-    """Calls, results and the final answer, all by the client's own loop."""
+    """The loop of the client handles calls, results and the final answer."""
     server = servers("tokenizer-qwen2.5")
     server.says(*[TWO_CALLS["tokenizer-qwen2.5"], "3 and 12."] * 2)
     seen = run_node("tools.mjs", node_folder, server.url)
@@ -173,7 +173,7 @@ def test_the_node_client_runs_tools(servers: Servers, node_folder: Path) -> None
     assert "<tool_response>\n3\n</tool_response>\n<tool_response>\n12" in server.last_prompt
 
 
-def test_no_tools_no_calls(servers: Servers) -> None:
+def test_calls_are_not_parsed_without_tools(servers: Servers) -> None:
     server = servers("tokenizer-qwen2.5")
     text = ONE_CALL["tokenizer-qwen2.5"]
     server.says(text, text)
@@ -185,7 +185,7 @@ def test_no_tools_no_calls(servers: Servers) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_reasoning_is_apart(stream: bool, servers: Servers) -> None:
+def test_reasoning_is_separate_from_content(stream: bool, servers: Servers) -> None:
     server = servers("tokenizer-qwen3")
     thought = "I could stop. </b> So: add."
     server.says(f"<think>\n{thought}\n</think>\n\n{ONE_CALL['tokenizer-qwen3']}")
@@ -242,7 +242,7 @@ def test_effort_and_thinking_reach_the_template(servers: Servers) -> None:
         ({"tool_choice": "perhaps"}, "tool_choice"),
     ],
 )
-def test_what_is_refused(fields: JsonObject, param: str, servers: Servers) -> None:
+def test_invalid_fields_are_rejected(fields: JsonObject, param: str, servers: Servers) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         ask(servers("tokenizer-qwen2.5"), stream=False, **fields)
     assert caught.value.param is not None

@@ -1,4 +1,4 @@
-"""`octavo top` as people run it, on a terminal of its own."""
+"""`octavo top` on a pseudo-terminal."""
 
 import contextlib
 import fcntl
@@ -22,12 +22,12 @@ from server.process import Server, StartServer
 
 pytestmark = pytest.mark.xdist_group("server")
 
-VIEWED = b" tokens, octavo "  # in the first line once there is a view; "serving" may come before it
+VIEWED = b" tokens, octavo "  # in the first line once a view was received; "serving" may be shown earlier
 ENTER, LEAVE = b"\033[?1049h", b"\033[?1049l"
 
 
 class Terminal:
-    """A process on a pseudo-terminal, and what it has written there."""
+    """A process on a pseudo-terminal, and its output."""
 
     def __init__(self, *arguments: str, **environ: str) -> None:
         self._master, slave = pty.openpty()
@@ -65,7 +65,7 @@ class Terminal:
 
     def ended(self) -> int:
         deadline = time.monotonic() + HANG_SECONDS
-        while self.process.poll() is None:  # it could not end while nobody reads what it writes
+        while self.process.poll() is None:  # the process cannot end while its output is not read
             assert time.monotonic() < deadline, self.written.decode(errors="replace")
             self.read()
             time.sleep(0.01)
@@ -74,7 +74,7 @@ class Terminal:
 
     @property
     def is_as_before(self) -> bool:
-        """Modes as they were, the first screen, and a cursor."""
+        """Return whether the terminal has its old modes, the main screen and a visible cursor."""
         shown = self.written.rfind(LEAVE) > self.written.rfind(ENTER)
         return shown and b"\033[?25h" in self.written and termios.tcgetattr(self._slave) == self._before
 
@@ -88,7 +88,7 @@ class Terminal:
 
 class StartTerminal(Protocol):
     def __call__(self, *arguments: str, **environ: str) -> Terminal:
-        """`octavo top` with these arguments."""
+        """Start `octavo top` with these arguments."""
 
 
 @pytest.fixture
@@ -104,11 +104,11 @@ def terminal() -> Iterator[StartTerminal]:
         one.close()
 
 
-def test_it_shows_the_engine_resizes_and_leaves_the_terminal_as_it_was(
+def test_it_shows_the_engine_resizes_and_restores_the_terminal(
     server: Server, terminal: StartTerminal
 ) -> None:
     top = terminal(server.url)
-    top.until(ENTER, b"tiny", b"KV pages", b"q quit", b"\033[32m")
+    top.until(ENTER, b"tiny", b"KV blocks", b"q quit", b"\033[32m")
     server.post("/v1/completions", {"prompt": "abc", "max_tokens": 30, "seed": 1, "ignore_eos": True})
     top.until(b"length, queue")
     mark = len(top.written)
@@ -123,36 +123,36 @@ def test_it_shows_the_engine_resizes_and_leaves_the_terminal_as_it_was(
 
 
 @pytest.mark.parametrize(("end", "code"), [("keys", 130), (signal.SIGTERM, 130), (signal.SIGHUP, 130)])
-def test_however_it_ends_the_terminal_is_as_it_was(
+def test_the_terminal_is_restored_on_every_exit(
     server: Server, terminal: StartTerminal, end: str | signal.Signals, code: int
 ) -> None:
     top = terminal(server.url, NO_COLOR="1")
-    top.until(ENTER, b"KV pages")
+    top.until(ENTER, b"KV blocks")
     os.killpg(top.process.pid, end if isinstance(end, signal.Signals) else signal.SIGINT)
     assert top.ended() == code
     assert top.is_as_before
-    assert b"\033[32m" not in top.written, "no colours were wanted"
+    assert b"\033[32m" not in top.written, "NO_COLOR was set"
 
 
-def test_a_server_that_comes_later(start: StartServer, terminal: StartTerminal) -> None:
+def test_it_waits_for_a_server(start: StartServer, terminal: StartTerminal) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     top = terminal(f"127.0.0.1:{port}")
-    top.until(b"nothing answers at", b"serve MODEL")
+    top.until(b"no server listens at", b"serve MODEL")
     server = start("--port", str(port))
     top.until(VIEWED)
     server.terminate()
-    top.until(b"no view", after=top.written.rfind(VIEWED))
+    top.until(b"no data", after=top.written.rfind(VIEWED))
     top.type(b"q")
     assert top.ended() == 0
     assert top.is_as_before
 
 
-def test_once_is_for_scripts(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+def test_once_prints_plain_text(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", server.url, "--once", "--interval", "0.1"]) == 0
     shown = capsys.readouterr().out
-    for word in ("tiny", "serving", "tokens/s", "KV pages", "Steps", "Running", "Finished", "Prefix tree"):
+    for word in ("tiny", "serving", "tokens/s", "KV blocks", "Steps", "Running", "Finished", "Prefix tree"):
         assert word in shown
     assert "\033" not in shown
 
@@ -166,7 +166,7 @@ def test_once_is_for_scripts(server: Server, capsys: pytest.CaptureFixture[str])
         (["127.0.0.1:1"], 2, "for a script, use --once"),
     ],
 )
-def test_what_it_says_where_there_is_nothing_to_see(
+def test_unusable_arguments_are_reported(
     capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, words: str
 ) -> None:
     assert main(["top", *arguments]) == code

@@ -1,4 +1,4 @@
-"""The engine as it is shown over HTTP: what is in it, who gets it, and that nobody else notices."""
+"""The engine view over HTTP: its contents, its delivery to viewers, and no effect on other requests."""
 
 import asyncio
 import itertools
@@ -18,8 +18,8 @@ from data.json_types import Json
 from octavo.frontend.supervisor import EngineSupervisor
 from octavo.observe.recent import RecentLatencies
 from octavo.server.operate.view import ViewStream
-from octavo.server.operate.view_feed import EARLY, MOST_WATCHERS, Told
-from octavo.simulate.null_engine import NUM_PAGES, PAGE_SIZE
+from octavo.server.operate.view_feed import EARLY, MAX_WATCHERS, RecentPieces
+from octavo.simulate.null_engine import BLOCK_SIZE, NUM_BLOCKS
 from octavo.view import FREE, Event
 from patience import HANG_SECONDS
 from server.exchange import Exchange
@@ -31,10 +31,10 @@ VIEW = "/octavo/view"
 
 def events(content: bytes) -> list[Json]:
     whole = content.decode().split("\n\n")[:-1]
-    told = [event.removeprefix("data: ") for event in whole if event.startswith("data: ")]
-    for event in told:  # the structs describe all that is told, and nothing else
+    encoded = [event.removeprefix("data: ") for event in whole if event.startswith("data: ")]
+    for event in encoded:  # the structs describe the events completely
         assert msgspec.json.encode(msgspec.json.decode(event, type=Event)).decode() == event
-    return [json.loads(event) for event in told]
+    return [json.loads(event) for event in encoded]
 
 
 def views(content: bytes) -> list[Json]:
@@ -42,33 +42,33 @@ def views(content: bytes) -> list[Json]:
 
 
 async def watch(bench: Bench, query: str = "interval=0.1") -> Exchange:
-    """Somebody who has seen a view."""
-    watcher = bench.ask(f"{VIEW}?{query}", None)
-    await bench.until(lambda: views(watcher.content))
-    return watcher
+    """Open a viewer and wait for its first view."""
+    viewer = bench.ask(f"{VIEW}?{query}", None)
+    await bench.until(lambda: views(viewer.content))
+    return viewer
 
 
-async def leave(*watchers: Exchange) -> None:
-    for watcher in watchers:
-        watcher.disconnect()
-        await watcher.done()
+async def disconnect(*viewers: Exchange) -> None:
+    for viewer in viewers:
+        viewer.disconnect()
+        await viewer.done()
 
 
 def test_a_request_from_its_first_step_to_its_explanation(run_null: RunNull) -> None:
     async def test(bench: Bench) -> None:
-        watcher = await watch(bench)
-        prompt = [65] * (2 * PAGE_SIZE + 5)
+        viewer = await watch(bench)
+        prompt = [65] * (2 * BLOCK_SIZE + 5)
         answer = await bench.answer(prompt=prompt, max_tokens=120, octavo=True, n=2, stop=["secret"])
         refused = await bench.ask(CHAT, {"messages": [], "secret": 1}).done()
-        await bench.until(lambda: sum(len(view["finished"]) for view in views(watcher.content)) == 2)
-        await leave(watcher)
-        facts, *_ = told = events(watcher.content)
-        assert (facts["kind"], facts["model"], facts["facts"]["num_pages"]) == ("facts", "tiny", NUM_PAGES)
-        seen = views(watcher.content)
-        assert len(told) == 1 + len(seen)
-        assert seen[0]["pages"] == [[FREE, NUM_PAGES]]
+        await bench.until(lambda: sum(len(view["finished"]) for view in views(viewer.content)) == 2)
+        await disconnect(viewer)
+        facts, *_ = received = events(viewer.content)
+        assert (facts["kind"], facts["model"], facts["facts"]["num_blocks"]) == ("facts", "tiny", NUM_BLOCKS)
+        seen = views(viewer.content)
+        assert len(received) == 1 + len(seen)
+        assert seen[0]["blocks"] == [[FREE, NUM_BLOCKS]]
         for view in seen:
-            assert sum(count for _, count in view["pages"]) == NUM_PAGES
+            assert sum(count for _, count in view["blocks"]) == NUM_BLOCKS
             assert view["steps_left_out"] == view["finished_left_out"] == 0
         steps = [step for view in seen for step in view["steps"]]
         assert [step["step"] for step in steps] == list(range(steps[0]["step"], steps[-1]["step"] + 1))
@@ -87,57 +87,57 @@ def test_a_request_from_its_first_step_to_its_explanation(run_null: RunNull) -> 
         latency = seen[-1]["latency"]
         assert latency["ttft_p50"] > 0
         assert latency["itl_p99"] >= latency["itl_p50"] > 0
-        assert "secret" not in watcher.content.decode()
+        assert "secret" not in viewer.content.decode()
 
     run_null(test)
 
 
-def test_a_request_under_way_is_seen_with_its_pages(run_null: RunNull) -> None:
+def test_an_in_flight_request_is_shown_with_its_blocks(run_null: RunNull) -> None:
     async def test(bench: Bench) -> None:
-        watcher = await watch(bench)
-        body = {"prompt": [66] * (PAGE_SIZE + 1), "max_tokens": 6000, "n": 2, "stream": True}
+        viewer = await watch(bench)
+        body = {"prompt": [66] * (BLOCK_SIZE + 1), "max_tokens": 6000, "n": 2, "stream": True}
         asked = bench.ask(COMPLETIONS, body)
-        await bench.until(lambda: len(views(watcher.content)[-1]["sequences"]) == 2)
-        view = views(watcher.content)[-1]
+        await bench.until(lambda: len(views(viewer.content)[-1]["sequences"]) == 2)
+        view = views(viewer.content)[-1]
         asked.disconnect()
         await asked.done()
-        await bench.until(lambda: any(view["finished"] for view in views(watcher.content)))
-        await leave(watcher)
+        await bench.until(lambda: any(view["finished"] for view in views(viewer.content)))
+        await disconnect(viewer)
         response_id = json.loads(asked.content.split(b"\n\n")[0].removeprefix(b"data: "))["id"]
         first, second = view["sequences"]
         assert (first["choice"], second["choice"]) == (0, 1)
         assert first["request_id"] == second["request_id"] == f"{response_id}-0"
-        assert second["num_shared_pages"] >= 1, "the prompt's first page"
+        assert second["num_shared_blocks"] >= 1, "the first block of the prompt"
         for one in (first, second):
-            private = sum(count for code, count in view["pages"] if code == one["slot"])
-            assert private == one["num_pages"] - one["num_shared_pages"]
-        ended = next(one for view in views(watcher.content) for one in view["finished"])
+            private = sum(count for code, count in view["blocks"] if code == one["slot"])
+            assert private == one["num_blocks"] - one["num_shared_blocks"]
+        ended = next(one for view in views(viewer.content) for one in view["finished"])
         assert (ended["finish_reason"], ended["response_id"]) == ("abort", response_id)
 
     run_null(test)
 
 
-def test_watchers_share_views_and_each_has_every_step_once(run_null: RunNull) -> None:
+def test_viewers_share_views_and_each_gets_every_step_once(run_null: RunNull) -> None:
     async def test(bench: Bench) -> None:
         quick, twin = await watch(bench), await watch(bench)
         slow = await watch(bench, "interval=0.9")
         await bench.answer(prompt=[65] * 9, max_tokens=300)
         num_steps = 300
-        watchers = (quick, twin, slow)
+        viewers = (quick, twin, slow)
 
-        def steps(watcher: Exchange) -> list[int]:
-            return [step["step"] for view in views(watcher.content) for step in view["steps"]]
+        def steps(viewer: Exchange) -> list[int]:
+            return [step["step"] for view in views(viewer.content) for step in view["steps"]]
 
-        def left_out(watcher: Exchange) -> int:
-            return sum(view["steps_left_out"] for view in views(watcher.content))
+        def left_out(viewer: Exchange) -> int:
+            return sum(view["steps_left_out"] for view in views(viewer.content))
 
-        await bench.until(lambda: all(len(steps(one)) + left_out(one) == num_steps for one in watchers))
+        await bench.until(lambda: all(len(steps(one)) + left_out(one) == num_steps for one in viewers))
         await bench.until(lambda: len(views(twin.content)) > 3)
-        await leave(*watchers)
-        for one in watchers:
+        await disconnect(*viewers)
+        for one in viewers:
             assert steps(one) == sorted(set(steps(one)))
             assert max(len(view["steps"]) for view in views(one.content)) <= 256
-        times = [[view["time"] for view in views(one.content)] for one in watchers]
+        times = [[view["time"] for view in views(one.content)] for one in viewers]
         assert len(set(times[0]) & set(times[1])) > 1
         assert set(times[2]) <= set(times[0]) | set(times[1])
         for interval, mine in zip((0.1, 0.1, 0.9), times, strict=True):
@@ -146,17 +146,17 @@ def test_watchers_share_views_and_each_has_every_step_once(run_null: RunNull) ->
     run_null(test)
 
 
-def test_what_a_slow_watcher_missed_is_counted() -> None:
-    told = Told(3)
-    assert told.since(0) == (b"", 0)
+def test_steps_that_a_slow_viewer_missed_are_counted() -> None:
+    pieces = RecentPieces(3)
+    assert pieces.since(0) == (b"", 0)
     for number in range(5):
-        told.add(b"%d" % number)
-    told.skip(2)
-    assert told.since(0) == (b"2,3,4", 4)
-    assert told.since(told.count) == (b"", 0)
+        pieces.add(b"%d" % number)
+    pieces.skip(2)
+    assert pieces.since(0) == (b"2,3,4", 4)
+    assert pieces.since(pieces.count) == (b"", 0)
 
 
-def test_while_nobody_watches_the_engine_is_not_asked(
+def test_the_engine_is_not_queried_without_viewers(
     run_null: RunNull, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[float] = []
@@ -176,11 +176,11 @@ def test_while_nobody_watches_the_engine_is_not_asked(
         await bench.answer(prompt=[65] * 9, max_tokens=30)
         assert asked == []
         began = time.monotonic()
-        watchers = [await watch(bench), await watch(bench)]
+        viewers = [await watch(bench), await watch(bench)]
         assert recent() is not None
         await bench.until(lambda: len(asked) >= 3)
         assert len(asked) <= 4 + time.monotonic() - began, "a lease is renewed every second"
-        await leave(*watchers)
+        await disconnect(*viewers)
         assert asked[-1] == 0
         assert recent() is None
         assert bench.supervisor.on_view is None
@@ -192,22 +192,22 @@ def test_while_nobody_watches_the_engine_is_not_asked(
     run_null(test)
 
 
-def test_when_the_engine_dies_the_next_one_is_shown(run_null: RunNull) -> None:
+def test_the_next_engine_is_shown_after_a_death(run_null: RunNull) -> None:
     async def test(bench: Bench) -> None:
-        watcher = await watch(bench)
+        viewer = await watch(bench)
         os.kill(bench.supervisor.engine_pid or 0, signal.SIGKILL)
-        await bench.until(lambda: [one["kind"] for one in events(watcher.content)].count("facts") == 2)
-        before = len(views(watcher.content))
+        await bench.until(lambda: [one["kind"] for one in events(viewer.content)].count("facts") == 2)
+        before = len(views(viewer.content))
         await bench.answer(prompt=[65] * 9, max_tokens=100)
-        await bench.until(lambda: len(views(watcher.content)) > before + 2)
+        await bench.until(lambda: len(views(viewer.content)) > before + 2)
         late = await watch(bench)
-        await leave(watcher, late)
-        kinds = [one["kind"] for one in events(watcher.content)]
+        await disconnect(viewer, late)
+        kinds = [one["kind"] for one in events(viewer.content)]
         away = kinds.index("engine")
         assert kinds[:2] == ["facts", "view"]
         assert "view" in kinds[kinds.index("facts", 1) :]
         assert set(kinds[away : kinds.index("facts", 1)]) == {"engine"}
-        assert {one["state"] for one in events(watcher.content) if one["kind"] == "engine"} <= {
+        assert {one["state"] for one in events(viewer.content) if one["kind"] == "engine"} <= {
             "starting",
             "loading",
         }
@@ -216,17 +216,17 @@ def test_when_the_engine_dies_the_next_one_is_shown(run_null: RunNull) -> None:
     run_null(test)
 
 
-def test_there_may_be_so_many_watchers_and_they_are_no_requests(run_null: RunNull) -> None:
+def test_viewers_are_limited_and_do_not_count_as_requests(run_null: RunNull) -> None:
     async def test(bench: Bench) -> None:
-        watchers = [bench.ask(VIEW, None) for _ in range(MOST_WATCHERS)]
-        await bench.until(lambda: all(watcher.status for watcher in watchers))
+        viewers = [bench.ask(VIEW, None) for _ in range(MAX_WATCHERS)]
+        await bench.until(lambda: all(viewer.status for viewer in viewers))
         refused = await bench.ask(VIEW, None).done()
         assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
         assert "retry-after" in refused.headers
         assert (bench.state.num_open, bench.state.admission.num_sequences) == (0, 0)
-        await leave(watchers.pop())
+        await disconnect(viewers.pop())
         assert views((await bench.ask(f"{VIEW}?count=1", None).done()).content)
-        await leave(*watchers)
+        await disconnect(*viewers)
         assert not bench.state.feed.is_watched
 
     run_null(test)
@@ -238,7 +238,7 @@ NONSENSE = (
 )
 
 
-def test_nonsense_is_refused_by_name(run_null: RunNull) -> None:
+def test_invalid_parameters_are_rejected_by_name(run_null: RunNull) -> None:
     async def test(bench: Bench) -> None:
         for query in NONSENSE:
             refused = await bench.ask(f"{VIEW}?{query}", None).done()
@@ -248,8 +248,8 @@ def test_nonsense_is_refused_by_name(run_null: RunNull) -> None:
     run_null(test)
 
 
-def test_a_watcher_that_does_not_read_waits_alone(run_null: RunNull) -> None:
-    """What it has not read is not kept for it: it gets the view of the moment when it reads again."""
+def test_a_viewer_that_does_not_read_delays_no_other(run_null: RunNull) -> None:
+    """Unread views are not queued: the viewer gets the current view when it reads again."""
 
     async def test(bench: Bench) -> None:
         reads = asyncio.Event()
@@ -262,7 +262,7 @@ def test_a_watcher_that_does_not_read_waits_alone(run_null: RunNull) -> None:
 
         async def receive() -> Message:
             await asyncio.Event().wait()
-            raise AssertionError("nobody sets it")
+            raise AssertionError("this event is never set")
 
         stream = ViewStream(bench.state, bench.state.feed.open(0.1), 3)
         stuck = asyncio.create_task(stream({"type": "http"}, receive, send))
@@ -273,11 +273,11 @@ def test_a_watcher_that_does_not_read_waits_alone(run_null: RunNull) -> None:
         reads.set()
         async with asyncio.timeout(HANG_SECONDS):
             await stuck
-        await leave(reader)
+        await disconnect(reader)
         seen = views(b"".join(bodies))
         assert len(seen) == 3
-        told = sum(len(view["steps"]) + view["steps_left_out"] for view in seen)
-        assert told == 300
+        num_steps = sum(len(view["steps"]) + view["steps_left_out"] for view in seen)
+        assert num_steps == 300
 
     run_null(test)
 
@@ -313,8 +313,8 @@ def watching() -> Iterator[Watch]:
 
 
 @pytest.mark.xdist_group("server")
-def test_answers_are_the_same_while_somebody_watches(start: StartServer, watching: Watch) -> None:
-    """Tokens and logprobs, on a real engine; and a watcher does not keep a server from ending."""
+def test_answers_do_not_change_while_viewed(start: StartServer, watching: Watch) -> None:
+    """Tokens and logprobs are equal on a real engine, and a viewer does not delay shutdown."""
     server = start("--grace", "0").wait_until_ready()
     bodies = [
         {

@@ -1,4 +1,4 @@
-"""Every planted bug is found. This measures the simulation: a rule that is dropped lets a bug live."""
+"""The simulation finds every planted bug. If one of its rules were missing, a bug would survive."""
 
 from collections.abc import Callable
 
@@ -6,12 +6,12 @@ import pytest
 
 from octavo.simulate.planted_bug import PlantedBug
 from octavo.simulate.planted_bugs import ALL_BUGS
-from octavo.simulate.ticket import Violation
-from octavo.simulate.world import World
+from octavo.simulate.simulation import Simulation
+from octavo.simulate.tracked_request import Violation
 
-# The same worlds as chunk 0 of test_simulation.py, which shows that they are clean without the bug.
+# The same simulations as chunk 0 of test_simulation.py, which passes without the bug.
 FIRST_SEED = 0
-MOST_STEPS = 100_000
+MAX_STEPS = 100_000
 
 
 @pytest.mark.usefixtures("untraced")
@@ -20,13 +20,13 @@ def test_planted_bug_is_found(bug: PlantedBug, record_property: Callable[[str, o
     before = bug.owner.__dict__[bug.method]
     steps, seed, finding = 0, FIRST_SEED, ""
     with bug.planted():
-        while not finding and steps < MOST_STEPS:
-            world = World(seed)
+        while not finding and steps < MAX_STEPS:
+            simulation = Simulation(seed)
             try:
-                world.run()
+                simulation.run()
             except Violation as violation:
                 finding = str(violation)
-            steps += world.figures.steps
+            steps += simulation.figures.steps
             seed += 1
     assert bug.owner.__dict__[bug.method] is before
     assert finding, f"not found in {steps} steps"
@@ -38,7 +38,7 @@ def test_planted_bugs_are_many_and_distinct() -> None:
     assert len({(bug.owner, bug.method, bug.right, bug.wrong) for bug in ALL_BUGS}) == len(ALL_BUGS)
 
 
-def test_a_bug_that_no_longer_applies_says_so() -> None:
+def test_a_bug_that_no_longer_applies_raises_an_error() -> None:
     stale = PlantedBug("stale", ALL_BUGS[0].owner, ALL_BUGS[0].method, "text that is not there", "")
-    with pytest.raises(LookupError, match="write the bug anew"), stale.planted():
+    with pytest.raises(LookupError, match="rewrite the bug"), stale.planted():
         pass

@@ -1,4 +1,4 @@
-"""KV arithmetic: what is printed is what is done."""
+"""KV arithmetic: the printed explanation matches the plan."""
 
 import re
 from pathlib import Path
@@ -19,7 +19,7 @@ def plan(**changes: int | float | None) -> KVPlan:
         "free_bytes": 8 << 30,
         "fraction": 0.5,
         "kv_memory": None,
-        "page_size": 32,
+        "block_size": 32,
         "max_model_len": None,
         "model_max_len": 8192,
     }
@@ -28,31 +28,31 @@ def plan(**changes: int | float | None) -> KVPlan:
 
 @given(
     memory=st.integers(0, 1 << 32),
-    page_size=st.integers(0, 4096),
+    block_size=st.integers(0, 4096),
     max_model_len=st.none() | st.integers(1, 200_000),
     model_max_len=st.integers(1, 131_072),
 )
-def test_pages_never_exceed_the_budget_and_always_hold_one_context(
-    memory: int, page_size: int, max_model_len: int | None, model_max_len: int
+def test_blocks_never_exceed_the_budget_and_always_hold_one_context(
+    memory: int, block_size: int, max_model_len: int | None, model_max_len: int
 ) -> None:
     try:
         made = plan(
-            kv_memory=memory, page_size=page_size, max_model_len=max_model_len, model_max_len=model_max_len
+            kv_memory=memory, block_size=block_size, max_model_len=max_model_len, model_max_len=model_max_len
         )
     except CapacityError:
-        smallest_page = page_size or 1
-        assert memory < max(smallest_page, max_model_len or 1) * SMOLLM2.bytes_per_token + (
-            (page_size or 0) * SMOLLM2.bytes_per_token
+        smallest_block = block_size or 1
+        assert memory < max(smallest_block, max_model_len or 1) * SMOLLM2.bytes_per_token + (
+            (block_size or 0) * SMOLLM2.bytes_per_token
         )
         return
     used = made.num_tokens * SMOLLM2.bytes_per_token
-    assert used <= memory < used + made.page_size * SMOLLM2.bytes_per_token
+    assert used <= memory < used + made.block_size * SMOLLM2.bytes_per_token
     assert made.max_model_len <= made.num_tokens
     assert made.max_model_len <= model_max_len
     if max_model_len is not None:
         assert made.max_model_len == min(max_model_len, model_max_len)
-    if page_size == 0:
-        assert made.page_size == made.max_model_len
+    if block_size == 0:
+        assert made.block_size == made.max_model_len
 
 
 def test_the_explanation_adds_up() -> None:
@@ -64,17 +64,17 @@ def test_the_explanation_adds_up() -> None:
         re.search(r"(\d+) layers x 2 \(key, value\) x (\d+) heads x (\d+) x (\d+) B", text).groups(),  # type: ignore[union-attr]
     )
     assert layers * 2 * heads * dims * item == SMOLLM2.bytes_per_token == 46_080
-    pages = int(re.search(r"= ([\d,]+) pages", text).group(1).replace(",", ""))  # type: ignore[union-attr]
-    assert pages == made.num_blocks == (4 << 30) // (32 * 46_080)
+    blocks = int(re.search(r"= ([\d,]+) blocks", text).group(1).replace(",", ""))  # type: ignore[union-attr]
+    assert blocks == made.num_blocks == (4 << 30) // (32 * 46_080)
 
 
-def test_a_container_limit_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_container_limit_is_respected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "memory.max").write_text("1000000\n")
     (tmp_path / "memory.current").write_text("500000\n")
     (tmp_path / "memory.stat").write_text("anon 300000\ninactive_file 100000\n")
     monkeypatch.setattr(capacity, "CGROUP", tmp_path)
     assert free_memory() == 600_000
-    # Mapped weights among the files: whether the kernel calls them active or not.
+    # Mapped weights count as files, whether the kernel lists them as active or not.
     assert free_memory(mapped=70_000) == 530_000
     (tmp_path / "memory.stat").write_text("anon 300000\ninactive_file 30000\nactive_file 70000\n")
     assert free_memory(mapped=70_000) == free_memory() == 530_000
@@ -86,6 +86,6 @@ def test_a_container_limit_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     ("num_sequences", "words"),
     [(1, "1 sequence of 32 tokens fits"), (2, "2 sequences of 32 tokens fit")],
 )
-def test_one_sequence_fits_and_two_fit(num_sequences: int, words: str) -> None:
+def test_singular_and_plural_of_fitting_sequences(num_sequences: int, words: str) -> None:
     made = plan(kv_memory=num_sequences * 32 * SMOLLM2.bytes_per_token, model_max_len=32)
     assert made.explanation[-1] == words

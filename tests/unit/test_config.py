@@ -19,10 +19,11 @@ from octavo.config import (
     parse_size,
     resolve_options,
 )
+from octavo.config.definition import variable_of
 from octavo.errors import ConfigError
 
 SPECS = option_specs(EngineOptions) + option_specs(ServerOptions)
-# Three values of each option that differ from each other and from the default, as people type them.
+# Three values of each option as users type them, different from each other and from the default.
 SAMPLES: Mapping[str, tuple[tuple[str, object], ...]] = {
     "model": (("a/b", "a/b"), ("c", "c"), ("./d.gguf", "./d.gguf")),
     "checkpoint_path": (("a", "a"), ("b", "b"), ("c", "c")),
@@ -36,7 +37,7 @@ SAMPLES: Mapping[str, tuple[tuple[str, object], ...]] = {
     "weights": (("widened", "widened"), ("kept", "kept"), ("widened", "widened")),
     "tape": (("false", False), ("no", False), ("1", True)),
     "max_model_len": (("1", 1), ("2048", 2048), ("none", None)),
-    "page_size": (("0", 0), ("16", 16), ("64", 64)),
+    "block_size": (("0", 0), ("16", 16), ("64", 64)),
     "kv_memory": (("4GiB", 4 << 30), ("800MB", 800_000_000), ("12345", 12345)),
     "kv_fraction": (("0.25", 0.25), ("1", 1.0), ("none", None)),
     "prefix_caching": (("false", False), ("no", False), ("1", True)),
@@ -66,7 +67,7 @@ SAMPLES: Mapping[str, tuple[tuple[str, object], ...]] = {
     "max_n": (("1", 1), ("2", 2), ("128", 128)),
     "request_timeout": (("1", 1.0), ("0.5", 0.5), ("60", 60.0)),
 }
-# They go together, and have a test of their own.
+# These must be set together, and have their own test.
 PAIRED = {"tls_cert", "tls_key"}
 SINGLE = [spec for spec in SPECS if spec.name not in PAIRED]
 
@@ -83,13 +84,13 @@ def test_every_option_has_samples() -> None:
 
 
 def test_a_certificate_needs_its_key() -> None:
-    with pytest.raises(ConfigError, match="tls_cert and tls_key go together"):
+    with pytest.raises(ConfigError, match="tls_cert and tls_key belong together"):
         resolve_options({"tls_cert": "a.pem"}, {})
     assert resolve_options({"tls_cert": "a.pem", "tls_key": "b.pem"}, {}).server.tls_key == "b.pem"
 
 
-def test_a_slip_in_a_file_is_told_by_whoever_has_the_nearest_name(tmp_path: Path) -> None:
-    for slip, meant in (("prot", "port"), ("page_sise", "page_size")):
+def test_a_misspelled_key_suggests_the_nearest_option(tmp_path: Path) -> None:
+    for slip, meant in (("prot", "port"), ("block_sise", "block_size")):
         with pytest.raises(ConfigError, match=f"did you mean {meant}"):
             resolve_options({}, {}, yaml_file(tmp_path, {slip: 1}))
 
@@ -105,7 +106,7 @@ def test_every_option_is_described(spec: OptionSpec) -> None:
     given_in=st.sets(st.sampled_from([Source.FLAG, Source.ENVIRONMENT, Source.FILE])),
     order=st.permutations([0, 1, 2]),
 )
-def test_the_highest_source_wins_and_is_named(
+def test_the_source_with_the_highest_precedence_wins_and_is_named(
     tmp_path_factory: pytest.TempPathFactory, option: str, given_in: set[Source], order: list[int]
 ) -> None:
     spec = next(spec for spec in SPECS if spec.name == option)
@@ -137,39 +138,48 @@ def test_the_highest_source_wins_and_is_named(
 
 
 def test_yaml_values_may_be_typed(tmp_path: Path) -> None:
-    content = {"page_size": 16, "prefix_caching": False, "kv_fraction": 0.25, "threads": None, "kv_memory": 9}
+    content = {
+        "block_size": 16,
+        "prefix_caching": False,
+        "kv_fraction": 0.25,
+        "threads": None,
+        "kv_memory": 9,
+    }
     options = resolve_options({}, {}, yaml_file(tmp_path, content)).options
     assert options.model_dump(include=set(content)) == content
 
 
 def test_config_variable_names_the_file_unless_a_flag_does(tmp_path: Path) -> None:
-    path = yaml_file(tmp_path, {"page_size": 16})
+    path = yaml_file(tmp_path, {"block_size": 16})
     other = tmp_path / "other.yaml"
-    other.write_text("page_size: 64\n")
+    other.write_text("block_size: 64\n")
     environ = {"OCTAVO_CONFIG": str(path)}
-    assert resolve_options({}, environ).options.page_size == 16
-    assert resolve_options({}, environ, other).options.page_size == 64
+    assert resolve_options({}, environ).options.block_size == 16
+    assert resolve_options({}, environ, other).options.block_size == 64
 
 
 def test_an_empty_file_and_an_empty_variable_set_nothing(tmp_path: Path) -> None:
     path = tmp_path / "empty.yaml"
     path.write_text("# nothing yet\n")
-    assert resolve_options({}, {"OCTAVO_PAGE_SIZE": ""}, path).options == EngineOptions()
+    assert resolve_options({}, {"OCTAVO_BLOCK_SIZE": ""}, path).options == EngineOptions()
 
 
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ("pagesize: 3", "octavo.yaml:pagesize: there is no option 'pagesize'; did you mean page_size?"),
-        ("page_size: -1", "octavo.yaml:page_size: -1 is not allowed; give a whole number, at least 0"),
-        ("page_size: true", "octavo.yaml:page_size: True is a truth value; give a whole number, at least 0"),
+        ("blocksize: 3", "octavo.yaml:blocksize: unknown option 'blocksize'; did you mean block_size?"),
+        ("block_size: -1", "octavo.yaml:block_size: -1 is not allowed; give a whole number, at least 0"),
+        (
+            "block_size: true",
+            "octavo.yaml:block_size: True is a boolean; give a whole number, at least 0",
+        ),
         ("revision: 1234", "octavo.yaml:revision: 1234 is not allowed; give text, or none (in quotes)"),
-        ("page_size: null", "octavo.yaml:page_size: None is not allowed"),
-        ("- page_size", "must hold one option per line"),
+        ("block_size: null", "octavo.yaml:block_size: None is not allowed"),
+        ("- block_size", "must hold one option per line"),
         ("a: [", "is not YAML"),
     ],
 )
-def test_wrong_files_are_explained(tmp_path: Path, content: str, expected: str) -> None:
+def test_invalid_files_are_explained(tmp_path: Path, content: str, expected: str) -> None:
     path = tmp_path / "octavo.yaml"
     path.write_text(content)
     with pytest.raises(ConfigError) as error:
@@ -193,7 +203,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
             "environment OCTAVO_KV_FRACTION: '1.5' is not allowed; give a number",
         ),
         ({}, {"OCTAVO_KV_FRACTION": "nan"}, "environment OCTAVO_KV_FRACTION: 'nan' is not allowed"),
-        ({"page_size": "none"}, {}, "flag --page-size: 'none' is not allowed"),
+        ({"block_size": "none"}, {}, "flag --block-size: 'none' is not allowed"),
         ({"kv_memory": "4G"}, {}, "write 4GB (powers of 1000) or 4GiB (powers of 1024)"),
         (
             {"model": "m"},
@@ -202,7 +212,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_wrong_values_name_origin_and_what_is_allowed(
+def test_invalid_values_are_reported_with_origin_and_allowed_values(
     flags: dict[str, str], environ: dict[str, str], expected: str
 ) -> None:
     with pytest.raises(ConfigError) as error:
@@ -210,54 +220,82 @@ def test_wrong_values_name_origin_and_what_is_allowed(
     assert expected in str(error.value)
 
 
-def test_none_cancels_a_value_from_below() -> None:
+def test_none_overrides_a_value_of_lower_precedence() -> None:
     resolved = resolve_options({"model": "none", "checkpoint_path": "p"}, {"OCTAVO_MODEL": "m"})
     assert (resolved.options.model, resolved.options.checkpoint_path) == (None, "p")
 
 
-def test_direct_use_raises_the_same_errors() -> None:
-    with pytest.raises(ConfigError, match=r"max_runing: there is no option .*; did you mean max_running\?"):
+def test_options_created_directly_raise_the_same_errors() -> None:
+    with pytest.raises(ConfigError, match=r"max_runing: unknown option .*; did you mean max_running\?"):
         EngineOptions(max_runing=3)  # type: ignore[call-arg]
     with pytest.raises(ConfigError, match=r"max_running: 0 is not allowed.*; threads: 0 is not allowed"):
         EngineOptions(max_running=0, threads=0)
 
 
-def test_unknown_variables_are_warned_about_and_ours_are_not() -> None:
-    ours = {"OCTAVO_API_KEY": "k", "OCTAVO_TEST_ASSETS": "p", "OCTAVO_CI_VENV": "v", "OCTAVO_PAGE_SIZE": "8"}
+def test_only_unknown_octavo_variables_cause_a_warning() -> None:
+    ours = {"OCTAVO_API_KEY": "k", "OCTAVO_TEST_ASSETS": "p", "OCTAVO_CI_VENV": "v", "OCTAVO_BLOCK_SIZE": "8"}
     assert resolve_options({}, ours).warnings == ()
-    (warning,) = resolve_options({}, {"OCTAVO_PAGESIZE": "8", "OTHER": "x"}).warnings
-    assert warning == "OCTAVO_PAGESIZE is set but is not an option; did you mean OCTAVO_PAGE_SIZE?"
+    (warning,) = resolve_options({}, {"OCTAVO_BLOCKSIZE": "8", "OTHER": "x"}).warnings
+    assert warning == "OCTAVO_BLOCKSIZE is set but is not an option; did you mean OCTAVO_BLOCK_SIZE?"
 
 
 @given(
     number=st.integers(0, 10**6),
     unit=st.sampled_from(["B", "kB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB"]),
 )
-def test_sizes_are_exact(number: int, unit: str) -> None:
+def test_sizes_are_parsed_exactly(number: int, unit: str) -> None:
     power = " kmgt".index(unit[0].lower()) if len(unit) > 1 else 0
     factor = (1024 if "i" in unit else 1000) ** power
     assert parse_size(f"{number}{unit}") == parse_size(f" {number} {unit.lower()} ") == number * factor
 
 
 @pytest.mark.parametrize("text", ["", "GiB", "-1", "4XB", "1e9", "4 G", "inf", "1.GiB"])
-def test_what_is_not_a_size_is_refused(text: str) -> None:
+def test_invalid_sizes_are_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"not a size|unknown unit|ambiguous"):
         parse_size(text)
 
 
 @given(num_bytes=st.integers(0, 1 << 50))
-def test_a_shown_size_is_near_the_true_one(num_bytes: int) -> None:
+def test_formatted_sizes_are_accurate(num_bytes: int) -> None:
     assert parse_size(format_size(num_bytes)) == pytest.approx(num_bytes, rel=0.006)
 
 
-def test_the_default_kv_fraction_spares_main_memory() -> None:
+def test_the_default_kv_fraction_is_lower_on_a_cpu() -> None:
     assert EngineOptions().kv_fraction_on("cpu") == 0.5
     assert EngineOptions().kv_fraction_on("cuda") == 0.9
     assert EngineOptions(kv_fraction=0.3).kv_fraction_on("cpu") == 0.3
 
 
-def test_a_step_has_a_token_for_everybody() -> None:
+def test_a_step_has_a_token_for_every_running_sequence() -> None:
     with pytest.raises(ConfigError, match=r"max_step_tokens \(63\) must be at least max_running \(64\)"):
         EngineOptions(max_step_tokens=63)
     assert EngineOptions(max_step_tokens=63, max_running=63).max_step_tokens == 63
     assert EngineOptions(max_step_tokens=0).max_step_tokens == 0
+
+
+FORMER = [spec for spec in SPECS if spec.former_name is not None]
+
+
+@pytest.mark.parametrize("spec", FORMER, ids=lambda spec: spec.name)
+@pytest.mark.parametrize("source", [Source.FLAG, Source.ENVIRONMENT, Source.FILE])
+def test_former_names_still_work(tmp_path: Path, spec: OptionSpec, source: Source) -> None:
+    (text, value), former = SAMPLES[spec.name][0], str(spec.former_name)
+    flags = {former: text} if source is Source.FLAG else {}
+    environ = {variable_of(former): text} if source is Source.ENVIRONMENT else {}
+    path = yaml_file(tmp_path, {former: text}) if source is Source.FILE else None
+    resolved = resolve_options(flags, environ, path)
+    assert resolved.options.model_dump()[spec.name] == value
+    assert resolved.origins[spec.name].source is source
+    assert not resolved.warnings
+
+
+def test_one_source_cannot_use_both_names_of_an_option(tmp_path: Path) -> None:
+    """Between sources, precedence decides as usual; within one source, using both names is an error."""
+    path = yaml_file(tmp_path, {"page_size": 16})
+    assert resolve_options({}, {"OCTAVO_BLOCK_SIZE": "64"}, path).options.block_size == 64
+    assert resolve_options({"block_size": "8"}, {"OCTAVO_PAGE_SIZE": "64"}, path).options.block_size == 8
+    with pytest.raises(ConfigError, match="page_size is the former name of block_size: give one of them"):
+        resolve_options({}, {}, yaml_file(tmp_path, {"page_size": 16, "block_size": 16}))
+    with pytest.raises(ConfigError, match="former name of block_size"):
+        EngineOptions(block_size=16, page_size=16)  # type: ignore[call-arg]
+    assert EngineOptions(page_size=16).block_size == 16  # type: ignore[call-arg]

@@ -6,17 +6,17 @@ from octavo.devices import free_device_memory, resolve_device
 from octavo.errors import ConfigError
 
 
-def test_auto_is_the_accelerator_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_selects_an_available_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
     for is_there, expected in ((True, "cuda"), (False, "cpu")):
         monkeypatch.setattr(torch.cuda, "is_available", lambda answer=is_there: answer)
         assert resolve_device("auto") == torch.device(expected)
 
 
 @pytest.mark.parametrize("name", ["cuda:99", "bogus", "meta", "hpu", "xla"])
-def test_a_device_that_cannot_compute_is_refused_in_a_line(name: str) -> None:
+def test_unusable_devices_are_rejected_with_a_one_line_error(name: str) -> None:
     with pytest.raises(ConfigError, match=rf"^device '{name}' cannot be used here \(.*\); try --device cpu$"):
         resolve_device(name)
 
 
-def test_a_cpu_has_the_main_memory() -> None:
+def test_free_memory_of_a_cpu_is_main_memory() -> None:
     assert 0.5 < free_device_memory(resolve_device("cpu")) / free_memory() < 2

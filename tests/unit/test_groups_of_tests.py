@@ -1,10 +1,10 @@
-"""Tests that share a server or a file run in one process, or each process starts its own."""
+"""Tests that share a server or a file are in one xdist group and so run in one process."""
 
 import pytest
 
 
 @pytest.mark.xdist_group("together")
-def test_a_group_stays_together(request: pytest.FixtureRequest) -> None:
+def test_xdist_groups_are_active(request: pytest.FixtureRequest) -> None:
     if not request.config.getoption("loadgroup", default=False):
-        pytest.skip("nothing is distributed by groups")
+        pytest.skip("tests are not distributed by group")
     assert request.node.nodeid.endswith("@together")

@@ -1,4 +1,4 @@
-"""The one reader of text and JSON."""
+"""The reader of text and JSON files."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from octavo.errors import CheckpointError
 from octavo.json_file import read_json_object
 
 
-def test_an_object_is_read(tmp_path: Path) -> None:
+def test_objects_are_read(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text('{"é": [1, null]}', encoding="utf-8")
     assert read_json_object(path) == {"é": [1, None]}
@@ -27,25 +27,25 @@ def test_an_object_is_read(tmp_path: Path) -> None:
         (b'{"a": "\xff"}', r"not UTF-8 text \(byte 7\)"),
     ],
 )
-def test_damage_is_named(tmp_path: Path, content: bytes, complaint: str) -> None:
+def test_damaged_files_are_explained(tmp_path: Path, content: bytes, complaint: str) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match=rf"a\.json.*{complaint}"):
         read_json_object(path)
 
 
-def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
+def test_paths_that_are_not_regular_files_are_rejected_immediately(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name, complaint in (("pipe", "regular file"), ("absent", "No such file"), (".", "regular file")):
         with pytest.raises(CheckpointError, match=complaint):
             read_json_object(tmp_path / name)
 
 
-def test_no_more_than_the_limit_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_above_the_size_limit_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_file, "MAX_FILE_BYTES", 100)
     path = tmp_path / "a.json"
     path.write_text("{}" + " " * 98)
     assert read_json_object(path) == {}
     path.write_text("{}" + " " * 99)
-    with pytest.raises(CheckpointError, match="larger than 100 bytes"):
+    with pytest.raises(CheckpointError, match="larger than the limit of 100 bytes"):
         read_json_object(path)

@@ -43,7 +43,7 @@ def test_results_are_complete_and_in_order(tiny_llm: LLM) -> None:
         assert output.timings.prefill > 0
 
 
-def test_a_batch_gives_what_each_gives_alone(tiny_llm: LLM) -> None:
+def test_batching_does_not_change_results(tiny_llm: LLM) -> None:
     prompts = [f"prompt number {number} " * (number + 1) for number in range(6)]
     params = [msgspec.structs.replace(SAMPLED, seed=number, n=2, logprobs=2) for number in range(6)]
     together = tiny_llm.generate(prompts, params)
@@ -54,7 +54,7 @@ def test_a_batch_gives_what_each_gives_alone(tiny_llm: LLM) -> None:
         assert len(logprobs(alone)) == 2 * 12
 
 
-def test_choices_differ_and_repeat_by_seed(tiny_llm: LLM) -> None:
+def test_choices_differ_and_are_reproducible_from_the_seed(tiny_llm: LLM) -> None:
     params = msgspec.structs.replace(SAMPLED, n=4)
     first = tiny_llm.generate("hello", params)[0]
     assert len({choice.text for choice in first.choices}) == 4
@@ -64,10 +64,10 @@ def test_choices_differ_and_repeat_by_seed(tiny_llm: LLM) -> None:
     assert content(reseeded) == content(unseeded) != content(first)
 
 
-def test_choices_share_the_pages_of_the_prompt(tiny_checkpoint: Path) -> None:
-    with LLM(str(tiny_checkpoint), kv_memory="4MiB", page_size=8) as llm:
+def test_choices_share_the_prompt_blocks(tiny_checkpoint: Path) -> None:
+    with LLM(str(tiny_checkpoint), kv_memory="4MiB", block_size=8) as llm:
         llm.generate([list(range(64, 128))], msgspec.structs.replace(SAMPLED, n=4, max_tokens=2))
-        # 64 tokens of prompt: computed once, and found by three others but for the last page.
+        # 64 prompt tokens: computed once; three other choices reuse all blocks except the last.
         assert llm.stats().prompt_tokens_cached == 3 * 56
         assert llm.stats().tokens_computed <= 64 + 3 * 8 + 4
 
@@ -89,7 +89,7 @@ def test_closing_a_stream_aborts_the_request(tiny_llm: LLM) -> None:
     assert not tiny_llm.has_unfinished
 
 
-def test_chat_is_generate_on_the_rendered_prompt(tiny_llm: LLM) -> None:
+def test_chat_equals_generate_on_the_rendered_prompt(tiny_llm: LLM) -> None:
     messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}]
     chat = tiny_llm.chat(messages, SAMPLED)[0]
     assert chat.prompt == "<|system|>be brief<|end|><|user|>hi<|end|><|assistant|>"
@@ -100,7 +100,7 @@ def test_chat_is_generate_on_the_rendered_prompt(tiny_llm: LLM) -> None:
     assert streamed == chat.text
 
 
-def test_async_calls_share_the_batch_and_change_nothing(tiny_llm: LLM) -> None:
+def test_async_calls_share_a_batch_without_changing_results(tiny_llm: LLM) -> None:
     prompts = [f"async {number}" for number in range(5)]
     expected = [content(output) for output in tiny_llm.generate(prompts, SAMPLED)]
 
@@ -120,10 +120,10 @@ def test_async_calls_share_the_batch_and_change_nothing(tiny_llm: LLM) -> None:
     asyncio.run(main())  # a second event loop works as well
     after = tiny_llm.stats()
     sampled, steps = after.tokens_sampled - before.tokens_sampled, after.steps - before.steps
-    assert steps < sampled / 2  # they were computed together
+    assert steps < sampled / 2  # they were computed in one batch
 
 
-def test_a_cancelled_task_frees_its_pages(tiny_llm: LLM) -> None:
+def test_a_cancelled_task_frees_its_blocks(tiny_llm: LLM) -> None:
     async def main() -> None:
         task = asyncio.create_task(
             tiny_llm.agenerate("cancel", msgspec.structs.replace(GREEDY, max_tokens=300))
@@ -155,7 +155,7 @@ def test_threads_get_their_own_answers(tiny_llm: LLM) -> None:
     assert found == expected
 
 
-def test_the_steps_underneath(tiny_llm: LLM) -> None:
+def test_requests_can_be_driven_step_by_step(tiny_llm: LLM) -> None:
     names = [tiny_llm.add_request(f"step {number}", SAMPLED) for number in range(3)]
     aborted = tiny_llm.add_request("never mind", SAMPLED, request_id="mine")
     tiny_llm.step()
@@ -175,7 +175,7 @@ def test_the_steps_underneath(tiny_llm: LLM) -> None:
     assert set(terminal.values()) == {1}
 
 
-def test_an_id_in_use_is_refused_and_its_owner_unharmed(tiny_llm: LLM) -> None:
+def test_a_duplicate_request_id_is_rejected_and_the_owner_is_unaffected(tiny_llm: LLM) -> None:
     tiny_llm.add_request("owner", SAMPLED, request_id="same")
     with pytest.raises(RequestError, match="already in use"):
         tiny_llm.add_request("intruder", SAMPLED, request_id="same")
@@ -185,7 +185,7 @@ def test_an_id_in_use_is_refused_and_its_owner_unharmed(tiny_llm: LLM) -> None:
     assert [content(output) for output in finished] == [content(tiny_llm.generate("owner", SAMPLED)[0])]
 
 
-def test_a_name_in_use_does_not_harm_the_stream_that_has_it(tiny_llm: LLM) -> None:
+def test_a_duplicate_request_id_does_not_affect_a_stream(tiny_llm: LLM) -> None:
     stream = tiny_llm.stream("owner", SAMPLED, request_id="mine")
     first = next(stream)
     with pytest.raises(RequestError, match="already in use"):
@@ -194,7 +194,7 @@ def test_a_name_in_use_does_not_harm_the_stream_that_has_it(tiny_llm: LLM) -> No
     assert text == tiny_llm.generate("owner", SAMPLED)[0].text
 
 
-def test_the_name_of_a_closed_stream_is_free_again(tiny_llm: LLM) -> None:
+def test_a_closed_stream_frees_its_request_id(tiny_llm: LLM) -> None:
     stream = tiny_llm.stream("closed", SAMPLED, request_id="mine")
     next(stream)
     stream.close()  # type: ignore[attr-defined]
@@ -203,8 +203,8 @@ def test_the_name_of_a_closed_stream_is_free_again(tiny_llm: LLM) -> None:
 
 
 @pytest.mark.usefixtures("untraced")  # an interrupt can leave coverage's own lock held
-def test_an_interrupt_reaches_the_one_who_waits_and_nobody_else(tiny_llm: LLM) -> None:
-    """Ctrl-C at any moment: the engine stays whole, and a stream beside it loses nothing."""
+def test_an_interrupt_affects_only_the_waiting_caller(tiny_llm: LLM) -> None:
+    """Ctrl-C at any moment leaves the engine consistent, and a concurrent stream loses nothing."""
     beside = msgspec.structs.replace(SAMPLED, max_tokens=300)
     expected = tiny_llm.generate("beside", beside)[0].text
     stream = tiny_llm.stream("beside", beside)
@@ -225,13 +225,13 @@ def test_an_interrupt_reaches_the_one_who_waits_and_nobody_else(tiny_llm: LLM) -
 
 @pytest.fixture(autouse=True)
 def _alarms_interrupt() -> Iterator[None]:
-    """SIGALRM stands for Ctrl-C."""
+    """Make SIGALRM act like Ctrl-C."""
     previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
     yield
     signal.signal(signal.SIGALRM, previous)
 
 
-def test_a_stream_collected_in_the_middle_of_anything_is_dropped(tiny_llm: LLM) -> None:
+def test_a_garbage_collected_stream_is_aborted(tiny_llm: LLM) -> None:
     class Cycle:
         pass
 
@@ -245,8 +245,8 @@ def test_a_stream_collected_in_the_middle_of_anything_is_dropped(tiny_llm: LLM) 
     assert tiny_llm.stats().num_running == 0
 
 
-def test_a_step_that_raises_ends_the_guilty_request_only(tiny_checkpoint: Path) -> None:
-    with LLM(str(tiny_checkpoint), kv_memory="4MiB", page_size=8) as llm:
+def test_a_step_that_raises_ends_only_the_culprit(tiny_checkpoint: Path) -> None:
+    with LLM(str(tiny_checkpoint), kv_memory="4MiB", block_size=8) as llm:
         expected = [content(output) for output in llm.generate(["one", "two"], SAMPLED)]
         core = llm._channel._open_core
         execute: Callable[[StepPlan], StepResult] = core._execute
@@ -265,7 +265,7 @@ def test_a_step_that_raises_ends_the_guilty_request_only(tiny_checkpoint: Path) 
         llm.check()
 
 
-def test_a_text_that_cannot_be_made_is_raised_to_the_one_who_waits_for_it(
+def test_a_detokenizer_error_is_raised_only_to_its_caller(
     tiny_llm: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = RequestText.process
@@ -279,10 +279,12 @@ def test_a_text_that_cannot_be_made_is_raised_to_the_one_who_waits_for_it(
     monkeypatch.setattr(RequestText, "process", fails)
     tiny_llm.add_request("bad", GREEDY, request_id="bad")
     tiny_llm.add_request("neighbour", GREEDY, request_id="neighbour")
-    assert "".join(delta.text for delta in tiny_llm.stream("good", GREEDY)) == expected  # it makes the steps
+    assert (
+        "".join(delta.text for delta in tiny_llm.stream("good", GREEDY)) == expected
+    )  # this call executes the steps
     with pytest.raises(RuntimeError, match="no text"):
         tiny_llm.step()
-    tiny_llm.add_request("bad", GREEDY, request_id="bad")  # its name is free again
+    tiny_llm.add_request("bad", GREEDY, request_id="bad")  # its request id is free again
     finished = []
     failures = 0
     while tiny_llm.has_unfinished:
@@ -297,7 +299,7 @@ def test_a_text_that_cannot_be_made_is_raised_to_the_one_who_waits_for_it(
     assert tiny_llm.stats().num_running == 0
 
 
-def test_choices_get_their_prompt_scored_once(tiny_llm: LLM) -> None:
+def test_the_prompt_is_scored_once_for_all_choices(tiny_llm: LLM) -> None:
     params = msgspec.structs.replace(SAMPLED, n=3, prompt_logprobs=1)
     output = tiny_llm.generate("score me once", params)[0]
     assert output.prompt_logprobs is not None
@@ -307,8 +309,8 @@ def test_choices_get_their_prompt_scored_once(tiny_llm: LLM) -> None:
     )
 
 
-def test_logprobs_are_those_of_the_prompt_scores(tiny_llm: LLM) -> None:
-    """What was drawn with logprobs scores the same when it comes back as a prompt."""
+def test_logprobs_equal_the_prompt_logprobs(tiny_llm: LLM) -> None:
+    """Sampled tokens have the same logprobs when they are sent back as a prompt."""
     drawn = tiny_llm.generate("score", msgspec.structs.replace(SAMPLED, logprobs=3))[0]
     scores = drawn.choices[0].logprobs
     assert scores is not None
@@ -323,19 +325,19 @@ def test_logprobs_are_those_of_the_prompt_scores(tiny_llm: LLM) -> None:
         assert [token for token, _ in ours.top] == [token for token, _ in theirs.top]
 
 
-def test_a_repeated_prompt_is_cached_and_answers_the_same(tiny_checkpoint: Path) -> None:
+def test_a_repeated_prompt_is_cached_and_gives_the_same_answer(tiny_checkpoint: Path) -> None:
     prompt = list(range(60, 120))
-    with LLM(str(tiny_checkpoint), kv_memory="4MiB", page_size=8) as llm:
+    with LLM(str(tiny_checkpoint), kv_memory="4MiB", block_size=8) as llm:
         cold, warm = llm.generate([prompt], SAMPLED)[0], llm.generate([prompt], SAMPLED)[0]
         assert (cold.num_cached, warm.num_cached) == (0, 56)
         assert content(cold) == content(warm)
         salted = llm.generate([prompt], SAMPLED, cache_salt="another tenant")[0]
         assert salted.num_cached == 0
-    with LLM(str(tiny_checkpoint), kv_memory="4MiB", page_size=8, prefix_caching=False) as llm:
+    with LLM(str(tiny_checkpoint), kv_memory="4MiB", block_size=8, prefix_caching=False) as llm:
         assert [llm.generate([prompt], SAMPLED)[0].num_cached for _ in range(2)] == [0, 0]
 
 
-def test_a_timeout_ends_one_request_only(tiny_llm: LLM) -> None:
+def test_a_timeout_ends_only_its_request(tiny_llm: LLM) -> None:
     slow = tiny_llm.add_request("too slow", msgspec.structs.replace(GREEDY, max_tokens=400), timeout=1e-6)
     other = tiny_llm.generate("in time", GREEDY)[0]
     finished = tiny_llm.step().finished
@@ -343,7 +345,7 @@ def test_a_timeout_ends_one_request_only(tiny_llm: LLM) -> None:
     assert other.finish_reason == "length"
 
 
-def test_wrong_calls_say_what_to_do(tiny_llm: LLM) -> None:
+def test_errors_of_invalid_calls_explain_the_fix(tiny_llm: LLM) -> None:
     with pytest.raises(RequestError, match="one for each"):
         tiny_llm.generate(["a", "b"], [GREEDY])
     with pytest.raises(RequestError, match="maximum context length is"):
@@ -352,11 +354,11 @@ def test_wrong_calls_say_what_to_do(tiny_llm: LLM) -> None:
         LLM()
     with pytest.raises(ConfigError, match="give one of them"):
         LLM("a", checkpoint_path="b")
-    with pytest.raises(ConfigError, match="did you mean page_size"):
-        LLM("a", pagesize=3)
+    with pytest.raises(ConfigError, match="did you mean block_size"):
+        LLM("a", blocksize=3)
 
 
-def test_a_closed_llm_says_so(tiny_checkpoint: Path) -> None:
+def test_calls_on_a_closed_llm_raise(tiny_checkpoint: Path) -> None:
     llm = LLM(str(tiny_checkpoint), kv_memory="1MiB")
     llm.close()
     with pytest.raises(RuntimeError, match="closed"):
@@ -365,7 +367,7 @@ def test_a_closed_llm_says_so(tiny_checkpoint: Path) -> None:
         asyncio.run(llm.agenerate("x", GREEDY))
 
 
-def test_the_progress_bar_counts(tiny_llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_progress_bar_shows_counts(tiny_llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
     tiny_llm.generate(["progress"] * 3, GREEDY, progress=True)
     shown = capsys.readouterr().err
     assert "3/3" in shown

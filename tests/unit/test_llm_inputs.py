@@ -1,4 +1,4 @@
-"""Every public call of `LLM` takes prompts, messages, parameters and tools in any iterable and loses none."""
+"""Every public call of `LLM` accepts prompts, messages, parameters and tools in any iterable without loss."""
 
 import array
 import asyncio
@@ -37,14 +37,14 @@ class Map(Protocol):
 
 
 def as_objects(items: list[Element]) -> Iterable[Element]:
-    """Numpy's own constructor would make a table of lists that are equally long."""
+    """Return an array of objects: numpy's constructor would make a 2-D array of lists of equal length."""
     made = numpy.empty(len(items), dtype=object)
     for index, item in enumerate(items):
         made[index] = item
     return made
 
 
-# Ways to write the same elements down. A generator can be read once only.
+# Iterables of the same elements. A generator can be read only once.
 WRAPPERS: dict[str, Wrap] = {
     "list": list,
     "tuple": tuple,
@@ -75,7 +75,7 @@ slow_is_fine = settings(max_examples=25, deadline=None, suppress_health_check=li
 
 @st.composite
 def written_prompts(draw: st.DrawFn) -> tuple[str | list[int], PromptInput]:
-    """A prompt in its plain form, and the same one in some other."""
+    """Draw a prompt in its plain form, and the same prompt in another form."""
     wrap, mapping = draw(a_wrapper), draw(a_mapping)
     if draw(st.booleans()):
         text = draw(TEXTS)
@@ -101,7 +101,7 @@ def content(outputs: Iterable[RequestOutput]) -> list[tuple[tuple[int, ...], tup
     return [(output.prompt_ids, output.token_ids) for output in outputs]
 
 
-# -- every call that takes one prompt or one conversation, as: input -> the tokens drawn ---------------------
+# -- every call that takes one prompt or one conversation, as: input -> sampled tokens -----------------------
 
 
 def drawn(deltas: Iterable[StreamDelta]) -> tuple[int, ...]:
@@ -146,7 +146,7 @@ ONE_CONVERSATION: dict[str, Callable[[LLM, Iterable[Message]], tuple[int, ...]]]
 }
 
 
-def test_no_public_call_is_missing_here() -> None:
+def test_every_public_call_is_covered() -> None:
     takes = {
         name
         for name, call in inspect.getmembers(LLM, inspect.isfunction)
@@ -159,7 +159,7 @@ def test_no_public_call_is_missing_here() -> None:
 @pytest.mark.parametrize("call", ONE_PROMPT)
 @given(written=written_prompts())
 @slow_is_fine
-def test_one_prompt_is_the_same_in_every_form(
+def test_every_form_of_a_prompt_is_equivalent(
     tiny_llm: LLM, call: str, written: tuple[str | list[int], PromptInput]
 ) -> None:
     plain, other = written
@@ -170,7 +170,7 @@ def test_one_prompt_is_the_same_in_every_form(
 @pytest.mark.parametrize("call", ONE_CONVERSATION)
 @given(written=written_conversations())
 @slow_is_fine
-def test_one_conversation_is_the_same_in_every_form(
+def test_every_form_of_a_conversation_is_equivalent(
     tiny_llm: LLM, call: str, written: tuple[list[Message], Iterable[Message]]
 ) -> None:
     plain, other = written
@@ -180,7 +180,7 @@ def test_one_conversation_is_the_same_in_every_form(
 
 @given(st.lists(written_prompts(), min_size=1, max_size=4), a_wrapper, a_wrapper)
 @slow_is_fine
-def test_many_prompts_come_back_complete_and_in_order(
+def test_results_of_many_prompts_are_complete_and_in_order(
     tiny_llm: LLM,
     written: list[tuple[str | list[int], PromptInput]],
     wrap: Callable[[list[object]], Iterable[PromptInput]],
@@ -196,7 +196,7 @@ def test_many_prompts_come_back_complete_and_in_order(
 
 @given(st.lists(written_conversations(), min_size=1, max_size=4), a_wrapper)
 @slow_is_fine
-def test_many_conversations_come_back_complete_and_in_order(
+def test_results_of_many_conversations_are_complete_and_in_order(
     tiny_llm: LLM,
     written: list[tuple[list[Message], Iterable[Message]]],
     wrap: Callable[[list[object]], Iterable[Iterable[Message]]],
@@ -207,7 +207,7 @@ def test_many_conversations_come_back_complete_and_in_order(
 
 
 @pytest.mark.parametrize("make", [numpy.array, torch.tensor])
-def test_the_rows_of_a_table_are_prompts(
+def test_rows_of_a_two_dimensional_array_are_prompts(
     tiny_llm: LLM, make: Callable[[list[list[int]]], Iterable[list[int]]]
 ) -> None:
     rows = [[70, 71, 72], [80, 81, 82]]
@@ -227,7 +227,7 @@ def test_tools_in_a_generator_reach_every_conversation(tiny_llm: LLM) -> None:
     assert [token for delta in deltas for token in delta.token_ids] == list(alone.token_ids)
 
 
-def test_none_leaves_it_to_the_model_whether_it_calls(tiny_llm: LLM) -> None:
+def test_tool_choice_none_is_the_default(tiny_llm: LLM) -> None:
     conversation = [{"role": "user", "content": "hi"}]
     (plain,) = tiny_llm.chat(conversation, GREEDY)
     (given,) = tiny_llm.chat(conversation, GREEDY, tool_choice=None, parallel_tool_calls=None)
@@ -236,7 +236,7 @@ def test_none_leaves_it_to_the_model_whether_it_calls(tiny_llm: LLM) -> None:
         tiny_llm.chat(conversation, GREEDY, tool_choice={"type": "function"})  # type: ignore[arg-type]
 
 
-def test_nothing_asked_is_nothing_answered(tiny_llm: LLM) -> None:
+def test_no_prompts_give_no_results(tiny_llm: LLM) -> None:
     assert tiny_llm.generate([], GREEDY) == tiny_llm.generate(iter(()), GREEDY) == tiny_llm.chat([]) == []
 
 
@@ -268,7 +268,7 @@ NOT_A_PROMPT: list[object] = [
 
 @pytest.mark.parametrize("prompt", NOT_A_PROMPT)
 @pytest.mark.parametrize("call", ONE_PROMPT)
-def test_what_is_no_prompt_is_refused(tiny_llm: LLM, call: str, prompt: PromptInput) -> None:
+def test_invalid_prompts_are_rejected(tiny_llm: LLM, call: str, prompt: PromptInput) -> None:
     with pytest.raises(RequestError) as caught:
         ONE_PROMPT[call](tiny_llm, prompt)
     assert caught.value.param == "prompt"
@@ -277,8 +277,8 @@ def test_what_is_no_prompt_is_refused(tiny_llm: LLM, call: str, prompt: PromptIn
 
 @pytest.mark.parametrize("prompts", [["a", "b"], [[1], [2]], numpy.array([[1, 2], [3, 4]])])
 @pytest.mark.parametrize("call", sorted(ONE_PROMPT.keys() - {"generate"}))
-def test_a_call_for_one_prompt_refuses_several(tiny_llm: LLM, call: str, prompts: PromptInput) -> None:
-    with pytest.raises(RequestError, match="only `generate` takes a list of prompts"):
+def test_single_prompt_calls_reject_several_prompts(tiny_llm: LLM, call: str, prompts: PromptInput) -> None:
+    with pytest.raises(RequestError, match="only `generate` accepts a list of prompts"):
         ONE_PROMPT[call](tiny_llm, prompts)
 
 
@@ -286,14 +286,14 @@ def test_a_call_for_one_prompt_refuses_several(tiny_llm: LLM, call: str, prompts
     "messages", ["hi", {"role": "user", "content": "hi"}, [{"role": "user"}, "hi"], ["hi"], None, 3]
 )
 @pytest.mark.parametrize("call", ONE_CONVERSATION)
-def test_what_is_no_conversation_is_refused(tiny_llm: LLM, call: str, messages: Iterable[Message]) -> None:
+def test_invalid_conversations_are_rejected(tiny_llm: LLM, call: str, messages: Iterable[Message]) -> None:
     with pytest.raises(RequestError) as caught:
         ONE_CONVERSATION[call](tiny_llm, messages)
     assert caught.value.param == "messages"
 
 
 @pytest.mark.parametrize("params", [{"temperature": 0}, "greedy", 3, [None, 3], {GREEDY.max_tokens}])
-def test_what_are_no_params_is_refused(tiny_llm: LLM, params: SamplingParams) -> None:
+def test_invalid_params_are_rejected(tiny_llm: LLM, params: SamplingParams) -> None:
     calls: list[Callable[[], object]] = [
         lambda: tiny_llm.generate(["a", "b"], params),
         lambda: tiny_llm.stream("a", params),
@@ -306,7 +306,7 @@ def test_what_are_no_params_is_refused(tiny_llm: LLM, params: SamplingParams) ->
         assert caught.value.param == "params"
 
 
-def test_the_calls_that_lost_data(tiny_llm: LLM) -> None:
+def test_generators_and_dictionaries_lose_no_prompts(tiny_llm: LLM) -> None:
     def prompts() -> Iterator[str]:
         return (f"{i} is" for i in range(3))
 

@@ -1,4 +1,4 @@
-"""`SamplingParams` checks itself: what no model and no server would take never comes to exist."""
+"""`SamplingParams` validates itself: an instance with values that no model accepts cannot be created."""
 
 import math
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from data.json_types import Json
 from octavo.errors import RequestError
-from octavo.frontend.intake import Limits, check_params
+from octavo.frontend.intake import RequestLimits, check_params
 from octavo.protocol import GrammarKind, GrammarSpec, SamplingParams
 
 GRAMMAR = GrammarSpec(GrammarKind.REGEX, "[a-z]+")
@@ -41,7 +41,7 @@ BAD = {
 @pytest.mark.parametrize(
     ("name", "value"), [(name, value) for name, values in BAD.items() for value in values]
 )
-def test_a_bad_value_is_refused_by_name_when_it_is_given(name: str, value: Json) -> None:
+def test_invalid_values_are_rejected_at_construction_by_field_name(name: str, value: Json) -> None:
     for make in (
         lambda: SamplingParams(**{name: value}),
         lambda: msgspec.structs.replace(SamplingParams(), **{name: value}),
@@ -52,17 +52,17 @@ def test_a_bad_value_is_refused_by_name_when_it_is_given(name: str, value: Json)
         assert name.replace("_", " ").split()[0] in str(caught.value)
 
 
-def test_every_field_has_bad_values() -> None:
+def test_every_field_has_invalid_samples() -> None:
     assert list(BAD) == FIELDS
 
 
 @pytest.mark.parametrize("fields", [{"ignore_eos": True}, {"min_tokens": 1}])
-def test_a_grammar_decides_where_an_answer_ends(fields: dict[str, Json]) -> None:
-    with pytest.raises(RequestError, match="a grammar says where an answer may end"):
+def test_a_grammar_excludes_other_end_conditions(fields: dict[str, Json]) -> None:
+    with pytest.raises(RequestError, match="the grammar determines where an answer may end"):
         SamplingParams(grammar=GRAMMAR, **fields)
 
 
-def test_bad_values_do_not_come_in_over_the_wire() -> None:
+def test_decoding_rejects_invalid_values() -> None:
     good = msgspec.msgpack.encode(SamplingParams(temperature=0.5))
     bad = good.replace(msgspec.msgpack.encode(0.5), msgspec.msgpack.encode(math.nan))
     assert msgspec.msgpack.decode(good, type=SamplingParams) == SamplingParams(temperature=0.5)
@@ -74,10 +74,10 @@ NUMBERS = st.one_of(st.floats(allow_nan=True), st.integers(-(1 << 70), 1 << 70),
 
 
 @given(st.dictionaries(st.sampled_from(FIELDS), NUMBERS, max_size=3))
-def test_what_passes_is_finite_and_survives_the_wire(fields: dict[str, Json]) -> None:
+def test_accepted_values_are_finite_and_survive_serialisation(fields: dict[str, Json]) -> None:
     try:
         params = SamplingParams(**fields)
-        check_params(params, Limits(vocab_size=10, max_model_len=10))
+        check_params(params, RequestLimits(vocab_size=10, max_model_len=10))
     except RequestError:
         return
     again = msgspec.msgpack.decode(msgspec.msgpack.encode(params), type=SamplingParams)

@@ -1,4 +1,4 @@
-"""What the processes of a server do while they start."""
+"""Startup of the processes of a server."""
 
 import gc
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 from octavo.startup import collector_paused
 
 
-def test_the_collector_pauses_and_never_looks_at_what_was_made() -> None:
+def test_garbage_collection_is_paused_and_new_objects_are_frozen() -> None:
     gc.unfreeze()
     try:
         with collector_paused():
@@ -20,7 +20,7 @@ def test_the_collector_pauses_and_never_looks_at_what_was_made() -> None:
         gc.unfreeze()
 
 
-def test_the_collector_runs_again_after_an_error() -> None:
+def test_garbage_collection_resumes_after_an_error() -> None:
     with pytest.raises(KeyError), collector_paused():
         raise KeyError
     assert gc.isenabled()
@@ -45,10 +45,10 @@ assert torch.ones(3).sum() == 3
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_the_library_that_is_loaded_ahead_is_the_one_that_torch_uses() -> None:
+def test_the_preloaded_library_is_the_one_torch_uses() -> None:
     subprocess.run([sys.executable, "-c", LOAD_AHEAD], check=True)
 
 
-def test_without_torch_nothing_is_loaded_ahead_and_nothing_is_said() -> None:
+def test_preloading_without_torch_does_nothing() -> None:
     hidden = "import sys; sys.modules['torch'] = None; import octavo.startup as s; s._load_torch_library()"
     subprocess.run([sys.executable, "-c", hidden], check=True)

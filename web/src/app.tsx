@@ -1,4 +1,4 @@
-// The frame: which server this is, what is looked at, and in which light.
+// The frame of the page: server state, tabs, API key and colour theme.
 
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
@@ -37,10 +37,10 @@ export function App({ client, server, session, feed, theme }: AppProps) {
     return () => window.removeEventListener("hashchange", follow);
   }, [server, tab]);
 
-  const isLocked = client.isRefused.value;
+  const isLocked = client.isRejected.value;
   return (
     <>
-      <a class="skip" href="#main">Skip to the content</a>
+      <a class="skip" href="#main">Skip to content</a>
       <header>
         <h1>Octavo</h1>
         <ServerLine server={server} />
@@ -56,7 +56,7 @@ export function App({ client, server, session, feed, theme }: AppProps) {
         {tab.value === "playground" ? (
           <Playground session={session} />
         ) : (
-          // A new key opens the feed anew.
+          // A new key reopens the feed.
           <Engine key={client.key.value} feed={feed} theme={theme} />
         )}
       </main>
@@ -66,17 +66,17 @@ export function App({ client, server, session, feed, theme }: AppProps) {
 
 function ServerLine({ server }: { server: ServerWatch }) {
   const state = server.state.value;
-  const words = {
-    asking: "asking…",
-    loading: state.kind === "loading" ? state.words : "",
-    locked: "locked",
+  const text = {
+    connecting: "connecting…",
+    loading: state.kind === "loading" ? state.text : "",
+    locked: "API key required",
     ready: state.kind === "ready" ? state.model : "",
-    away: state.kind === "away" ? state.words : "",
+    unavailable: state.kind === "unavailable" ? state.text : "",
   }[state.kind];
   return (
     <p class="server" role="status">
       <span class={`dot dot-${state.kind}`} aria-hidden="true" />
-      <span class="hidden">Model: </span>{words}
+      <span class="hidden">Model: </span>{text}
     </p>
   );
 }
@@ -87,7 +87,7 @@ interface KeyFormProps {
   isLocked: boolean;
 }
 
-/** Wide and with an explanation while a key is wanted, else a button to forget the key. */
+/** A form while the server requires a key, otherwise a button that forgets the key. */
 function KeyForm({ client, server, isLocked }: KeyFormProps) {
   const typed = useSignal("");
   if (!isLocked) {
@@ -105,10 +105,10 @@ function KeyForm({ client, server, isLocked }: KeyFormProps) {
   };
   return (
     <form class="panel key-form" onSubmit={use} aria-label="API key">
-      <h2>{client.key.value ? "The server does not accept this API key" : "This server wants an API key"}</h2>
+      <h2>{client.key.value ? "The server rejected this API key" : "This server requires an API key"}</h2>
       <p>
-        Type one of the keys that the server was started with (<code>--api-key</code>, <code>--api-key-file</code> or{" "}
-        <code>OCTAVO_API_KEY</code>). It is kept in this tab only, and forgotten when you close it.
+        Enter one of the keys that the server was started with (<code>--api-key</code>, <code>--api-key-file</code> or{" "}
+        <code>OCTAVO_API_KEY</code>). It is stored in this tab only and deleted when you close the tab.
       </p>
       <div class="composer-row">
         <input type="password" aria-label="API key" autocomplete="off" required value={typed.value}
@@ -119,17 +119,17 @@ function KeyForm({ client, server, isLocked }: KeyFormProps) {
   );
 }
 
-const THEME_WORDS: Record<Theme, string> = { system: "Auto", light: "Light", dark: "Dark" };
+const THEME_LABELS: Record<Theme, string> = { system: "Auto", light: "Light", dark: "Dark" };
 
 function ThemeButton({ theme }: { theme: ThemeChoice }) {
-  const words = THEME_WORDS[theme.chosen.value];
+  const label = THEME_LABELS[theme.chosen.value];
   return (
-    <button type="button" class="quiet theme" aria-label={`Colours: ${words}. Change`} onClick={() => theme.next()}>
+    <button type="button" class="quiet theme" aria-label={`Colours: ${label}. Change`} onClick={() => theme.next()}>
       <svg viewBox="0 0 16 16" width="14" height="14" aria-hidden="true">
         <circle cx="8" cy="8" r="6.5" fill="none" stroke="currentColor" stroke-width="1.5" />
         <path d="M8 1.5a6.5 6.5 0 0 1 0 13z" fill="currentColor" />
       </svg>
-      {words}
+      {label}
     </button>
   );
 }

@@ -11,8 +11,8 @@ import "./style/engine.css";
 
 const client = new Client();
 const server = new ServerWatch(client);
-const place = document.getElementById("app");
-if (place === null) throw new Error("index.html has no place for the page");
+const root = document.getElementById("app");
+if (root === null) throw new Error("index.html has no element with the id \"app\"");
 
 render(
   <App
@@ -22,5 +22,5 @@ render(
     feed={new Feed(client)}
     theme={new ThemeChoice()}
   />,
-  place,
+  root,
 );

@@ -1,1 +1,1 @@
-"""What the engine reaches of what the machine can do: kernels, whole steps, and their roofline."""
+"""Benchmarks of kernels, of whole steps and of servers, with the machine's limits as a roofline."""

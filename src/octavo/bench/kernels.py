@@ -1,7 +1,7 @@
-"""Each kernel alone, on the shapes of real models, beside the machine's limits and torch's own kernel.
+"""Benchmarks of single kernels on shapes of real models, compared with the machine's limits and with torch.
 
-A family prepares operands once and yields its cases. Operands are rotated, so that weights and keys come from
-memory as they do in a step, where everything else of the model was read since.
+A family prepares operands once and yields its cases. Calls rotate through several copies of the operands,
+so that weights and keys come from memory, as they do in a step that reads the rest of the model in between.
 """
 
 import time
@@ -12,59 +12,59 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from octavo.bench.measure import MEBIBYTE, Machine, Measurement, Run, Work, measure
+from octavo.bench.measure import MEBIBYTE, Machine, Measurement, MinimumWork, Run, measure
 from octavo.bench.random_blocks import random_blocks
 from octavo.bench.random_model import SHAPES
 from octavo.kernels import attention, gemm, rows, sampling
-from octavo.kernels.attention import KVPages, SequenceTable
+from octavo.kernels.attention import KVBlocks, SequenceTable
 from octavo.kernels.gemm import PackedMatrix
-from octavo.kernels.library import Engine
+from octavo.kernels.library import KernelPool
 from octavo.protocol import KernelTimes
 from octavo.weight_format import FORMATS
 
 BF16 = 2  # bytes
 F32 = 4
-PAGE = 32  # tokens
+BLOCK_SIZE = 32  # tokens
 MODELS = ("smollm2-135m", "llama-3.2-1b")
-LOGITS_ROWS = 64  # the engine never computes more at once
+LOGITS_ROWS = 64  # the engine computes at most this many rows of logits at once
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is measured, and how long for each case."""
+    """How many cases are measured, and for how long."""
 
     row_counts: tuple[int, ...] = (1, 2, 8, 16, 32, 64, 128, 512, 1024, 2048)
-    rotated_bytes: int = 640 * MEBIBYTE  # more than any cache holds
+    rotated_bytes: int = 640 * MEBIBYTE  # more than fits into any cache
     num_turns: int = 9
-    patience: float = 2.0  # seconds, for AMX to come back
-    run_seconds: float = 0.003  # a run repeats its call for so long
+    max_wait: float = 2.0  # seconds to wait for AMX to return to full speed
+    run_seconds: float = 0.003  # a run repeats its call for about this long
 
 
-QUICK = Scale(row_counts=(1, 16, 512), rotated_bytes=320 * MEBIBYTE, num_turns=3, patience=0.2)
+QUICK = Scale(row_counts=(1, 16, 512), rotated_bytes=320 * MEBIBYTE, num_turns=3, max_wait=0.2)
 
 
 @dataclass(frozen=True)
-class Case:
-    """`ours` and `torchs` do the work once, on the operands with that number (or with its remainder)."""
+class KernelCase:
+    """`ours` and `baseline` (torch) do the work once, on the copy `number % count` of the operands."""
 
-    kind: str  # of kernel, as in `KernelTimes`
+    kind: str  # kernel kind, as in `KernelTimes`
     name: str
     num_rows: int
-    work: Work
+    work: MinimumWork
     ours: Callable[[int], object]
-    torchs: Callable[[int], object]
+    baseline: Callable[[int], object]
 
     @property
-    def multiplies(self) -> bool:
-        """Matrices, that is: with AMX where there is AMX."""
+    def uses_amx(self) -> bool:
+        """Whether the kernel multiplies matrices, with AMX if the processor has it."""
         return self.kind in ("gemm", "attention")
 
 
 @dataclass(frozen=True)
 class Family:
-    kind: str  # of kernel, as in `KernelTimes`
+    kind: str  # kernel kind, as in `KernelTimes`
     name: str
-    cases: Callable[[Engine, Scale], Iterator[Case]]
+    cases: Callable[[KernelPool, Scale], Iterator[KernelCase]]
 
 
 @dataclass(frozen=True)
@@ -74,24 +74,27 @@ class KernelResult:
     kind: str
     name: str
     num_rows: int
-    seconds: float  # in the kernel
-    call_seconds: float  # with the call from Python
+    seconds: float  # in the kernel only
+    call_seconds: float  # including the call from Python
     gigabytes_per_second: float
     gigaflops: float
     intensity: float  # operations per byte
-    bound: str  # memory or compute: which of the two limits is the nearer
+    bound: str  # memory or compute: the limit that applies
     limit_gigabytes_per_second: float
-    limit_gigaflops: float  # 0: not known
-    fraction: float  # of the roofline, reached in the kernel
+    limit_gigaflops: float  # 0: unknown
+    fraction: float  # of the roofline that the kernel reaches
     torch_seconds: float
-    speedup: float  # torch's seconds over ours, both with the call from Python
+    speedup: float  # torch's seconds divided by ours, both including the call from Python
     num_turns: int
     num_dropped: int
     is_throttled: bool
 
 
 def families(formats: Sequence[str] = ("BF16",)) -> tuple[Family, ...]:
-    """`formats`: of the weights; a product whose rows cannot be cut into a form's blocks is left out."""
+    """Return all families for the given weight formats.
+
+    Skip a product whose rows cannot be divided into weight blocks of the format.
+    """
     return (
         *(
             gemm_family(model, layer, n, k, format)
@@ -109,55 +112,55 @@ def families(formats: Sequence[str] = ("BF16",)) -> tuple[Family, ...]:
 
 
 def measure_families(
-    chosen: Sequence[Family], engine: Engine, machine: Machine, scale: Scale
+    chosen: Sequence[Family], pool: KernelPool, machine: Machine, scale: Scale
 ) -> Iterator[KernelResult]:
-    """Result by result, as they are measured."""
-    torch.set_num_threads(engine.num_threads)
+    """Measure the families and yield each result as soon as it is available."""
+    torch.set_num_threads(pool.num_threads)
     for family in chosen:
-        for case in family.cases(engine, scale):
-            yield measure_case(case, engine, machine, scale)
+        for case in family.cases(pool, scale):
+            yield measure_case(case, pool, machine, scale)
 
 
 @torch.inference_mode()
-def measure_case(case: Case, engine: Engine, machine: Machine, scale: Scale) -> KernelResult:
-    contestants = [
-        _repeated(case.ours, case.work, engine, scale.run_seconds),
-        _repeated(case.torchs, case.work, engine, scale.run_seconds),
+def measure_case(case: KernelCase, pool: KernelPool, machine: Machine, scale: Scale) -> KernelResult:
+    candidates = [
+        _repeated(case.ours, case.work, pool, scale.run_seconds),
+        _repeated(case.baseline, case.work, pool, scale.run_seconds),
     ]
     measured = measure(
         machine,
-        contestants,
+        candidates,
         num_turns=scale.num_turns,
-        patience=scale.patience,
-        needs_amx=case.multiplies,
+        max_wait=scale.max_wait,
+        needs_amx=case.uses_amx,
     )
     return _result(case, measured)
 
 
 def _repeated(
-    call: Callable[[int], object], work: Work, engine: Engine, run_seconds: float
+    call: Callable[[int], object], work: MinimumWork, pool: KernelPool, run_seconds: float
 ) -> Callable[[], Run]:
-    """A contestant that calls often enough to be timed, going through the operands."""
+    """Return a candidate that repeats the call often enough to be timed and rotates through the operands."""
     call(0)
-    began = time.perf_counter()
+    start = time.perf_counter()
     call(1)
-    num_calls = max(1, min(1000, int(run_seconds / (time.perf_counter() - began))))
+    num_calls = max(1, min(1000, int(run_seconds / (time.perf_counter() - start))))
     done = 2
 
     def run() -> Run:
         nonlocal done
-        before, began = engine.times(), time.perf_counter()
+        times_before, start = pool.times(), time.perf_counter()
         for index in range(done, done + num_calls):
             call(index)
-        seconds, spent = time.perf_counter() - began, engine.times() - before
+        seconds, times = time.perf_counter() - start, pool.times() - times_before
         done += num_calls
-        kernels = {kind: getattr(spent, kind).seconds / num_calls for kind in KernelTimes.__struct_fields__}
+        kernels = {kind: getattr(times, kind).seconds / num_calls for kind in KernelTimes.__struct_fields__}
         return Run(seconds / num_calls, work, kernels)
 
     return run
 
 
-def _result(case: Case, measured: Measurement) -> KernelResult:
+def _result(case: KernelCase, measured: Measurement) -> KernelResult:
     seconds, limits = measured.kernel_seconds(0), measured.limits
     return KernelResult(
         kind=case.kind,
@@ -184,7 +187,7 @@ def _result(case: Case, measured: Measurement) -> KernelResult:
 
 
 def linear_layers(model: str) -> Iterator[tuple[str, int, int]]:
-    """(name, outputs, inputs)"""
+    """Yield name, number of outputs and number of inputs of each linear layer."""
     shape = SHAPES[model]
     hidden, inner = shape["hidden_size"], shape["intermediate_size"]
     head_dim = hidden // shape["num_attention_heads"]
@@ -199,32 +202,32 @@ def gemm_family(model: str, layer: str, n: int, k: int, format: str = "BF16") ->
     name = f"gemm {model} {layer}" + (f" {format}" if format != "BF16" else "")
     out_dtype = torch.float32 if layer == "head" else torch.bfloat16
 
-    def cases(engine: Engine, scale: Scale) -> Iterator[Case]:
-        first = PackedMatrix(engine.library, n, k, format)
+    def cases(pool: KernelPool, scale: Scale) -> Iterator[KernelCase]:
+        first = PackedMatrix(pool.library, n, k, format)
         weight_bytes = first.num_bytes
         count = max(1, -(-scale.rotated_bytes // weight_bytes))
-        packed = [first, *(PackedMatrix(engine.library, n, k, format) for _ in range(count - 1))]
-        weight = _filled(engine, packed)
+        packed = [first, *(PackedMatrix(pool.library, n, k, format) for _ in range(count - 1))]
+        weight = _filled(pool, packed)
         plain = [weight.clone() for _ in range(max(1, -(-scale.rotated_bytes // (n * k * BF16))))]
         for m in scale.row_counts:
             if layer == "head" and m > LOGITS_ROWS:
                 continue
             x = torch.randn(m, k, dtype=torch.bfloat16)
             num_bytes = weight_bytes + m * k * BF16 + m * n * out_dtype.itemsize
-            yield Case(
+            yield KernelCase(
                 "gemm",
                 name,
                 m,
-                Work(num_bytes, 2.0 * m * n * k),
-                lambda i, x=x: gemm.multiply(engine, x, packed[i % count], None, out_dtype),  # type: ignore[misc]
+                MinimumWork(num_bytes, 2.0 * m * n * k),
+                lambda i, x=x: gemm.multiply(pool, x, packed[i % count], None, out_dtype),  # type: ignore[misc]
                 lambda i, x=x: F.linear(x, plain[i % len(plain)]),  # type: ignore[misc]
             )
 
     return Family("gemm", name, cases)
 
 
-def _filled(engine: Engine, packed: Sequence[PackedMatrix]) -> torch.Tensor:
-    """Gives all of them the same random weights, and returns these in bfloat16."""
+def _filled(pool: KernelPool, packed: Sequence[PackedMatrix]) -> torch.Tensor:
+    """Write the same random weights to all matrices and return the weights in bfloat16."""
     n, k = packed[0].n, packed[0].k
     if packed[0].format is None:
         weight = torch.randn(n, k, dtype=torch.bfloat16).div(k**0.5)
@@ -234,14 +237,14 @@ def _filled(engine: Engine, packed: Sequence[PackedMatrix]) -> torch.Tensor:
     blocks = torch.from_numpy(random_blocks(packed[0].format, n, k, np.random.default_rng(0)))
     for matrix in packed:
         matrix.write_blocks(0, blocks)
-    return gemm.read_rows(engine, packed[0], torch.arange(n))
+    return gemm.read_rows(pool, packed[0], torch.arange(n))
 
 
 # -- attention ----------------------------------------------------------------------------------------------
 
 
 def _heads(model: str) -> tuple[int, int, int]:
-    """Query heads, key-value heads, and their size."""
+    """Return the number of query heads, the number of key-value heads and the head size."""
     shape = SHAPES[model]
     heads = shape["num_attention_heads"]
     return heads, shape["num_key_value_heads"], shape["hidden_size"] // heads
@@ -251,17 +254,17 @@ def decode_family(model: str, batch: int, context: int) -> Family:
     name = f"decode attention {model} {batch} x {context}"
     heads, kv_heads, head_dim = _heads(model)
 
-    def cases(engine: Engine, scale: Scale) -> Iterator[Case]:
+    def cases(pool: KernelPool, scale: Scale) -> Iterator[KernelCase]:
         kv_bytes = 2 * batch * context * kv_heads * head_dim * BF16
         count = max(1, -(-scale.rotated_bytes // kv_bytes))
-        pages_each = context // PAGE
-        pages = _filled_pages(engine, count * batch * pages_each, kv_heads, head_dim)
-        # The pages of a sequence lie scattered, as they do after some hours of serving.
+        blocks_each = context // BLOCK_SIZE
+        kv = _filled_blocks(pool, count * batch * blocks_each, kv_heads, head_dim)
+        # The blocks of a sequence are scattered, as they are after hours of serving.
         tables = [
             SequenceTable.from_lists(
-                range(batch), [1] * batch, [context] * batch, torch.split(ids, pages_each)
+                range(batch), [1] * batch, [context] * batch, torch.split(ids, blocks_each)
             )
-            for ids in torch.split(torch.randperm(count * batch * pages_each), batch * pages_each)
+            for ids in torch.split(torch.randperm(count * batch * blocks_each), batch * blocks_each)
         ]
         query = torch.randn(batch, heads, head_dim, dtype=torch.bfloat16)
         key, value = (
@@ -269,12 +272,12 @@ def decode_family(model: str, batch: int, context: int) -> Family:
             for _ in range(2)
         )
         activations = 2 * batch * heads * head_dim * BF16
-        yield Case(
+        yield KernelCase(
             "attention",
             name,
             batch,
-            Work(kv_bytes + activations, 4.0 * batch * context * heads * head_dim),
-            lambda i: attention.attend(engine, pages, query, tables[i % count], scale=head_dim**-0.5),
+            MinimumWork(kv_bytes + activations, 4.0 * batch * context * heads * head_dim),
+            lambda i: attention.attend(pool, kv, query, tables[i % count], scale=head_dim**-0.5),
             lambda i: F.scaled_dot_product_attention(
                 query.unsqueeze(2), key[i % count], value[i % count], enable_gqa=True
             ),
@@ -287,20 +290,20 @@ def prefill_family(model: str, num_rows: int) -> Family:
     name = f"prefill attention {model} 1 x {num_rows}"
     heads, kv_heads, head_dim = _heads(model)
 
-    def cases(engine: Engine, scale: Scale) -> Iterator[Case]:
-        num_pages = -(-num_rows // PAGE)
-        pages = _filled_pages(engine, num_pages, kv_heads, head_dim)
-        table = SequenceTable.from_lists([0], [num_rows], [num_rows], [torch.arange(num_pages)])
+    def cases(pool: KernelPool, scale: Scale) -> Iterator[KernelCase]:
+        num_blocks = -(-num_rows // BLOCK_SIZE)
+        kv = _filled_blocks(pool, num_blocks, kv_heads, head_dim)
+        table = SequenceTable.from_lists([0], [num_rows], [num_rows], [torch.arange(num_blocks)])
         query = torch.randn(num_rows, heads, head_dim, dtype=torch.bfloat16)
         key, value = (torch.randn(1, kv_heads, num_rows, head_dim, dtype=torch.bfloat16) for _ in range(2))
         visible = num_rows * (num_rows + 1) / 2
         num_bytes = 2 * num_rows * (heads + kv_heads) * head_dim * BF16
-        yield Case(
+        yield KernelCase(
             "attention",
             name,
             num_rows,
-            Work(num_bytes, 4.0 * visible * heads * head_dim),
-            lambda i: attention.attend(engine, pages, query, table, scale=head_dim**-0.5),
+            MinimumWork(num_bytes, 4.0 * visible * heads * head_dim),
+            lambda i: attention.attend(pool, kv, query, table, scale=head_dim**-0.5),
             lambda i: F.scaled_dot_product_attention(
                 query.transpose(0, 1).unsqueeze(0), key, value, is_causal=True, enable_gqa=True
             ),
@@ -309,60 +312,60 @@ def prefill_family(model: str, num_rows: int) -> Family:
     return Family("attention", name, cases)
 
 
-def _filled_pages(engine: Engine, num_pages: int, kv_heads: int, head_dim: int) -> KVPages:
-    pages = KVPages(
-        engine.library,
-        num_blocks=num_pages,
-        page_size=PAGE,
+def _filled_blocks(pool: KernelPool, num_blocks: int, kv_heads: int, head_dim: int) -> KVBlocks:
+    kv = KVBlocks(
+        pool.library,
+        num_blocks=num_blocks,
+        block_size=BLOCK_SIZE,
         kv_heads=kv_heads,
         head_dim=head_dim,
         dtype=torch.bfloat16,
     )
     rows_at_once = 4096
     values = torch.randn(rows_at_once, kv_heads, head_dim, dtype=torch.bfloat16)
-    for slots in torch.split(torch.arange(num_pages * PAGE), rows_at_once):
-        attention.write_kv(engine, pages, values[: len(slots)], values[: len(slots)], slots)
-    return pages
+    for slots in torch.split(torch.arange(num_blocks * BLOCK_SIZE), rows_at_once):
+        attention.write_kv(pool, kv, values[: len(slots)], values[: len(slots)], slots)
+    return kv
 
 
 # -- row operations and sampling ----------------------------------------------------------------------------
 
 
 def row_family(model: str) -> Family:
-    """Their rows were just written and lie in the cache: the memory's bandwidth is no limit here."""
+    """Return the row kernels. Their rows are in the cache, so that memory bandwidth is not their limit."""
     hidden, inner = SHAPES[model]["hidden_size"], SHAPES[model]["intermediate_size"]
     heads, _, head_dim = _heads(model)
     gain = torch.ones(hidden)
 
-    def cases(engine: Engine, scale: Scale) -> Iterator[Case]:
+    def cases(pool: KernelPool, scale: Scale) -> Iterator[KernelCase]:
         for m in (count for count in scale.row_counts if count in (1, 16, 512)):
             x = torch.randn(m, hidden, dtype=torch.bfloat16)
             gate_up = torch.randn(m, 2 * inner, dtype=torch.bfloat16)
             query = torch.randn(m, heads, head_dim, dtype=torch.bfloat16)
             angles = torch.rand(m, head_dim // 2)
             cosines, sines, positions = angles.cos(), angles.sin(), torch.arange(m)
-            yield Case(
+            yield KernelCase(
                 "rows",
                 f"add + norm {model}",
                 m,
-                Work(4.0 * m * hidden * BF16, 5.0 * m * hidden),
-                lambda i, x=x: rows.add_rms_norm(engine, x, x, gain, 1e-5),  # type: ignore[misc]
+                MinimumWork(4.0 * m * hidden * BF16, 5.0 * m * hidden),
+                lambda i, x=x: rows.add_rms_norm(pool, x, x, gain, 1e-5),  # type: ignore[misc]
                 lambda i, x=x: _torch_add_norm(x, x, gain),  # type: ignore[misc]
             )
-            yield Case(
+            yield KernelCase(
                 "rows",
                 f"swiglu {model}",
                 m,
-                Work(3.0 * m * inner * BF16, 5.0 * m * inner),
-                lambda i, x=gate_up: rows.gated(engine, x, rows.Activation.SILU),  # type: ignore[misc]
+                MinimumWork(3.0 * m * inner * BF16, 5.0 * m * inner),
+                lambda i, x=gate_up: rows.gated(pool, x, rows.Activation.SILU),  # type: ignore[misc]
                 lambda i, x=gate_up: F.silu(x[:, :inner]) * x[:, inner:],  # type: ignore[misc]
             )
-            yield Case(
+            yield KernelCase(
                 "rows",
                 f"rope {model}",
                 m,
-                Work(2.0 * m * heads * head_dim * BF16, 3.0 * m * heads * head_dim),
-                lambda i, q=query, p=positions, c=cosines, s=sines: rows.rope(engine, q, p, c, s),  # type: ignore[misc]
+                MinimumWork(2.0 * m * heads * head_dim * BF16, 3.0 * m * heads * head_dim),
+                lambda i, q=query, p=positions, c=cosines, s=sines: rows.rope(pool, q, p, c, s),  # type: ignore[misc]
                 lambda i, q=query, c=cosines, s=sines: _torch_rope(q, c, s),  # type: ignore[misc]
             )
 
@@ -386,25 +389,25 @@ def _torch_rope(query: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor)
 def sampling_family(vocab: int) -> Family:
     batch = 16
 
-    def cases(engine: Engine, scale: Scale) -> Iterator[Case]:
-        logits = torch.randn(batch, vocab) * 2.5  # about as peaked as a language model's
-        work = Work(1.0 * batch * vocab * F32, 1.0 * batch * vocab)
+    def cases(pool: KernelPool, scale: Scale) -> Iterator[KernelCase]:
+        logits = torch.randn(batch, vocab) * 2.5  # about as peaked as those of a language model
+        work = MinimumWork(1.0 * batch * vocab * F32, 1.0 * batch * vocab)
         greedy = [sampling.Row(temperature=0.0)] * batch
         top_p = [sampling.Row(temperature=0.8, top_p=0.95, noise_key=key) for key in range(batch)]
-        yield Case(
+        yield KernelCase(
             "sampling",
             f"greedy of {vocab}",
             batch,
             work,
-            lambda i: sampling.sample(engine, logits, greedy),
+            lambda i: sampling.sample(pool, logits, greedy),
             lambda i: logits.argmax(dim=-1).tolist(),
         )
-        yield Case(
+        yield KernelCase(
             "sampling",
             f"top_p of {vocab}",
             batch,
             work,
-            lambda i: sampling.sample(engine, logits, top_p),
+            lambda i: sampling.sample(pool, logits, top_p),
             lambda i: _torch_top_p(logits, 0.8, 0.95).tolist(),
         )
 
@@ -412,7 +415,7 @@ def sampling_family(vocab: int) -> Family:
 
 
 def _torch_top_p(logits: torch.Tensor, temperature: float, top_p: float) -> torch.Tensor:
-    """As it is usually written: sort, cut, draw."""
+    """Sample in the usual way: sort, cut off, draw."""
     ordered, ids = (logits / temperature).softmax(dim=-1).sort(dim=-1, descending=True)
     ordered[ordered.cumsum(dim=-1) - ordered >= top_p] = 0.0
     return ids.gather(1, ordered.multinomial(1)).squeeze(1)

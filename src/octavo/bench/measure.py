@@ -1,11 +1,11 @@
-"""Measuring on a machine that is never at rest.
+"""Measurements on a machine whose speed varies.
 
-Contestants run by turns in one process, each between two probes of what the machine can do at that moment.
-What is reported are medians of paired figures: a run over its own probes, a run over its rival's run of the
+Candidates run in turn in one process, each between two probes of the machine's current limits. Reported
+figures are medians of paired ratios: a run against its own probes, or against the baseline's run in the
 same turn.
 
-In some virtual machines AMX falls to a quarter of its speed for seconds at a time, with nothing of ours
-running. A turn that saw this is dropped, and taken again while there is patience.
+In some virtual machines AMX drops to a quarter of its speed for seconds at a time, even when this process
+is idle. A turn during which this happened is dropped and repeated, up to a time limit.
 """
 
 import ctypes
@@ -15,36 +15,36 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from octavo.kernels.library import Engine, Memory
+from octavo.kernels.library import KernelPool, Memory
 
 MEBIBYTE = 1 << 20
-THROTTLED_BELOW = 0.6  # of the best speed that AMX showed in this run
-PROBE_STEPS = 9000  # of the tile probe: 0.2 ms at full speed
-PROBE_BYTES = 48 * MEBIBYTE  # read by one probe: 1.6 ms
-MOST_TURNS = 3  # taken for each that is wanted
-PAUSE = 0.005  # seconds, between looks at a machine that is throttled
+THROTTLED_BELOW = 0.6  # of the highest AMX speed seen in this run
+PROBE_STEPS = 9000  # of the tile probe; takes 0.2 ms at full speed
+PROBE_BYTES = 48 * MEBIBYTE  # read by one probe; takes 1.6 ms
+MAX_TURNS = 3  # attempts per requested turn
+PAUSE = 0.005  # seconds between probes of a throttled machine
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What the machine can do at a moment."""
+class MachineLimits:
+    """The limits of the machine at one point in time."""
 
     bandwidth: float  # bytes per second
-    peak: float  # floating-point operations per second; 0: not known, as there is no AMX
+    peak: float  # floating-point operations per second; 0: unknown, without AMX
 
 
 @dataclass(frozen=True)
-class Work:
-    """What must be done, however it is done: bytes that come from memory, and operations."""
+class MinimumWork:
+    """The work that any implementation must do: bytes read from or written to memory, and operations."""
 
     num_bytes: float
     flops: float
 
-    def least_seconds(self, limits: Limits) -> float:
-        """The roofline: max(bytes / bandwidth, operations / peak)."""
+    def min_seconds(self, limits: MachineLimits) -> float:
+        """Return the roofline time: max(bytes / bandwidth, operations / peak)."""
         return max(self.num_bytes / limits.bandwidth, self._compute_seconds(limits))
 
-    def is_memory_bound(self, limits: Limits) -> bool:
+    def is_memory_bound(self, limits: MachineLimits) -> bool:
         return self.num_bytes / limits.bandwidth >= self._compute_seconds(limits)
 
     @property
@@ -52,135 +52,134 @@ class Work:
         """Operations per byte."""
         return self.flops / self.num_bytes
 
-    def _compute_seconds(self, limits: Limits) -> float:
+    def _compute_seconds(self, limits: MachineLimits) -> float:
         return self.flops / limits.peak if limits.peak else 0.0
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a contestant, with the seconds of it that each kind of native kernel took."""
+    """One run of a candidate, with the seconds that each kind of native kernel took."""
 
     seconds: float
-    work: Work
+    work: MinimumWork
     kernels: Mapping[str, float] = field(default_factory=dict)
 
 
-Contestant = Callable[[], Run]
+Candidate = Callable[[], Run]
 
 
 @dataclass(frozen=True)
 class Turn:
-    """One run of every contestant, and the limits around each."""
+    """One run of every candidate, with the machine limits measured around it."""
 
     runs: tuple[Run, ...]
-    limits: tuple[Limits, ...]  # beside each run: the mean of before and after
-    lowest_peak: float  # that a probe of this turn showed
+    limits: tuple[MachineLimits, ...]  # per run: the mean of the probes before and after it
+    lowest_peak: float  # of all probes in this turn
 
 
 class Machine(Protocol):
     @property
     def best_peak(self) -> float:
-        """The greatest peak that any probe has shown so far."""
+        """The highest peak of all probes so far."""
 
-    def probe(self) -> Limits: ...
+    def probe(self) -> MachineLimits: ...
 
 
 class NativeMachine:
-    """Probes with the native library: all threads read memory that no cache holds, then multiply tiles."""
+    """Probes with the native library: all threads read memory that is not in a cache, then multiply tiles."""
 
-    def __init__(self, engine: Engine, *, memory_bytes: int, look_around: float) -> None:
-        """`look_around`: seconds in which to see AMX at its best."""
-        self._engine = engine
-        self._memory = Memory(engine.library, memory_bytes)
+    def __init__(self, pool: KernelPool, *, memory_bytes: int, peak_search_seconds: float) -> None:
+        """Probe AMX for `peak_search_seconds` to find its full speed."""
+        self._pool = pool
+        self._memory = Memory(pool.library, memory_bytes)
         assert self._memory.address is not None
-        # Memory that was never written is one page of zeros, and would come from the cache.
+        # Memory that was never written maps to a single zero page and would be read from the cache.
         ctypes.memset(self._memory.address, 1, memory_bytes)
         self._next = 0
         self.best_peak = 0.0
-        end = time.perf_counter() + look_around
+        end = time.perf_counter() + peak_search_seconds
         while self._probe_peak() and time.perf_counter() < end:
             pass
 
-    def probe(self) -> Limits:
+    def probe(self) -> MachineLimits:
         num_bytes = min(PROBE_BYTES, self._memory.num_bytes)
         if self._next + num_bytes > self._memory.num_bytes:
             self._next = 0
-        bandwidth = self._engine.probe_read(self._memory, self._next, num_bytes)
+        bandwidth = self._pool.probe_read(self._memory, self._next, num_bytes)
         self._next += num_bytes
-        return Limits(bandwidth, self._probe_peak())
+        return MachineLimits(bandwidth, self._probe_peak())
 
     def _probe_peak(self) -> float:
-        peak = self._engine.probe_amx(PROBE_STEPS)
+        peak = self._pool.probe_amx(PROBE_STEPS)
         self.best_peak = max(self.best_peak, peak)
         return peak
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """The turns that count. `is_throttled`: there was none at full speed, and these are what there is."""
+    """The turns at full speed. If there were none, all turns, and `is_throttled` is set."""
 
     turns: tuple[Turn, ...]
     num_dropped: int
     is_throttled: bool
 
     @property
-    def limits(self) -> Limits:
-        """Beside the first contestant, at the median."""
-        return Limits(
+    def limits(self) -> MachineLimits:
+        """The median limits around the runs of the first candidate."""
+        return MachineLimits(
             statistics.median(turn.limits[0].bandwidth for turn in self.turns),
             statistics.median(turn.limits[0].peak for turn in self.turns),
         )
 
-    def seconds(self, contestant: int = 0) -> float:
-        return statistics.median(turn.runs[contestant].seconds for turn in self.turns)
+    def seconds(self, candidate: int = 0) -> float:
+        return statistics.median(turn.runs[candidate].seconds for turn in self.turns)
 
-    def kernel_seconds(self, contestant: int = 0) -> float:
-        return statistics.median(sum(turn.runs[contestant].kernels.values()) for turn in self.turns)
+    def kernel_seconds(self, candidate: int = 0) -> float:
+        return statistics.median(sum(turn.runs[candidate].kernels.values()) for turn in self.turns)
 
-    def work(self, contestant: int = 0) -> Work:
-        """Of the turn in the middle: a sequence grows from step to step."""
-        return self.turns[len(self.turns) // 2].runs[contestant].work
+    def work(self, candidate: int = 0) -> MinimumWork:
+        """Return the work of the middle turn: sequences grow from step to step."""
+        return self.turns[len(self.turns) // 2].runs[candidate].work
 
-    def ratio(self, contestant: int, rival: int) -> float:
-        """How many times longer the contestant takes than its rival: the median over turns."""
+    def ratio(self, candidate: int, baseline: int) -> float:
+        """Return the candidate's time divided by the baseline's: the median over turns."""
         return statistics.median(
-            turn.runs[contestant].seconds / turn.runs[rival].seconds for turn in self.turns
+            turn.runs[candidate].seconds / turn.runs[baseline].seconds for turn in self.turns
         )
 
-    def fraction(self, seconds_of: Callable[[Run], float], contestant: int = 0) -> float:
-        """Which part of the roofline a contestant reaches: the median over turns."""
+    def fraction(self, seconds_of: Callable[[Run], float], candidate: int = 0) -> float:
+        """Return the fraction of the roofline that a candidate reaches: the median over turns."""
         return statistics.median(
-            turn.runs[contestant].work.least_seconds(turn.limits[contestant])
-            / seconds_of(turn.runs[contestant])
+            turn.runs[candidate].work.min_seconds(turn.limits[candidate]) / seconds_of(turn.runs[candidate])
             for turn in self.turns
         )
 
-    def share(self, kind: str, contestant: int = 0) -> float:
-        """Which part of the seconds was spent in one kind of kernel, over all turns together."""
-        runs = [turn.runs[contestant] for turn in self.turns]
+    def share(self, kind: str, candidate: int = 0) -> float:
+        """Return the fraction of the time in one kind of kernel, over all turns together."""
+        runs = [turn.runs[candidate] for turn in self.turns]
         return sum(run.kernels.get(kind, 0.0) for run in runs) / sum(run.seconds for run in runs)
 
 
 def measure(
     machine: Machine,
-    contestants: Sequence[Contestant],
+    candidates: Sequence[Candidate],
     *,
     num_turns: int,
-    patience: float,
+    max_wait: float,
     needs_amx: bool = True,
 ) -> Measurement:
-    """`num_turns` turns, each contestant first by rotation.
+    """Measure `num_turns` turns; the candidate that runs first rotates.
 
-    For at most `patience` seconds a throttled machine is waited for, and turns that it spoiled are taken
-    again. No contestant runs more than MOST_TURNS * num_turns times.
+    For up to `max_wait` seconds, wait while the machine is throttled and repeat the turns during which it
+    was. No candidate runs more than MAX_TURNS * num_turns times.
     """
     turns: list[Turn] = []
-    end = time.perf_counter() + patience
+    end = time.perf_counter() + max_wait
 
     def is_good(turn: Turn) -> bool:
         return not needs_amx or turn.lowest_peak >= THROTTLED_BELOW * machine.best_peak
 
-    while sum(map(is_good, turns)) < num_turns and len(turns) < MOST_TURNS * num_turns:
+    while sum(map(is_good, turns)) < num_turns and len(turns) < MAX_TURNS * num_turns:
         has_time = time.perf_counter() < end
         if len(turns) >= num_turns and not has_time:
             break
@@ -188,23 +187,27 @@ def measure(
         if needs_amx and has_time and limits.peak < THROTTLED_BELOW * machine.best_peak:
             time.sleep(PAUSE)
             continue
-        turns.append(_take_turn(machine, contestants, first=len(turns) % len(contestants), before=limits))
+        turns.append(_take_turn(machine, candidates, first=len(turns) % len(candidates), before=limits))
     good = tuple(turn for turn in turns if is_good(turn))
     if not good:
         return Measurement(tuple(turns), 0, is_throttled=True)
     return Measurement(good, len(turns) - len(good), is_throttled=False)
 
 
-def _take_turn(machine: Machine, contestants: Sequence[Contestant], *, first: int, before: Limits) -> Turn:
+def _take_turn(
+    machine: Machine, candidates: Sequence[Candidate], *, first: int, before: MachineLimits
+) -> Turn:
     runs: dict[int, Run] = {}
-    limits: dict[int, Limits] = {}
+    limits: dict[int, MachineLimits] = {}
     lowest_peak = before.peak
-    for i in range(len(contestants)):
-        index = (first + i) % len(contestants)
-        runs[index] = contestants[index]()
+    for i in range(len(candidates)):
+        index = (first + i) % len(candidates)
+        runs[index] = candidates[index]()
         after = machine.probe()
-        limits[index] = Limits((before.bandwidth + after.bandwidth) / 2, (before.peak + after.peak) / 2)
+        limits[index] = MachineLimits(
+            (before.bandwidth + after.bandwidth) / 2, (before.peak + after.peak) / 2
+        )
         lowest_peak = min(lowest_peak, after.peak)
         before = after
-    in_order = range(len(contestants))
+    in_order = range(len(candidates))
     return Turn(tuple(runs[i] for i in in_order), tuple(limits[i] for i in in_order), lowest_peak)

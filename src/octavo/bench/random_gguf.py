@@ -1,4 +1,4 @@
-"""GGUF files of Llamas with random weights, in any of GGUF's quantised forms."""
+"""GGUF files of Llama models with random weights, in any quantised format of GGUF."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -12,9 +12,10 @@ from octavo.weight_format import FORMATS
 
 
 def write_random_gguf(path: Path, config: Mapping[str, Any], format_of: Callable[[str], str]) -> None:
-    """`config` is a Llama's, as Hugging Face has it; `format_of` gives the form of a matrix by its GGUF name.
+    """Write a model. `config` is a Llama's, in Hugging Face's form; `format_of` maps GGUF names to formats.
 
-    Its tokens are bytes, an end, and one pair of letters: a vocabulary in a GGUF file has merges.
+    The vocabulary has all bytes, an end token and one pair of letters, because GGUF vocabularies need a
+    merge.
     """
     from gguf import GGUFWriter
     from gguf.constants import GGMLQuantizationType
@@ -24,11 +25,11 @@ def write_random_gguf(path: Path, config: Mapping[str, Any], format_of: Callable
     for name, format in formats.items():
         if format not in FORMATS or format not in GGMLQuantizationType.__members__:
             known = ", ".join(form for form in FORMATS if form in GGMLQuantizationType.__members__)
-            raise ConfigError(f"there are no GGUF files in {format}: give one of {known}")
+            raise ConfigError(f"GGUF has no format {format}: use one of {known}")
         if shapes[name][1] % FORMATS[format].block_k:
             raise ConfigError(
-                f"rows of {shapes[name][1]} weights cannot be cut into {format} blocks of"
-                f" {FORMATS[format].block_k}: choose another shape, or another format"
+                f"rows of {shapes[name][1]} weights cannot be divided into {format} blocks of"
+                f" {FORMATS[format].block_k}: use another shape or another format"
             )
     writer = GGUFWriter(path, "llama")
     _add_metadata(writer, config)

@@ -1,6 +1,6 @@
-"""Checkpoints of well-known shapes with random weights: speed without a download.
+"""Checkpoints with the shapes of well-known models and random weights, to measure speed without a download.
 
-`random:llama-3.2-1b` names one. Its tokens are bytes as far as there are bytes, and nothing beyond.
+Example: `random:llama-3.2-1b`. The first 256 tokens are bytes; higher ids have no text.
 """
 
 import json
@@ -36,7 +36,7 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
         "max_position_embeddings": 131072,
         "rope_theta": 500_000.0,
     },
-    "tiny": {  # for tests: everything is there, and takes no time
+    "tiny": {  # for tests: complete and fast
         "vocab_size": 512,
         "hidden_size": 64,
         "intermediate_size": 128,
@@ -48,8 +48,8 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
     },
 }
 SPREAD = 0.02  # standard deviation of the weights, as transformers initialises them
-# Weights repeat after so many: drawing a billion would take a minute. A prime, so that no two rows are alike.
-NUM_DRAWN = 1_048_583
+# Weights repeat after this many: drawing a billion takes a minute. A prime, so that no two rows are equal.
+NUM_DISTINCT = 1_048_583
 
 
 def is_random_model(name: str | None) -> bool:
@@ -57,13 +57,13 @@ def is_random_model(name: str | None) -> bool:
 
 
 def write_random_model(name: str, folder: Path, format: str | None = None) -> None:
-    """config.json, model.safetensors and tokenizer.json of `random:SHAPE`, in bfloat16; with a `format`, a
-    GGUF file whose matrices are all in it."""
+    """Write config.json, model.safetensors and tokenizer.json of `random:SHAPE` in bfloat16.
+
+    With a `format`, write a GGUF file with all matrices in that format instead.
+    """
     shape = SHAPES.get(name.removeprefix(PREFIX))
     if shape is None:
-        raise ConfigError(
-            f"there is no {name}: the shapes are {', '.join(PREFIX + known for known in SHAPES)}"
-        )
+        raise ConfigError(f"unknown model {name}: use one of {', '.join(PREFIX + known for known in SHAPES)}")
     config = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -82,7 +82,7 @@ def write_random_model(name: str, folder: Path, format: str | None = None) -> No
 
 
 def _tensors(config: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Names and shapes, as transformers saves a Llama."""
+    """Yield tensor names and shapes of a Llama model, as transformers saves it."""
     hidden, inner = config["hidden_size"], config["intermediate_size"]
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     kv_width = hidden // heads * kv_heads
@@ -102,7 +102,7 @@ def _tensors(config: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]
 
 
 def _write_safetensors(path: Path, tensors: Mapping[str, tuple[int, ...]]) -> None:
-    """The length of the header, the header, the values one tensor after the other."""
+    """Write the length of the header, the header, and the values of each tensor."""
     header: dict[str, Any] = {}
     offset = 0
     for name, shape in tensors.items():
@@ -111,13 +111,13 @@ def _write_safetensors(path: Path, tensors: Mapping[str, tuple[int, ...]]) -> No
         offset = end
     encoded = json.dumps(header).encode()
     encoded += b" " * (-len(encoded) % 8)
-    drawn = _as_bfloat16(np.random.default_rng(0).normal(0.0, SPREAD, NUM_DRAWN))
+    drawn = _as_bfloat16(np.random.default_rng(0).normal(0.0, SPREAD, NUM_DISTINCT))
     num_written = 0
     with path.open("wb") as file:
         file.write(len(encoded).to_bytes(8, "little") + encoded)
         for shape in tensors.values():
             size = int(np.prod(shape))
-            if len(shape) == 1:  # a norm's gain
+            if len(shape) == 1:  # gain of a norm
                 file.write(_as_bfloat16(np.ones(size)).tobytes())
                 continue
             for piece in _cycled(drawn, num_written, size):
@@ -126,7 +126,7 @@ def _write_safetensors(path: Path, tensors: Mapping[str, tuple[int, ...]]) -> No
 
 
 def _cycled(values: npt.NDArray[np.uint16], start: int, size: int) -> Iterator[npt.NDArray[np.uint16]]:
-    """`size` values from `start` on, beginning again after the last."""
+    """Yield `size` values from `start` on, wrapping around at the end."""
     position, end = start % len(values), start % len(values) + size
     while position < end:
         offset = position % len(values)
@@ -136,7 +136,7 @@ def _cycled(values: npt.NDArray[np.uint16], start: int, size: int) -> Iterator[n
 
 
 def _as_bfloat16(values: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
-    """The upper half of a float32."""
+    """Return the upper halves of float32 values."""
     return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
 
 

@@ -1,7 +1,7 @@
-"""The roofline as a picture: operations per byte against operations per second, both on logarithmic axes.
+"""Roofline plot: operations per second against operations per byte, both axes logarithmic.
 
-Left of the ridge a kernel can be as fast as the memory feeds it (the slope); right of it, as fast as the
-processor multiplies (the ceiling). The distance to the roof is what is left to win.
+Left of the ridge, memory bandwidth limits a kernel (the slope); right of it, the processor's peak does (the
+ceiling). The distance of a point to the roof is the possible improvement.
 """
 
 import math
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from octavo.bench.measure import Limits
+from octavo.bench.measure import MachineLimits
 from octavo.errors import ConfigError
 
 FORMATS = (".svg", ".png")
@@ -18,15 +18,15 @@ COLOURS = (
     *("#3b6fb6", "#d1712b", "#3d9a5f", "#a8475f", "#7a5ea8"),
     *("#8a6d3b", "#2f9aa0", "#c2528b", "#6b7280", "#9aa02f"),
 )
-MARKERS = "os^Dvph"  # seven, so that ten colours and they make seventy pairs
+MARKERS = "os^Dvph"  # 7 markers and 10 colours give 70 distinct pairs
 INK, FAINT, OUT_OF_REACH = "#22272e", "#d5d9df", "#f1f3f6"
-CROWDED = 30  # points; from here on they are drawn small, and labels that repeat a near one are left out
-NEAR = 22  # pixels
+CROWDED = 30  # number of points above which markers are small and repeated nearby labels are omitted
+NEAR = 22  # pixels: distance within which an equal label is omitted
 
 
 @dataclass(frozen=True)
 class Point:
-    """Points of one series are joined, and each has its own short label."""
+    """A labelled point. Points of one series are connected."""
 
     series: str
     label: str
@@ -35,17 +35,17 @@ class Point:
 
 
 def check_plot(path: Path) -> None:
-    """Before anything is measured: a picture can be drawn and will have a known format."""
+    """Check, before anything is measured, that the format is known and matplotlib is installed."""
     if path.suffix.lower() not in FORMATS:
-        raise ConfigError(f"--plot {path}: the name must end with {' or '.join(FORMATS)}")
+        raise ConfigError(f"--plot {path}: the file name must end with {' or '.join(FORMATS)}")
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise ConfigError("--plot needs matplotlib: pip install 'octavo[bench]'") from error
+        raise ConfigError("--plot requires matplotlib: pip install 'octavo[bench]'") from error
 
 
-def plot_roofline(points: Sequence[Point], limits: Limits, path: Path, title: str) -> None:
-    """`limits.peak` may be 0: the roof is then the slope alone."""
+def plot_roofline(points: Sequence[Point], limits: MachineLimits, path: Path, title: str) -> None:
+    """Draw the plot. If `limits.peak` is 0 (unknown), the roof is the slope only."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -55,10 +55,10 @@ def plot_roofline(points: Sequence[Point], limits: Limits, path: Path, title: st
     with mpl.rc_context(settings):
         figure, axes = pyplot.subplots(figsize=(11, 6.2), layout="constrained")
         roof = Roof.over(points, limits)
-        _dress(axes, title)
+        _style_axes(axes, title)
         _draw_roof(axes, roof)
         _draw_points(axes, points)
-        figure.draw_without_rendering()  # places the axes; from here on positions in pixels are known
+        figure.draw_without_rendering()  # places the axes, so that positions in pixels are known
         _name_roof(axes, roof)
         _label_points(axes, points)
         figure.savefig(path, dpi=160)
@@ -67,17 +67,17 @@ def plot_roofline(points: Sequence[Point], limits: Limits, path: Path, title: st
 
 @dataclass(frozen=True)
 class Roof:
-    """Corners of the picture and of the roof, in operations per byte and Gflop/s."""
+    """Corners of the plot and of the roof, in operations per byte and Gflop/s."""
 
     left: float
     right: float
     bottom: float
     ridge: float
     slope: float  # GB/s
-    ceiling: float  # Gflop/s; 0: none
+    ceiling: float  # Gflop/s; 0: unknown
 
     @classmethod
-    def over(cls, points: Sequence[Point], limits: Limits) -> "Roof":
+    def over(cls, points: Sequence[Point], limits: MachineLimits) -> "Roof":
         slope, ceiling = limits.bandwidth / 1e9, limits.peak / 1e9
         left = min(point.intensity for point in points) / 1.8
         furthest = max(point.intensity for point in points) * 2.2
@@ -123,7 +123,7 @@ def _draw_points(axes: Any, points: Sequence[Point]) -> None:
 
 
 def _name_roof(axes: Any, roof: Roof) -> None:
-    """The slope's name lies on the slope."""
+    """Label the slope, along the line, and the ceiling."""
     middle = roof.left * (roof.ridge / roof.left) ** 0.4
     (x0, y0), (x1, y1) = axes.transData.transform([(x, x * roof.slope) for x in (middle, 2 * middle)])
     axes.annotate(
@@ -153,13 +153,13 @@ def _label_points(axes: Any, points: Sequence[Point]) -> None:
         ):
             continue
         placed.append((point.label, x, y))
-        is_at_the_edge = x + 8 * len(point.label) > right
+        is_at_edge = x + 8 * len(point.label) > right
         axes.annotate(
             point.label,
             (point.intensity, point.gigaflops),
-            xytext=(-6 if is_at_the_edge else 6, -3),
+            xytext=(-6 if is_at_edge else 6, -3),
             textcoords="offset points",
-            ha="right" if is_at_the_edge else "left",
+            ha="right" if is_at_edge else "left",
             va="top",
             fontsize=6.5 if is_crowded else 8.5,
             color=colours[point.series],
@@ -171,7 +171,7 @@ def _colours(points: Sequence[Point]) -> dict[str, str]:
     return {name: COLOURS[index % len(COLOURS)] for index, name in enumerate(series)}
 
 
-def _dress(axes: Any, title: str) -> None:
+def _style_axes(axes: Any, title: str) -> None:
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold", pad=12)
     axes.set_xlabel("operations per byte from memory")
     axes.set_ylabel("Gflop/s")

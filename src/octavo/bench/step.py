@@ -1,8 +1,8 @@
-"""Whole steps of the engine, from scheduling to the sampled token, under the step's own roofline.
+"""Benchmarks of whole engine steps, from scheduling to the sampled token, compared with the step's roofline.
 
-bytes = every weight once, as it is stored + keys and values read and written + logits written and read
-operations = 2 x rows x weights + 4 x query heads x head size x keys seen
-least seconds = max(bytes / bandwidth, operations / peak)
+bytes = every weight once, as stored + keys and values read and written + logits written and read
+operations = 2 x rows x weights + 4 x query heads x head size x keys attended to
+minimum seconds = max(bytes / bandwidth, operations / peak)
 """
 
 import random
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 import torch
 
-from octavo.bench.measure import MOST_TURNS, Contestant, Machine, Measurement, Run, Work, measure
+from octavo.bench.measure import MAX_TURNS, Candidate, Machine, Measurement, MinimumWork, Run, measure
 from octavo.llm import LLM
 from octavo.models.config import ModelConfig
 from octavo.protocol import KernelTimes, SamplingParams
@@ -25,7 +25,7 @@ KINDS = KernelTimes.__struct_fields__
 
 @dataclass(frozen=True)
 class StepCase:
-    """`batch` sequences with `num_rows` new tokens each, the last of which sees `context` tokens."""
+    """`batch` sequences with `num_rows` new tokens each; the last token attends to `context` tokens."""
 
     batch: int
     num_rows: int
@@ -40,14 +40,14 @@ class StepCase:
 @dataclass(frozen=True)
 class StepScale:
     num_turns: int = 15
-    patience: float = 4.0  # seconds, for AMX to come back
+    max_wait: float = 4.0  # seconds to wait for AMX to return to full speed
 
 
-QUICK = StepScale(num_turns=3, patience=0.2)
+QUICK = StepScale(num_turns=3, max_wait=0.2)
 
 
 @dataclass(frozen=True)
-class StepResult:
+class StepFigures:
     """One line of the table. Times are medians; `fraction` and `speedup` are medians of paired ratios."""
 
     name: str
@@ -60,18 +60,19 @@ class StepResult:
     gigaflop: float
     limit_gigabytes_per_second: float
     limit_gigaflops: float
-    shares: dict[str, float]  # of the step's time: each kind of kernel, and python; they add up to 1
-    rival_milliseconds: float | None
-    speedup: float | None  # the rival's time over ours
+    shares: dict[str, float]  # of the step's time, by kind of kernel and "python"; they add up to 1
+    baseline_milliseconds: float | None
+    speedup: float | None  # the baseline's time divided by ours
     num_turns: int
     num_dropped: int
     is_throttled: bool
 
 
-def step_work(config: ModelConfig, weight_bytes: int, item_bytes: int, case: StepCase) -> Work:
-    """`weight_bytes`: of the layers and the head; `item_bytes`: of a key's or value's element.
+def step_work(config: ModelConfig, weight_bytes: int, item_bytes: int, case: StepCase) -> MinimumWork:
+    """Return the minimum work of a step.
 
-    Embedding rows and activations are left out: they are small, or in the cache.
+    `weight_bytes` are those of the layers and the head; `item_bytes` is the size of one element of a key or
+    value. Embedding rows and activations are not counted: they are small or in the cache.
     """
     query_width, kv_width = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     layer = config.hidden_size * (2 * query_width + 2 * kv_width + 3 * config.intermediate_size)
@@ -84,19 +85,19 @@ def step_work(config: ModelConfig, weight_bytes: int, item_bytes: int, case: Ste
         keys_seen += case.batch * sum(min(first + row + 1, window) for row in range(case.num_rows))
     kv = item_bytes * 2 * kv_width * (keys_read + config.num_layers * rows)
     logits = 2 * F32 * case.batch * config.vocab_size
-    return Work(
+    return MinimumWork(
         weight_bytes + kv + logits,
         2.0 * (rows * config.num_layers * layer + case.batch * head) + 4.0 * query_width * keys_seen,
     )
 
 
-class Stepper:
-    """One engine as a contestant: a run is one step of a case."""
+class StepRunner:
+    """Makes candidates of an engine: one run is one step of a case."""
 
     def __init__(
         self, llm: LLM, config: ModelConfig, weight_bytes: int, item_bytes: int, params: SamplingParams
     ) -> None:
-        """The numbers of bytes are those of `step_work`."""
+        """`weight_bytes` and `item_bytes` are as in `step_work`."""
         self._llm = llm
         self._config = config
         self._weight_bytes = weight_bytes
@@ -105,15 +106,17 @@ class Stepper:
         self._ids: list[str] = []
         self._draw = random.Random(0)
 
-    def decoding(self, case: StepCase, most_runs: int) -> Contestant:
-        """The sequences run at once; each step makes them one token longer. In the middle of the runs their
-        context is `case.context`."""
-        self._end()
-        length = max(1, case.context - WARM_UP - most_runs // 2)
-        before = self._llm.stats()
-        self._add(case.batch, length, 2 * WARM_UP + 2 * most_runs)
+    def decoding(self, case: StepCase, max_runs: int) -> Candidate:
+        """Return a candidate that decodes one token for all sequences together.
 
-        def num_drawn() -> int:
+        The sequences grow with each run; halfway through `max_runs`, their context is `case.context`.
+        """
+        self._end()
+        length = max(1, case.context - WARM_UP - max_runs // 2)
+        before = self._llm.stats()
+        self._add(case.batch, length, 2 * WARM_UP + 2 * max_runs)
+
+        def num_sampled() -> int:
             return self._llm.stats().tokens_sampled - before.tokens_sampled
 
         def num_computed() -> int:
@@ -121,15 +124,15 @@ class Stepper:
             computed = now.tokens_computed + now.prompt_tokens_cached
             return computed - before.tokens_computed - before.prompt_tokens_cached
 
-        # A prompt of n tokens draws its first when n are computed; from then on the two grow together.
-        while num_computed() - num_drawn() < case.batch * (length - 1):
+        # The first token is sampled once the n prompt tokens are computed; then both counts grow together.
+        while num_computed() - num_sampled() < case.batch * (length - 1):
             self._llm.step()
         for _ in range(WARM_UP):
             self._llm.step()
-        return lambda: self._timed(StepCase(case.batch, 1, length + round(num_drawn() / case.batch)))
+        return lambda: self._timed(StepCase(case.batch, 1, length + round(num_sampled() / case.batch)))
 
-    def prefilling(self, case: StepCase) -> Contestant:
-        """New prompts for each run, so that none is found in the cache."""
+    def prefilling(self, case: StepCase) -> Candidate:
+        """Return a candidate that computes new prompts in each run, so that none is in the cache."""
         self._end()
 
         def run() -> Run:
@@ -146,14 +149,14 @@ class Stepper:
         self._llm.close()
 
     def _timed(self, case: StepCase) -> Run:
-        before, began = self._llm.kernel_times(), time.perf_counter()
+        before, start = self._llm.kernel_times(), time.perf_counter()
         self._llm.step()
-        seconds, after = time.perf_counter() - began, self._llm.kernel_times()
+        seconds, after = time.perf_counter() - start, self._llm.kernel_times()
         work = step_work(self._config, self._weight_bytes, self._item_bytes, case)
         if before is None or after is None:
             return Run(seconds, work)
-        spent = after - before
-        return Run(seconds, work, {kind: getattr(spent, kind).seconds for kind in KINDS})
+        times = after - before
+        return Run(seconds, work, {kind: getattr(times, kind).seconds for kind in KINDS})
 
     def _add(self, batch: int, length: int, num_tokens: int) -> None:
         params = msgspec.structs.replace(self._params, max_tokens=num_tokens)
@@ -170,26 +173,28 @@ class Stepper:
 
 
 def measure_steps(
-    cases: Sequence[StepCase], steppers: Sequence[Stepper], machine: Machine, scale: StepScale
-) -> Iterator[StepResult]:
-    """Result by result. The first stepper is measured, a second one is its rival."""
+    cases: Sequence[StepCase], step_runners: Sequence[StepRunner], machine: Machine, scale: StepScale
+) -> Iterator[StepFigures]:
+    """Yield the result of each case. The first runner is measured; a second one is the baseline."""
     for case in cases:
         if case.num_rows == 1:
-            contestants = [stepper.decoding(case, MOST_TURNS * scale.num_turns) for stepper in steppers]
+            candidates = [
+                step_runner.decoding(case, MAX_TURNS * scale.num_turns) for step_runner in step_runners
+            ]
         else:
-            contestants = [stepper.prefilling(case) for stepper in steppers]
-        measured = measure(machine, contestants, num_turns=scale.num_turns, patience=scale.patience)
-        yield _result(case, measured, has_rival=len(steppers) > 1)
+            candidates = [step_runner.prefilling(case) for step_runner in step_runners]
+        measured = measure(machine, candidates, num_turns=scale.num_turns, max_wait=scale.max_wait)
+        yield _result(case, measured, has_baseline=len(step_runners) > 1)
 
 
-def _result(case: StepCase, measured: Measurement, *, has_rival: bool) -> StepResult:
+def _result(case: StepCase, measured: Measurement, *, has_baseline: bool) -> StepFigures:
     seconds, limits, work = measured.seconds(), measured.limits, measured.work()
     shares = {kind: measured.share(kind) for kind in KINDS}
-    return StepResult(
+    return StepFigures(
         name=case.name,
         milliseconds=seconds * 1e3,
         tokens_per_second=case.batch * case.num_rows / seconds,
-        roofline_milliseconds=work.least_seconds(limits) * 1e3,
+        roofline_milliseconds=work.min_seconds(limits) * 1e3,
         fraction=measured.fraction(lambda run: run.seconds),
         bound="memory" if work.is_memory_bound(limits) else "compute",
         gigabytes=work.num_bytes / 1e9,
@@ -197,8 +202,8 @@ def _result(case: StepCase, measured: Measurement, *, has_rival: bool) -> StepRe
         limit_gigabytes_per_second=limits.bandwidth / 1e9,
         limit_gigaflops=limits.peak / 1e9,
         shares=shares | {"python": 1.0 - sum(shares.values())},
-        rival_milliseconds=measured.seconds(1) * 1e3 if has_rival else None,
-        speedup=measured.ratio(1, 0) if has_rival else None,
+        baseline_milliseconds=measured.seconds(1) * 1e3 if has_baseline else None,
+        speedup=measured.ratio(1, 0) if has_baseline else None,
         num_turns=len(measured.turns),
         num_dropped=measured.num_dropped,
         is_throttled=measured.is_throttled,
@@ -206,6 +211,6 @@ def _result(case: StepCase, measured: Measurement, *, has_rival: bool) -> StepRe
 
 
 def use_torch_threads(llm: LLM, num_threads: int) -> None:
-    """On the thread on which this engine steps: torch keeps a number for each, from its first use on."""
+    """Set torch's number of threads on the thread that runs the engine's steps: it is per thread."""
     torch.set_num_threads(num_threads)
     llm.generate([0], SamplingParams(max_tokens=1, temperature=0))

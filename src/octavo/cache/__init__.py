@@ -1,5 +1,5 @@
-"""KV pages: the free list, the prefix tree, and the one manager that touches both."""
+"""KV blocks: the free list, the prefix tree, and the manager of both."""
 
-from octavo.cache.kv_manager import KVManager, Pages
+from octavo.cache.kv_manager import BlockTable, KVManager
 
-__all__ = ["KVManager", "Pages"]
+__all__ = ["BlockTable", "KVManager"]

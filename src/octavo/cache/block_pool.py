@@ -1,4 +1,4 @@
-"""The free list of KV pages."""
+"""The free list of KV blocks."""
 
 from array import array
 from collections.abc import Sequence
@@ -7,16 +7,16 @@ from octavo.errors import CapacityError
 
 
 class BlockPool:
-    """A stack of free block ids. Touched by KVManager only.
+    """A stack of free block ids. Used by KVManager only.
 
-    Last in, first out: the page given back last is the one still warm in the processor's caches.
+    Last in, first out: the block returned last is most likely still in the processor's caches.
     """
 
     __slots__ = ("_free", "num_total")
 
     def __init__(self, num_blocks: int) -> None:
         if num_blocks < 1:
-            raise CapacityError(f"the KV cache needs at least one page, not {num_blocks}")
+            raise CapacityError(f"the KV cache needs at least one block, got {num_blocks}")
         self.num_total = num_blocks
         self._free = array("i", range(num_blocks - 1, -1, -1))
 
@@ -25,10 +25,10 @@ class BlockPool:
         return len(self._free)
 
     def take(self, count: int) -> list[int]:
-        """The caller has seen that `count` pages are free."""
+        """Remove and return `count` block ids. The caller has checked that they are free."""
         if count == 0:
             return []
-        assert count <= len(self._free), "more pages taken than are free"
+        assert count <= len(self._free), "more blocks taken than are free"
         taken = self._free[-count:].tolist()
         del self._free[-count:]
         taken.reverse()
@@ -38,5 +38,5 @@ class BlockPool:
         self._free.extend(reversed(block_ids))
 
     def free_ids(self) -> "array[int]":
-        """A copy, for checks and views."""
+        """Return a copy of the free list, for checks and views."""
         return self._free[:]

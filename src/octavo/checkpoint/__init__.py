@@ -1,6 +1,6 @@
-"""Checkpoints: open one, whatever its format, and read its config, its text assets and its weights.
+"""Open a checkpoint of any supported format and read its config, text assets and weights.
 
-Nothing here imports torch; `octavo.checkpoint.load` does, and fills a model with the weights.
+This module does not import torch. `octavo.checkpoint.load` does; it fills a model with the weights.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +13,7 @@ from typing import Any, Literal
 from octavo.checkpoint.gguf_file import read_gguf
 from octavo.checkpoint.gguf_names import present_as_huggingface
 from octavo.checkpoint.locate import PICKLE_SUFFIXES, TEXT_PATTERNS, Location, locate
-from octavo.checkpoint.quantized import QuantisingStore, QuantizedStore, SchemeName, present_plainly
+from octavo.checkpoint.quantized import QuantisingStore, QuantizedStore, SchemeName, open_plain_store
 from octavo.checkpoint.safetensors_file import open_safetensors
 from octavo.checkpoint.tensors import RowChunk, TensorInfo, TensorStore
 from octavo.errors import CheckpointError, ConfigError
@@ -28,26 +28,26 @@ __all__ = ["Checkpoint", "RowChunk", "TensorInfo", "open_checkpoint"]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """An opened checkpoint. Headers are read and checked; weights are read when asked for."""
+    """An opened checkpoint. Its headers have been read and checked; weights are read on demand."""
 
     name: str
     path: Path
-    revision: str | None  # the hub's commit
+    revision: str | None  # commit on the hub
     format: Literal["safetensors", "gguf"]
     config: Mapping[str, Any]  # in the shape of config.json, for GGUF too
     generation_config: Mapping[str, Any]
     store: TensorStore = field(repr=False)
     read_text: Callable[[], TextAssets] = field(repr=False)
-    quantize: SchemeName | None = None  # the scheme by which `store` quantises what it reads
+    quantize: SchemeName | None = None  # scheme with which `store` quantises weights while it reads them
 
     @cached_property
     def text(self) -> TextAssets:
-        """Made on first use: an engine process has no need of it."""
+        """Tokenizer and chat templates, read on first use: an engine process does not need them."""
         return self.read_text()
 
     @cached_property
     def tensors(self) -> Mapping[str, TensorInfo]:
-        """By Hugging Face name, for GGUF too."""
+        """Tensors by their Hugging Face name, for GGUF too."""
         return self.store.tensors
 
     @property
@@ -55,12 +55,12 @@ class Checkpoint:
         return sum(prod(tensor.shape) for tensor in self.tensors.values())
 
     def chunks(self, name: str) -> Iterator[RowChunk]:
-        """The rows of a tensor in order, about a million elements at a time."""
+        """Yield the rows of a tensor in order, about a million elements at a time."""
         return self.store.chunks(name)
 
     @cached_property
     def formats(self) -> Mapping[str, str]:
-        """By name, the quantised form of each matrix that `blocks` can give."""
+        """Names of the matrices that `blocks` can read, with their quantised formats."""
         return {
             name: tensor.source_dtype
             for name, tensor in self.tensors.items()
@@ -68,7 +68,7 @@ class Checkpoint:
         }
 
     def blocks(self, name: str) -> Iterator[RowChunk]:
-        """The rows of a tensor in `formats`, in order, as blocks of its form."""
+        """Yield the rows of a tensor in `formats`, in order, as weight blocks of its format."""
         return self.store.blocks(name)
 
 
@@ -80,8 +80,11 @@ def open_checkpoint(
     tokenizer: str | Path | None = None,
     quantize: SchemeName | None = None,
 ) -> Checkpoint:
-    """`model` is a hub id or a path. `tokenizer` replaces the checkpoint's own: a directory, its
-    tokenizer.json, a GGUF file or a hub id. `quantize`: how to quantise the weights while they are read."""
+    """Open the checkpoint `model` (a hub id or a path) or `checkpoint_path`.
+
+    `tokenizer` replaces the checkpoint's own: a directory, its tokenizer.json, a GGUF file or a hub id.
+    `quantize`: the scheme with which to quantise the weights while they are read.
+    """
     location = locate(model, checkpoint_path=checkpoint_path, revision=revision)
     weights = _weights_path(location.path)
     opened = _open_directory(location) if weights.is_dir() else _open_gguf(location, weights)
@@ -90,23 +93,23 @@ def open_checkpoint(
     if tokenizer is None:
         return opened
 
-    def text_of_the_other() -> TextAssets:
-        return _with_ends_of(opened.generation_config, _read_text_apart(tokenizer))
+    def read_other_text() -> TextAssets:
+        return _with_eos_ids(opened.generation_config, _read_text_from(tokenizer))
 
-    return replace(opened, read_text=text_of_the_other)
+    return replace(opened, read_text=read_other_text)
 
 
 def _weights_path(path: Path) -> Path:
-    """The directory of a safetensors checkpoint, or the GGUF file."""
+    """Return the directory of a safetensors checkpoint, or the path of the GGUF file."""
     if path.is_file():
         if path.suffix == ".gguf":
             return path
         if path.suffix in PICKLE_SUFFIXES:
             raise CheckpointError(
-                f"{path.name} is a pickle, and a pickle can run any code when read. {_HOW_TO_CONVERT}"
+                f"{path.name} is a pickle, and loading a pickle can run any code. {_HOW_TO_CONVERT}"
             )
         raise CheckpointError(
-            f"{path} is not a checkpoint: give a .gguf file, or a directory with config.json and safetensors."
+            f"{path} is not a checkpoint. Pass a .gguf file, or a directory with config.json and safetensors."
         )
     try:
         files = sorted(path.iterdir())
@@ -119,15 +122,17 @@ def _weights_path(path: Path) -> Path:
         return ggufs[0]
     if ggufs:
         names = ", ".join(gguf.name for gguf in ggufs)
-        raise CheckpointError(f"{path} holds several GGUF files: {names}. Give the path of one of them.")
+        raise CheckpointError(f"{path} contains several GGUF files: {names}. Pass the path of one of them.")
     if any(file.suffix in PICKLE_SUFFIXES for file in files):
         raise CheckpointError(
-            f"{path} holds pickled weights only, and a pickle can run any code when read. {_HOW_TO_CONVERT}"
+            f"{path} contains only pickled weights, and loading a pickle can run any code. {_HOW_TO_CONVERT}"
         )
-    raise CheckpointError(f"{path} holds neither safetensors nor GGUF weights.")
+    raise CheckpointError(f"{path} contains neither safetensors nor GGUF weights.")
 
 
-_HOW_TO_CONVERT = "Use a safetensors or GGUF version of the model, or convert it where you trust it."
+_HOW_TO_CONVERT = (
+    "Use a safetensors or GGUF version of the model, or convert it yourself if you trust its source."
+)
 
 
 def _open_directory(location: Location) -> Checkpoint:
@@ -143,7 +148,7 @@ def _open_directory(location: Location) -> Checkpoint:
         format="safetensors",
         config=config,
         generation_config=read_json_object(generation) if generation.is_file() else {},
-        store=present_plainly(config, open_safetensors(directory)),
+        store=open_plain_store(config, open_safetensors(directory)),
         read_text=lambda: text_assets_from_directory(directory),
     )
 
@@ -151,8 +156,8 @@ def _open_directory(location: Location) -> Checkpoint:
 def _quantising(checkpoint: Checkpoint, scheme: SchemeName) -> Checkpoint:
     if isinstance(checkpoint.store, QuantizedStore):
         raise ConfigError(
-            f"quantize {scheme}: {checkpoint.name} is quantised already; leave the option out, or take a"
-            " checkpoint that is not"
+            f"quantize {scheme}: {checkpoint.name} is already quantised; omit the option, or use an"
+            " unquantised checkpoint"
         )
     return replace(checkpoint, store=QuantisingStore(checkpoint.store, scheme), quantize=scheme)
 
@@ -177,7 +182,7 @@ def _open_gguf(location: Location, path: Path) -> Checkpoint:
     )
 
 
-def _read_text_apart(tokenizer: str | Path) -> TextAssets:
+def _read_text_from(tokenizer: str | Path) -> TextAssets:
     path = locate(str(tokenizer), patterns=TEXT_PATTERNS).path
     if path.suffix == ".gguf":
         return text_assets_from_gguf(read_gguf(path).metadata)
@@ -186,12 +191,12 @@ def _read_text_apart(tokenizer: str | Path) -> TextAssets:
     if path.is_dir():
         return text_assets_from_directory(path)
     raise CheckpointError(
-        f"{path} is not a tokenizer: give a directory, its tokenizer.json, or a .gguf file."
+        f"{path} is not a tokenizer. Pass a directory, its tokenizer.json, or a .gguf file."
     )
 
 
-def _with_ends_of(generation_config: Mapping[str, Any], text: TextAssets) -> TextAssets:
-    """The model's own end-of-turn ids come first: a tokenizer given apart may not know them."""
-    ends = generation_config.get("eos_token_id")
-    own = [end for end in (ends if isinstance(ends, list) else [ends]) if type(end) is int]
-    return replace(text, eos_ids=tuple(dict.fromkeys((*own, *text.eos_ids))))
+def _with_eos_ids(generation_config: Mapping[str, Any], text: TextAssets) -> TextAssets:
+    """Put the model's own end-of-turn ids first: a separate tokenizer may not define them."""
+    given = generation_config.get("eos_token_id")
+    eos_ids = [token for token in (given if isinstance(given, list) else [given]) if type(token) is int]
+    return replace(text, eos_ids=tuple(dict.fromkeys((*eos_ids, *text.eos_ids))))

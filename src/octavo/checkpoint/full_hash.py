@@ -1,4 +1,4 @@
-"""The hash of every byte of a checkpoint's weights, remembered so that only the first start reads all."""
+"""Hash of every byte of a checkpoint's weights, cached so that only the first start reads all files."""
 
 import hashlib
 import os
@@ -14,13 +14,13 @@ from octavo.checkpoint.tensors import open_for_pread, read_exactly
 from octavo.kernels.library import usable_cores
 
 PIECE_BYTES = 16 << 20
-MOST_THREADS = 4
-# A file changed again within the resolution of its times would look the same. Resolutions are far below this.
+MAX_THREADS = 4
+# Two changes within the resolution of the timestamps are indistinguishable. Resolutions are far below this.
 SETTLED_NS = 2 * 10**9
 
 
 class FileState(msgspec.Struct, frozen=True):
-    """What changes whenever a file's content does."""
+    """File metadata that changes whenever the content changes."""
 
     device: int
     inode: int
@@ -34,16 +34,16 @@ class FileState(msgspec.Struct, frozen=True):
         return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
-class Remembered(msgspec.Struct, frozen=True):
+class CachedDigest(msgspec.Struct, frozen=True):
     state: FileState
     digest: str
 
 
 def full_hash(files: Sequence[Path], folder: Path, on_read: Callable[[int], None] = lambda done: None) -> str:
-    """Of the content of all files in their order. Digests are remembered in `folder`, if it can be written.
+    """Return the hash of the content of all files, in order. Digests are cached in `folder` if possible.
 
-    `on_read` is told how many bytes have been hashed. A file's digest is the SHA-256 of the SHA-256 of its
-    pieces, so that all cores can work on one file.
+    `on_read` is called with the number of bytes hashed so far. The digest of a file is the SHA-256 of the
+    SHA-256 digests of its pieces, so that several threads can hash one file.
     """
     whole = hashlib.sha256()
     done = 0
@@ -59,7 +59,7 @@ def full_hash(files: Sequence[Path], folder: Path, on_read: Callable[[int], None
 
 
 def make_private(folder: Path) -> None:
-    """The folder, for this user only, and its parent likewise."""
+    """Create the folder and its parent, accessible to this user only."""
     for path in (folder.parent, folder):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -67,41 +67,41 @@ def make_private(folder: Path) -> None:
 def _digest(path: Path, folder: Path, count: Callable[[int], None]) -> str:
     with open_for_pread(path) as descriptor:
         state = FileState.of(descriptor)
-        note = folder / f"{state.device:x}-{state.inode:x}.json"
-        remembered = _recall(note)
-        if remembered is not None and remembered.state == state:
-            return remembered.digest
-        digest = _computed(descriptor, state.size, path, count)
+        cache_file = folder / f"{state.device:x}-{state.inode:x}.json"
+        cached = _read_cached(cache_file)
+        if cached is not None and cached.state == state:
+            return cached.digest
+        digest = _compute_digest(descriptor, state.size, path, count)
         settled = time.time_ns() - max(state.mtime_ns, state.ctime_ns) > SETTLED_NS
         if settled and FileState.of(descriptor) == state:
-            _remember(note, Remembered(state, digest))
+            _write_cached(cache_file, CachedDigest(state, digest))
         return digest
 
 
-def _computed(descriptor: int, size: int, path: Path, count: Callable[[int], None]) -> str:
+def _compute_digest(descriptor: int, size: int, path: Path, count: Callable[[int], None]) -> str:
     def piece(start: int) -> tuple[int, bytes]:
         content = read_exactly(descriptor, start, min(PIECE_BYTES, size - start), path)
         return content.size, hashlib.sha256(content.data).digest()
 
     digest = hashlib.sha256(size.to_bytes(8, "little"))
-    with ThreadPoolExecutor(min(usable_cores(), MOST_THREADS)) as threads:
+    with ThreadPoolExecutor(min(usable_cores(), MAX_THREADS)) as threads:
         for num_bytes, part in threads.map(piece, range(0, size, PIECE_BYTES)):
             digest.update(part)
             count(num_bytes)
     return digest.hexdigest()
 
 
-def _recall(note: Path) -> Remembered | None:
+def _read_cached(cache_file: Path) -> CachedDigest | None:
     try:
-        return msgspec.json.decode(note.read_bytes(), type=Remembered)
+        return msgspec.json.decode(cache_file.read_bytes(), type=CachedDigest)
     except (OSError, msgspec.MsgspecError):
         return None
 
 
-def _remember(note: Path, remembered: Remembered) -> None:
-    """Without it the next start takes longer, and that is all."""
-    draft = note.with_suffix(f".{os.getpid()}.tmp")
+def _write_cached(cache_file: Path, cached: CachedDigest) -> None:
+    """Store the digest. Errors are ignored: without the cache, only the next start takes longer."""
+    draft = cache_file.with_suffix(f".{os.getpid()}.tmp")
     with suppress(OSError):
-        make_private(note.parent)
-        draft.write_bytes(msgspec.json.encode(remembered))
-        draft.replace(note)
+        make_private(cache_file.parent)
+        draft.write_bytes(msgspec.json.encode(cached))
+        draft.replace(cache_file)

@@ -1,8 +1,8 @@
-"""GGUF files, versions 2 and 3: metadata, the list of tensors, and their rows, as stored or dequantised.
+"""Read GGUF files, versions 2 and 3: metadata, the list of tensors, and rows as stored or dequantised.
 
 Layout: "GGUF", u32 version, u64 tensor count, u64 metadata count, metadata (key, type, value)..., tensor
-descriptions..., padding to the alignment, data. Every count, length and offset is checked against what is
-left of the file, and against a fixed limit, before anything is allocated from it.
+descriptions..., padding to the alignment, data. Every count, length and offset is checked against the rest of
+the file and against a fixed limit before it is used for an allocation.
 """
 
 import os
@@ -32,13 +32,13 @@ MAX_METADATA_ENTRIES = 1 << 16
 MAX_TENSORS = 1 << 15
 MAX_NAME_BYTES = (1 << 16) - 1
 MAX_STRING_BYTES = 16 << 20
-MAX_ARRAY_ELEMENTS = 3 << 19  # of all arrays together; Gemma, with 262,144 tokens, has 786,432
+MAX_ARRAY_ELEMENTS = 3 << 19  # in all arrays together; Gemma, with 262,144 tokens, has 786,432
 MAX_DIMENSIONS = 4
 MAX_ALIGNMENT = 1 << 20
 DEFAULT_ALIGNMENT = 32
 WINDOW_BYTES = 1 << 20
 
-# The letters mean the same to `struct` and to numpy.
+# These codes are valid in both `struct` and numpy.
 _SCALARS = {
     GGUFValueType.UINT8: "<B",
     GGUFValueType.INT8: "<b",
@@ -59,7 +59,7 @@ _SMALLEST_TENSOR = 8 + 4 + 8 + 4 + 8
 
 @dataclass(frozen=True)
 class GgufTensor:
-    """`shape` is in the order of Hugging Face and torch: rows first."""
+    """A tensor in the file. `shape` has the order of Hugging Face and torch: rows first."""
 
     name: str
     shape: tuple[int, ...]
@@ -70,13 +70,13 @@ class GgufTensor:
 
 @dataclass(frozen=True)
 class StringArray:
-    """Strings of the metadata, as bytes. Vocabularies are the bulk of a header, and an engine has no use for
-    them: it is known where each begins and ends, and that is all until somebody wants to read them."""
+    """Metadata strings, not decoded yet. Vocabularies are the bulk of a header and an engine does not need
+    them, so reading the header only checks where each string begins and ends."""
 
     path: Path
-    start: int  # in the file
+    start: int  # offset in the file
     count: int
-    encoded: bytes = field(repr=False)  # as in the file: u64 length, UTF-8, and the next
+    encoded: bytes = field(repr=False)  # as in the file: for each string a u64 length and UTF-8
 
     def decode(self) -> list[str]:
         strings: list[str] = []
@@ -100,17 +100,17 @@ class GgufFile:
 
     @cached_property
     def metadata(self) -> Mapping[str, Any]:
-        """The entries with all strings read."""
+        """The entries with all strings decoded."""
         return {
             key: value.decode() if isinstance(value, StringArray) else value
             for key, value in self.entries.items()
         }
 
     def read_rows(self, tensor: GgufTensor, group: int = 1) -> Iterator[RowChunk]:
-        """All rows in chunks cut at multiples of `group`; quantised kinds come out as F32."""
+        """Yield all rows in chunks split at multiples of `group`. Quantised kinds are dequantised to F32."""
         numpy_type = CHUNK_NUMPY_TYPES.get(tensor.kind.name)
         if numpy_type is None:
-            _refuse_unreadable(tensor)
+            _check_readable(tensor)
         for start, stop, raw in self._read_spans(tensor, group):
             shape = (stop - start, *tensor.shape[1:])
             if numpy_type is not None:
@@ -120,15 +120,15 @@ class GgufFile:
                 yield RowChunk(start, _dequantised(rows, tensor.kind).reshape(shape), "F32", len(raw))
 
     def read_blocks(self, tensor: GgufTensor, group: int = 1) -> Iterator[RowChunk]:
-        """The rows of a matrix of a quantised kind, as they are in the file."""
+        """Yield the rows of a matrix of a quantised kind, as stored in the file."""
         for start, stop, raw in self._read_spans(tensor, group):
             yield RowChunk(start, raw.reshape(stop - start, -1), tensor.kind.name, len(raw))
 
     def _read_spans(self, tensor: GgufTensor, group: int) -> Iterator[tuple[int, int, npt.NDArray[np.uint8]]]:
-        """First row, end and bytes of each chunk."""
+        """Yield the first row, the end row and the bytes of each chunk."""
         spans = row_spans(tensor.shape, group)
         if len(tensor.shape) == 1 and tensor.kind.name not in CHUNK_NUMPY_TYPES:
-            spans = iter([(0, tensor.shape[0])])  # blocks run along a row, and a vector is one row
+            spans = iter([(0, tensor.shape[0])])  # weight blocks run along a row, and a vector is one row
         with open_for_pread(self.path) as descriptor:
             for start, stop in spans:
                 begin = tensor.nbytes * start // tensor.shape[0]
@@ -137,30 +137,30 @@ class GgufFile:
 
 
 def _dequantised(rows: npt.NDArray[np.uint8], kind: GGMLQuantizationType) -> npt.NDArray[np.float32]:
-    # Corrupt scales may overflow to inf; that is the file's value, not a reason to warn.
+    # Corrupt scales may overflow to inf. That is the value in the file, not a reason to warn.
     with np.errstate(all="ignore"):
         values: npt.NDArray[np.float32] = dequantize(rows, kind)
     return values
 
 
-def _refuse_unreadable(tensor: GgufTensor) -> None:
-    """gguf has no dequantiser for integers and for the kinds that only exist while llama.cpp computes."""
+def _check_readable(tensor: GgufTensor) -> None:
+    """Raise if gguf cannot dequantise the type: integers, and types that llama.cpp uses only internally."""
     try:
         dequantize(np.zeros(GGML_QUANT_SIZES[tensor.kind][1], dtype=np.uint8), tensor.kind)
     except NotImplementedError as error:
         raise CheckpointError(
             f"{tensor.name} has the type {tensor.kind.name}, which cannot be read as weights. "
-            "Use a GGUF of another quantisation, such as Q4_K_M or Q8_0."
+            "Use a GGUF with another quantisation, such as Q4_K_M or Q8_0."
         ) from error
 
 
 def read_gguf(path: Path) -> GgufFile:
-    """Read the header: metadata and where each tensor lies."""
+    """Read the header: the metadata and the location of each tensor."""
     with open_for_pread(path) as descriptor:
         cursor = _Cursor(descriptor, path)
         version = _read_version(cursor)
-        num_tensors = cursor.count("tensor", _SMALLEST_TENSOR, MAX_TENSORS)
-        num_entries = cursor.count("metadata entry", _SMALLEST_ENTRY, MAX_METADATA_ENTRIES)
+        num_tensors = cursor.count("tensors", _SMALLEST_TENSOR, MAX_TENSORS)
+        num_entries = cursor.count("metadata entries", _SMALLEST_ENTRY, MAX_METADATA_ENTRIES)
         entries: dict[str, Any] = {}
         for _ in range(num_entries):
             key = cursor.string(MAX_NAME_BYTES)
@@ -180,33 +180,33 @@ def read_gguf(path: Path) -> GgufFile:
 
 def _read_version(cursor: "_Cursor") -> int:
     if cursor.size < 24 or cursor.take(4) != b"GGUF":
-        raise CheckpointError(f"{cursor.path} is not a GGUF file: it does not begin with the letters GGUF.")
+        raise CheckpointError(f"{cursor.path} is not a GGUF file: it does not start with the letters GGUF.")
     version = int.from_bytes(cursor.take(4), "little")
     if version in (2, 3):
         return version
     if version & 0xFFFF == 0:
         raise cursor.error("it is a big-endian file; convert the model again for a little-endian machine")
-    raise cursor.error(f"it has version {version}; versions 2 and 3 are read. Convert the model again")
+    raise cursor.error(f"it has version {version}; only 2 and 3 are supported. Convert the model again")
 
 
 def _describe_tensor(cursor: "_Cursor") -> GgufTensor:
-    """With the offset still counted from the start of the data."""
+    """Read one tensor description. Its offset is still relative to the start of the data."""
     name = cursor.string(MAX_NAME_BYTES)
     num_dimensions = cursor.scalar(GGUFValueType.UINT32)
     if not 1 <= num_dimensions <= MAX_DIMENSIONS:
-        raise cursor.error(f"{name!r} has {num_dimensions} dimensions; 1 to {MAX_DIMENSIONS} are possible")
+        raise cursor.error(f"{name!r} has {num_dimensions} dimensions; 1 to {MAX_DIMENSIONS} are supported")
     shape = tuple(reversed([cursor.scalar(GGUFValueType.UINT64) for _ in range(num_dimensions)]))
     code = cursor.scalar(GGUFValueType.UINT32)
     try:
         kind = GGMLQuantizationType(code)
     except ValueError:
         raise cursor.error(
-            f"{name!r} has the unknown type {code}; a newer `gguf` package may know it (pip install -U gguf)"
+            f"{name!r} has the unknown type {code}; update the `gguf` package (pip install -U gguf)"
         ) from None
     block_elements, block_bytes = GGML_QUANT_SIZES[kind]
     if 0 in shape or shape[-1] % block_elements:
         raise cursor.error(
-            f"{name!r} of shape {shape} cannot be cut into {kind.name} blocks of {block_elements}"
+            f"{name!r} of shape {shape} cannot be split into {kind.name} blocks of {block_elements}"
         )
     nbytes = prod(shape) // block_elements * block_bytes
     return GgufTensor(name, shape, kind, cursor.scalar(GGUFValueType.UINT64), nbytes)
@@ -215,7 +215,7 @@ def _describe_tensor(cursor: "_Cursor") -> GgufTensor:
 def _checked_layout(
     cursor: "_Cursor", described: list[GgufTensor], data_start: int, alignment: int
 ) -> dict[str, GgufTensor]:
-    """Every tensor lies inside the file, aligned, and none shares a byte with another."""
+    """Check that every tensor is inside the file and aligned, and that no tensors overlap."""
     tensors: dict[str, GgufTensor] = {}
     position = data_start
     for tensor in sorted(described, key=lambda tensor: tensor.offset):
@@ -223,7 +223,7 @@ def _checked_layout(
         if tensor.name in tensors:
             raise cursor.error(f"the tensor {tensor.name!r} occurs twice")
         if tensor.offset % alignment or begin < position:
-            raise cursor.error(f"{tensor.name!r} begins at byte {begin}, unaligned or inside another tensor")
+            raise cursor.error(f"{tensor.name!r} starts at byte {begin}, unaligned or inside another tensor")
         position = begin + tensor.nbytes
         if position > cursor.size:
             raise cursor.error(
@@ -234,7 +234,7 @@ def _checked_layout(
 
 
 class _Cursor:
-    """Reads the header front to back through a window of about a megabyte, and never past the end."""
+    """Reads the header sequentially through a window of about a megabyte, and never past the end."""
 
     def __init__(self, descriptor: int, path: Path) -> None:
         self.path = path
@@ -249,15 +249,16 @@ class _Cursor:
         return _unusable(self.path, reason)
 
     def take(self, length: int) -> bytes:
-        """The caller has bounded `length` by a constant; here it is checked against the file."""
+        """Return the next `length` bytes. The caller has bounded `length` by a constant; this method checks
+        it against the size of the file."""
         if length > self.size - self.position:
             raise self.error(
-                f"{length} bytes are announced at byte {self.position}, the file has {self.size}"
+                f"the field at byte {self.position} has {length} bytes, but the file ends at byte {self.size}"
             )
         begin = self.position - self._window_start
         if begin + length > len(self._window):
-            wanted = min(max(length, WINDOW_BYTES), self.size - self.position)
-            self._window = read_exactly(self._descriptor, self.position, wanted, self.path).tobytes()
+            window_bytes = min(max(length, WINDOW_BYTES), self.size - self.position)
+            self._window = read_exactly(self._descriptor, self.position, window_bytes, self.path).tobytes()
             self._window_start, begin = self.position, 0
         self.position += length
         return self._window[begin : begin + length]
@@ -267,12 +268,11 @@ class _Cursor:
         value = struct.unpack(letter, self.take(struct.calcsize(letter)))[0]
         return bool(value) if kind == GGUFValueType.BOOL else value
 
-    def count(self, what: str, smallest: int, most: int) -> int:
+    def count(self, what: str, smallest: int, limit: int) -> int:
         count: int = self.scalar(GGUFValueType.UINT64)
-        if count > most or count * smallest > self.size - self.position:
+        if count > limit or count * smallest > self.size - self.position:
             raise self.error(
-                f"it announces {count} times a {what}, in {self.size - self.position} bytes; "
-                f"at most {most} are read"
+                f"it declares {count} {what} in {self.size - self.position} bytes; the limit is {limit}"
             )
         return count
 
@@ -283,20 +283,22 @@ class _Cursor:
         except ValueError:
             raise self.error(f"unknown metadata type {code} before byte {self.position}") from None
 
-    def string(self, most: int) -> str:
+    def string(self, limit: int) -> str:
         start = self.position
-        encoded = self._encoded_string(most)
+        encoded = self._encoded_string(limit)
         try:
             return encoded[8:].decode()
         except UnicodeDecodeError:
             raise self.error(_not_utf8(start)) from None
 
-    def _encoded_string(self, most: int) -> bytes:
-        """With its length before it."""
+    def _encoded_string(self, limit: int) -> bytes:
+        """Return the bytes of the next string, preceded by its length."""
         encoded_length = self.take(8)
         length = _unpack_length(encoded_length)[0]
-        if length > most:
-            raise self.error(f"a string of {length} bytes is announced before byte {self.position}")
+        if length > limit:
+            raise self.error(
+                f"the string before byte {self.position} has {length} bytes; the limit is {limit}"
+            )
         return encoded_length + self.take(length)
 
     def value(self, kind: GGUFValueType) -> Any:
@@ -306,9 +308,9 @@ class _Cursor:
             return self.scalar(kind)
         element = self.value_type()
         if element == GGUFValueType.ARRAY:
-            raise self.error("it nests arrays in arrays, which no supported model does")
+            raise self.error("it contains nested arrays, which no supported model uses")
         smallest = 8 if element == GGUFValueType.STRING else struct.calcsize(_SCALARS[element])
-        count = self.count("array element", smallest, self._elements_left)
+        count = self.count("array elements", smallest, self._elements_left)
         self._elements_left -= count
         if element == GGUFValueType.STRING:
             return self._strings(count)
@@ -316,7 +318,7 @@ class _Cursor:
         return (values.astype(bool) if element == GGUFValueType.BOOL else values).tolist()
 
     def _strings(self, count: int) -> StringArray:
-        """Steps over whole strings in the window, and takes one that crosses its end by itself."""
+        """Skip strings that are complete in the window; read a string that crosses its end separately."""
         start, left = self.position, count
         pieces: list[bytes] = []
         while left:
@@ -331,7 +333,7 @@ class _Cursor:
             pieces.append(window[begin:at])
             self.position = self._window_start + at
             if left:
-                pieces.append(self._encoded_string(MAX_STRING_BYTES))  # which moves the window on
+                pieces.append(self._encoded_string(MAX_STRING_BYTES))  # this advances the window
                 left -= 1
         return StringArray(self.path, start, count, b"".join(pieces))
 

@@ -1,8 +1,8 @@
-"""Shows a GGUF file as the Hugging Face checkpoint it was converted from.
+"""Present a GGUF file as the Hugging Face checkpoint that it was converted from.
 
 Three things differ: the metadata has other keys, the tensors have other names, and the converter changed some
-values. For `llama` it interleaved the two halves of every query and key head (its rope turns neighbouring
-rows); for Gemma it added the 1 of (1 + weight) to every norm. Both are undone here.
+values. For `llama` it interleaved the two halves of every query and key head (its rope rotates neighbouring
+rows); for Gemma it added the 1 of (1 + weight) to every norm. This module undoes both changes.
 """
 
 import math
@@ -20,7 +20,7 @@ from octavo.checkpoint.tensors import RowChunk, TensorInfo
 from octavo.errors import CheckpointError
 from octavo.weight_format import FORMATS
 
-_COMMON_BLOCK_NAMES = {
+_COMMON_LAYER_NAMES = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
@@ -42,7 +42,7 @@ _OUTER_NAMES = {
     "output_norm.weight": "model.norm.weight",
     "output.weight": "lm_head.weight",
 }
-_BLOCK_TENSOR = re.compile(r"blk\.(\d+)\.([a-z_]+)\.(weight|bias)")
+_LAYER_TENSOR = re.compile(r"blk\.(\d+)\.([a-z_]+)\.(weight|bias)")
 _ROPE_FACTORS = "rope_freqs.weight"
 _ROPE_PAIRS_INTERLEAVED = re.compile(r"blk\.\d+\.attn_([qk])\.(weight|bias)")
 
@@ -55,24 +55,24 @@ _GEMMA3_27B_LAYERS = 62
 class _Family:
     huggingface_class: str
     model_type: str
-    block_names: Mapping[str, str]
-    rope_base: float  # what llama.cpp assumes where the file is silent
+    layer_names: Mapping[str, str]
+    rope_base: float  # the default of llama.cpp
     interleaved_heads: bool = False
     norms_plus_one: bool = False
 
 
 _FAMILIES = {
     "llama": _Family(
-        "LlamaForCausalLM", "llama", _COMMON_BLOCK_NAMES | _PRE_NORM_NAMES, 10_000.0, interleaved_heads=True
+        "LlamaForCausalLM", "llama", _COMMON_LAYER_NAMES | _PRE_NORM_NAMES, 10_000.0, interleaved_heads=True
     ),
-    "qwen2": _Family("Qwen2ForCausalLM", "qwen2", _COMMON_BLOCK_NAMES | _PRE_NORM_NAMES, 10_000.0),
+    "qwen2": _Family("Qwen2ForCausalLM", "qwen2", _COMMON_LAYER_NAMES | _PRE_NORM_NAMES, 10_000.0),
     "qwen3": _Family(
-        "Qwen3ForCausalLM", "qwen3", _COMMON_BLOCK_NAMES | _PRE_NORM_NAMES | _HEAD_NORM_NAMES, 10_000.0
+        "Qwen3ForCausalLM", "qwen3", _COMMON_LAYER_NAMES | _PRE_NORM_NAMES | _HEAD_NORM_NAMES, 10_000.0
     ),
     "gemma3": _Family(
         "Gemma3ForCausalLM",
         "gemma3_text",
-        _COMMON_BLOCK_NAMES | _SANDWICH_NORM_NAMES | _HEAD_NORM_NAMES,
+        _COMMON_LAYER_NAMES | _SANDWICH_NORM_NAMES | _HEAD_NORM_NAMES,
         1_000_000.0,
         norms_plus_one=True,
     ),
@@ -82,7 +82,7 @@ _FAMILIES = {
 @dataclass(frozen=True)
 class _Mapped:
     tensor: GgufTensor
-    head_rows: int = 0  # not 0: the rows of each head are interleaved
+    head_rows: int = 0  # rows per head if the rows of each head are interleaved, else 0
     plus_one: bool = False
 
 
@@ -117,16 +117,16 @@ class GgufStore:
     def blocks(self, name: str) -> Iterator[RowChunk]:
         entry = self.mapped[name]
         if entry.tensor.kind.name not in FORMATS or len(entry.tensor.shape) != 2 or entry.plus_one:
-            raise ValueError(f"{name} is not kept in blocks")
+            raise ValueError(f"{name} is not stored in weight blocks")
         for chunk in self.file.read_blocks(entry.tensor, group=entry.head_rows or 1):
-            if entry.head_rows:  # whole rows change their places, whatever they are made of
+            if entry.head_rows:  # only whole rows move, so their format does not matter
                 yield replace(chunk, values=_split_halves(chunk.values, entry.head_rows))
             else:
                 yield chunk
 
 
 def _split_halves(rows: npt.NDArray[Any], head_rows: int) -> npt.NDArray[Any]:
-    """In each head, rows a0 b0 a1 b1 ... become a0 a1 ... b0 b1 ...; `rows` holds whole heads."""
+    """Reorder the rows a0 b0 a1 b1 ... of each head to a0 a1 ... b0 b1 .... `rows` contains whole heads."""
     heads = rows.reshape(-1, head_rows // 2, 2, *rows.shape[1:])
     return np.ascontiguousarray(heads.swapaxes(1, 2)).reshape(rows.shape)
 
@@ -138,17 +138,17 @@ def _as_float32(chunk: RowChunk) -> npt.NDArray[np.float32]:
 
 
 def present_as_huggingface(file: GgufFile) -> tuple[dict[str, Any], GgufStore]:
-    """The config.json that the model would have had, and its tensors."""
+    """Return the equivalent of the model's config.json, and its tensors."""
     architecture = file.entries.get("general.architecture")
     family = _FAMILIES.get(architecture) if isinstance(architecture, str) else None
     if family is None or not isinstance(architecture, str):
         raise CheckpointError(
-            f"{file.path.name} has the architecture {architecture!r}; known are {', '.join(_FAMILIES)}."
+            f"{file.path.name} has the architecture {architecture!r}; supported are {', '.join(_FAMILIES)}."
         )
-    fields = _Fields(file, architecture)
+    fields = _GgufFields(file, architecture)
     if fields.integer("split.count", prefixed=False, default=1) > 1:
         raise CheckpointError(
-            f"{file.path.name} is one part of a split GGUF. Join the parts first: "
+            f"{file.path.name} is one part of a split GGUF. Merge the parts first: "
             "llama-gguf-split --merge FIRST_PART OUTPUT."
         )
     if fields.integer("expert_count", default=0) > 0:
@@ -158,7 +158,8 @@ def present_as_huggingface(file: GgufFile) -> tuple[dict[str, Any], GgufStore]:
 
 
 def _map_tensors(file: GgufFile, family: _Family, config: Mapping[str, Any]) -> dict[str, _Mapped]:
-    """A tensor we have no name for keeps its own: whoever loads the model then reports it as unexpected."""
+    """Map Hugging Face names to tensors. A tensor that is not known keeps its GGUF name: loading the model
+    then reports it as unexpected."""
     mapped: dict[str, _Mapped] = {}
     for name, tensor in file.tensors.items():
         if name == _ROPE_FACTORS:
@@ -177,15 +178,15 @@ def _map_tensors(file: GgufFile, family: _Family, config: Mapping[str, Any]) -> 
 
 
 def _huggingface_name(name: str, family: _Family) -> str:
-    if match := _BLOCK_TENSOR.fullmatch(name):
+    if match := _LAYER_TENSOR.fullmatch(name):
         layer, part, suffix = match.groups()
-        if part in family.block_names:
-            return f"model.layers.{layer}.{family.block_names[part]}.{suffix}"
+        if part in family.layer_names:
+            return f"model.layers.{layer}.{family.layer_names[part]}.{suffix}"
     return _OUTER_NAMES.get(name, name)
 
 
-class _Fields:
-    """Typed access to `<architecture>.<key>`; a wrong type is an error and not a default."""
+class _GgufFields:
+    """Typed access to `<architecture>.<key>`. A value of the wrong type is an error, not a default."""
 
     def __init__(self, file: GgufFile, architecture: str) -> None:
         self._file = file
@@ -197,7 +198,7 @@ class _Fields:
     def integer(self, key: str, *, default: int | None = None, prefixed: bool = True) -> int:
         value = self.raw(key, prefixed=prefixed)
         if isinstance(value, list) and value and all(element == value[0] for element in value):
-            value = value[0]  # one value per layer, all the same
+            value = value[0]  # one value per layer, all equal
         if value is None and default is not None:
             return default
         if type(value) is not int or not 0 <= value < 1 << 31:
@@ -207,7 +208,7 @@ class _Fields:
     def size(self, key: str, *, default: int | None = None) -> int:
         value = self.integer(key, default=default)
         if value == 0:
-            raise self.unusable(key, value, "a number above 0")
+            raise self.unusable(key, value, "a number greater than 0")
         return value
 
     def positive(self, key: str, *, default: float | None = None) -> float:
@@ -215,17 +216,17 @@ class _Fields:
         if value is None and default is not None:
             return default
         if type(value) not in (int, float) or not 1e-30 < value < 1e30:
-            raise self.unusable(key, value, "a positive number within reason")
+            raise self.unusable(key, value, "a number between 1e-30 and 1e30")
         return float(value)
 
-    def unusable(self, key: str, value: Any, wanted: str) -> CheckpointError:
+    def unusable(self, key: str, value: Any, expected: str) -> CheckpointError:
         shown = repr(value)[:80]
         return CheckpointError(
-            f"{self._file.path.name}: metadata {self._architecture}.{key} is {shown}; needed is {wanted}."
+            f"{self._file.path.name}: metadata {self._architecture}.{key} is {shown}; expected {expected}."
         )
 
 
-def _config(file: GgufFile, family: _Family, fields: _Fields) -> dict[str, Any]:
+def _config(file: GgufFile, family: _Family, fields: _GgufFields) -> dict[str, Any]:
     hidden_size, num_heads = fields.size("embedding_length"), fields.size("attention.head_count")
     head_dim = fields.size("attention.key_length", default=hidden_size // num_heads or 1)
     config: dict[str, Any] = {
@@ -249,7 +250,7 @@ def _config(file: GgufFile, family: _Family, fields: _Fields) -> dict[str, Any]:
         "dtype": _dtype(file),
     }
     if config["num_hidden_layers"] > len(file.tensors):
-        raise fields.unusable("block_count", config["num_hidden_layers"], "as many layers as have tensors")
+        raise fields.unusable("block_count", config["num_hidden_layers"], "at most the number of tensors")
     if fields.size("attention.value_length", default=head_dim) != head_dim:
         raise fields.unusable("attention.value_length", fields.raw("attention.value_length"), f"{head_dim}")
     if fields.size("rope.dimension_count", default=head_dim) != head_dim or head_dim % 2:
@@ -257,7 +258,7 @@ def _config(file: GgufFile, family: _Family, fields: _Fields) -> dict[str, Any]:
     if family.model_type == "gemma3_text":
         config |= _gemma3_config(fields, config)
     elif family.model_type == "llama" and fields.raw("attention.sliding_window") is not None:
-        # Only Mistral among the models that call themselves llama has a window.
+        # Of the models with the architecture "llama", only Mistral has a sliding window.
         config |= {
             "architectures": ["MistralForCausalLM"],
             "model_type": "mistral",
@@ -267,7 +268,10 @@ def _config(file: GgufFile, family: _Family, fields: _Fields) -> dict[str, Any]:
 
 
 def _dtype(file: GgufFile) -> str:
-    """What to compute in, which a GGUF file does not say: bfloat16, unless all its matrices are F32."""
+    """Return the dtype to compute in: float32 if all matrices are F32 or F64, else bfloat16.
+
+    A GGUF file does not specify one.
+    """
     kinds = {tensor.kind.name for tensor in file.tensors.values() if len(tensor.shape) > 1}
     return "float32" if kinds <= {"F32", "F64"} else "bfloat16"
 
@@ -275,17 +279,21 @@ def _dtype(file: GgufFile) -> str:
 def _vocabulary_size(file: GgufFile) -> int:
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None:
-        raise CheckpointError(f"{file.path.name} has no tensor token_embd.weight: it is not a whole model.")
+        raise CheckpointError(f"{file.path.name} has no tensor token_embd.weight: the model is incomplete.")
     tokens = file.entries.get("tokenizer.ggml.tokens")
     if isinstance(tokens, StringArray) and tokens.count > embedding.shape[0]:
         raise CheckpointError(
-            f"{file.path.name} lists {tokens.count} tokens and has embeddings for {embedding.shape[0]} only."
+            f"{file.path.name} lists {tokens.count} tokens but has embeddings for only {embedding.shape[0]}."
         )
     return embedding.shape[0]
 
 
-def _rope_scaling(file: GgufFile, fields: _Fields, head_dim: int) -> dict[str, Any] | None:
-    """llama.cpp takes a factor without a type as linear, and divides by factors and linear factor both."""
+def _rope_scaling(file: GgufFile, fields: _GgufFields, head_dim: int) -> dict[str, Any] | None:
+    """Return the rope scaling that llama.cpp applies.
+
+    A factor without a type is linear. If the file has both rope factors and a linear factor, llama.cpp
+    divides by both.
+    """
     factor = fields.positive("rope.scaling.factor", default=fields.positive("rope.scale_linear", default=1.0))
     kind = fields.raw("rope.scaling.type") or "linear"
     if kind == "none":
@@ -302,11 +310,13 @@ def _rope_scaling(file: GgufFile, fields: _Fields, head_dim: int) -> dict[str, A
         )
     divisors = [float(x) * factor for chunk in file.read_rows(tensor) for x in _as_float32(chunk)]
     if not all(0 < divisor < math.inf for divisor in divisors):
-        raise CheckpointError(f"{file.path.name}: {_ROPE_FACTORS} holds a factor that is not positive.")
+        raise CheckpointError(
+            f"{file.path.name}: {_ROPE_FACTORS} contains a factor that is not positive and finite."
+        )
     return {"rope_type": "factors", "factors": divisors}
 
 
-def _gemma3_config(fields: _Fields, config: Mapping[str, Any]) -> dict[str, Any]:
+def _gemma3_config(fields: _GgufFields, config: Mapping[str, Any]) -> dict[str, Any]:
     num_layers, head_dim = config["num_hidden_layers"], config["head_dim"]
     window = fields.integer("attention.sliding_window", default=0)
     pattern = fields.raw("attention.sliding_window_pattern")
@@ -315,7 +325,7 @@ def _gemma3_config(fields: _Fields, config: Mapping[str, Any]) -> dict[str, Any]
     else:
         period = fields.size("attention.sliding_window_pattern", default=_GEMMA3_WINDOW_PATTERN)
         slides = [(layer + 1) % period != 0 for layer in range(num_layers)]
-    # Google scales the 27B's queries by the width per head and all the others' by the head size.
+    # Gemma 3 27B scales queries by the hidden size per head; the other sizes scale them by the head size.
     scalar: float = head_dim
     if num_layers == _GEMMA3_27B_LAYERS:
         scalar = config["hidden_size"] / config["num_attention_heads"]
@@ -335,7 +345,8 @@ def _gemma3_config(fields: _Fields, config: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _token_ids(file: GgufFile, vocab_size: int) -> dict[str, Any]:
-    """All ids that end a turn: of the text, of a turn (eot), of a message to a tool (eom)."""
+    """Return the special token ids. `eos_token_id` lists all ids that end a turn: those of end of text (eos),
+    end of turn (eot) and end of a message to a tool (eom)."""
 
     def token_id(name: str) -> int | None:
         value = file.entries.get(f"tokenizer.ggml.{name}_token_id")

@@ -1,4 +1,4 @@
-"""Which checkpoint this is, told from its headers and a few of its bytes. Cheap, whatever its size."""
+"""Identify a checkpoint by its headers and a sample of its bytes. Cheap for checkpoints of any size."""
 
 import hashlib
 import os
@@ -8,17 +8,17 @@ from typing import Any
 from octavo.checkpoint import Checkpoint
 from octavo.checkpoint.tensors import open_for_pread, read_exactly
 
-SAMPLES = 64  # of each file of weights
+SAMPLES = 64  # per weight file
 SAMPLE_BYTES = 4096
 
 
 def identity(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Plain values that are equal for two copies of a checkpoint and differ for two checkpoints.
+    """Return plain values that are equal for copies of a checkpoint and differ for different checkpoints.
 
-    Format and config; every tensor's name, shape, stored dtype and bytes; every weight file's size and a hash
-    of 64 pieces of 4 KiB, spread evenly over it. Neither names nor places of files: a copy is the same
-    checkpoint. Further training moves nearly every weight, so the pieces tell a model from its fine-tunes;
-    an edit of single weights between the pieces would go unseen.
+    They are the format and the config; the name, shape, stored dtype and size of every tensor; the size of
+    every weight file and a hash of 64 evenly spaced samples of 4 KiB. File names and paths are left out: a
+    copy is the same checkpoint. Fine-tuning changes nearly every weight, so the samples distinguish a model
+    from its fine-tunes. They miss an edit of single weights between the samples.
     """
     return {
         "format": checkpoint.format,
@@ -32,7 +32,7 @@ def identity(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _sampled(path: Path) -> tuple[int, str]:
-    """Size of a file and the hash of its pieces; a small file is one piece."""
+    """Return the size of a file and the hash of its samples. A small file is hashed completely."""
     digest = hashlib.sha256()
     with open_for_pread(path) as descriptor:
         size = os.fstat(descriptor).st_size
@@ -40,6 +40,6 @@ def _sampled(path: Path) -> tuple[int, str]:
             digest.update(read_exactly(descriptor, 0, size, path).tobytes())
         else:
             for number in range(SAMPLES):
-                offset = (size - SAMPLE_BYTES) * number // (SAMPLES - 1)  # the first and the last included
+                offset = (size - SAMPLE_BYTES) * number // (SAMPLES - 1)  # includes both ends of the file
                 digest.update(read_exactly(descriptor, offset, SAMPLE_BYTES, path).tobytes())
     return size, digest.hexdigest()

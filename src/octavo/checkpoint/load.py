@@ -1,7 +1,8 @@
-"""Fill a model with the weights of a checkpoint. The only module of this package that knows torch.
+"""Fill a model with the weights of a checkpoint. The only module of this package that imports torch.
 
-Quantised weights go as they are to the targets that take their form, and as values to the others. One thread
-reads, several write; a few chunks of rows are in memory at a time, beside the model itself.
+Targets that accept a quantised format receive the weights as stored; other targets receive dequantised
+values. One thread reads and several write. Besides the model itself, only a few chunks of rows are in memory
+at a time.
 """
 
 import hashlib
@@ -36,13 +37,13 @@ if TYPE_CHECKING:
 
 MATRIX_ALIGNMENT = 4096
 
-# (bytes read, bytes there are)
+# Called with (bytes read, total bytes).
 OnLoaded = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class LoadedWeights:
-    mapped_bytes: int = 0  # shared with other engines; the system counts them as memory that can be had
+    mapped_bytes: int = 0  # shared with other engines; the system counts them as available memory
     from_cache: bool = False
 
 
@@ -55,11 +56,12 @@ def load_weights(
     on_loaded: OnLoaded = lambda done, total: None,
     threads: int | None = None,
 ) -> LoadedWeights:
-    """Write every tensor of the checkpoint to the target of its name, or say everything that does not fit.
+    """Write every tensor of the checkpoint to the target of its name. Raises CheckpointError with all tensors
+    that are missing, unexpected or have the wrong shape.
 
-    With a cache, all that has a storage is taken from there, and put there if it is not. `progress`: a bar on
-    stderr. `on_loaded` is told how many bytes are read, and how many there are. `threads` None: one for each
-    core that this process may use.
+    With a cache, targets that have a storage are mapped from the cache; weights that are not cached yet are
+    packed into it. `progress`: show a bar on stderr. `on_loaded` is called with the number of bytes read and
+    the total. `threads` None: one thread per usable core.
     """
     _check_fit(checkpoint, targets)
     read = partial(_read, checkpoint, on_loaded=on_loaded, threads=threads or usable_cores())
@@ -89,7 +91,7 @@ def load_weights(
 
 
 def _storages(targets: Mapping[str, "WeightTarget"]) -> "dict[WeightStorage, list[str]]":
-    """Each with the names of its tensors, in the order in which the model was built."""
+    """Return the storages with the names of their tensors, in the order in which the model was built."""
     storages: dict[WeightStorage, list[str]] = {}
     for name, target in targets.items():
         if target.storage is not None:
@@ -98,7 +100,7 @@ def _storages(targets: Mapping[str, "WeightTarget"]) -> "dict[WeightStorage, lis
 
 
 def _starts(storages: "Mapping[WeightStorage, list[str]]") -> "itertools.accumulate[int]":
-    """Where each begins in the packed memory, and where the last one ends."""
+    """Yield the offset of each storage in the packed memory, and the end of the last one."""
     sizes = (-(-storage.num_bytes // MATRIX_ALIGNMENT) * MATRIX_ALIGNMENT for storage in storages)
     return itertools.accumulate(sizes, initial=0)
 
@@ -114,24 +116,24 @@ def _key(
     storages: "Mapping[WeightStorage, list[str]]",
     while_hashing: Callable[[], None],
 ) -> str:
-    """Of all that decides the packed bytes: the files, and how their values get from there to here."""
+    """Return a hash of everything that determines the packed bytes: the files, and how they are converted."""
     facts = {
         "weights": full_hash(checkpoint.store.files, cache.hashes, lambda done: while_hashing()),
         "config": checkpoint.config,
         "quantize": checkpoint.quantize,
         "layout": cache.layout_version,
         "matrices": [
-            (storage.layout, [_origin(checkpoint.tensors[name]) for name in names])
+            (storage.layout, [_source(checkpoint.tensors[name]) for name in names])
             for storage, names in storages.items()
         ],
-        "code": _code(),
+        "code": _code_hash(),
         "gguf": importlib.metadata.version("gguf"),
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def _code() -> str:
-    """Of what reads checkpoints and says where their values go: when it changes, weights are packed again."""
+def _code_hash() -> str:
+    """Return a hash of the code that reads and places weights. When it changes, weights are packed again."""
     package = Path(weight_format.__file__).parent
     digest = hashlib.sha256(Path(weight_format.__file__).read_bytes())
     for part in ("checkpoint", "models", "ops"):
@@ -140,7 +142,7 @@ def _code() -> str:
     return digest.hexdigest()
 
 
-def _origin(tensor: TensorInfo) -> tuple[str, tuple[int, ...], str]:
+def _source(tensor: TensorInfo) -> tuple[str, tuple[int, ...], str]:
     return tensor.name, tensor.shape, tensor.source_dtype
 
 
@@ -152,8 +154,8 @@ def _read(
     on_loaded: OnLoaded,
     threads: int,
 ) -> None:
-    wanted = [tensor for tensor in checkpoint.tensors.values() if tensor.name in targets]
-    total = sum(tensor.nbytes for tensor in wanted)
+    tensors = [tensor for tensor in checkpoint.tensors.values() if tensor.name in targets]
+    total = sum(tensor.nbytes for tensor in tensors)
     with tqdm(
         total=total,
         desc=f"Loading {checkpoint.name}",
@@ -163,19 +165,19 @@ def _read(
         disable=None if progress is None else not progress,
     ) as bar:
         done = 0
-        for num_bytes in _written(checkpoint, targets, wanted, threads):
+        for num_bytes in _write_tensors(checkpoint, targets, tensors, threads):
             bar.update(num_bytes)
             done += num_bytes
             on_loaded(done, total)
 
 
-def _written(
-    checkpoint: Checkpoint, targets: Mapping[str, "WeightTarget"], wanted: list[TensorInfo], threads: int
+def _write_tensors(
+    checkpoint: Checkpoint, targets: Mapping[str, "WeightTarget"], tensors: list[TensorInfo], threads: int
 ) -> Iterator[int]:
-    """Writes chunk after chunk, and tells the bytes of each in the file."""
+    """Write all chunks and yield the size of each in the file."""
     in_flight: deque[Future[int]] = deque()
     with _writers(threads) as pool:
-        for tensor in wanted:
+        for tensor in tensors:
             target = targets[tensor.name]
             read = checkpoint.chunks if target.format is None else checkpoint.blocks
             for chunk in read(tensor.name):
@@ -188,13 +190,13 @@ def _written(
 
 @contextmanager
 def _writers(threads: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads whose torch does not start threads of its own."""
+    """Start threads in which torch does not start threads of its own."""
     num_torch_threads = torch.get_num_threads()
     try:
         with ThreadPoolExecutor(threads, initializer=partial(torch.set_num_threads, 1)) as pool:
             yield pool
     finally:
-        torch.set_num_threads(num_torch_threads)  # torch gives the last number that was set to new threads
+        torch.set_num_threads(num_torch_threads)  # new threads inherit the number that was set last
 
 
 def _write(checkpoint: Checkpoint, tensor: TensorInfo, target: "WeightTarget", chunk: RowChunk) -> int:
@@ -202,14 +204,14 @@ def _write(checkpoint: Checkpoint, tensor: TensorInfo, target: "WeightTarget", c
         if chunk.dtype in FORMATS:
             target.write_blocks(chunk.start, torch.from_numpy(chunk.values))
         else:
-            # Kept or widened, a damaged tensor is the same error: no quantiser writes such a scale.
+            # The same error as `write_blocks` raises: no quantiser writes values that are not finite.
             if tensor.source_dtype in FORMATS and not np.isfinite(chunk.values).all():
                 raise BadBlocks("a weight is not finite")
             target.write_rows(chunk.start, _as_torch(chunk))
     except BadBlocks as error:
         raise CheckpointError(
             f"{tensor.name} ({tensor.source_dtype}) of {checkpoint.name} is damaged in rows {chunk.start} to "
-            f"{chunk.start + len(chunk.values) - 1}: {error}. Fetch the file again."
+            f"{chunk.start + len(chunk.values) - 1}: {error}. Download the file again."
         ) from error
     return chunk.source_nbytes
 
@@ -223,23 +225,27 @@ def _as_torch(chunk: RowChunk) -> torch.Tensor:
 def _check_fit(checkpoint: Checkpoint, targets: Mapping[str, "WeightTarget"]) -> None:
     missing = sorted(set(targets) - set(checkpoint.tensors))
     extra = set(checkpoint.tensors) - set(targets)
-    unexpected = sorted(name for name in extra if not _is_spare(checkpoint, name))
+    unexpected = sorted(name for name in extra if not _can_ignore(checkpoint, name))
     misshapen = [
         f"{name} {list(checkpoint.tensors[name].shape)} instead of {list(target.shape)}"
         for name, target in targets.items()
         if name in checkpoint.tensors and checkpoint.tensors[name].shape != tuple(target.shape)
     ]
-    complaints = {"missing": missing, "unexpected": unexpected, "of the wrong shape": misshapen}
-    if any(complaints.values()):
-        listed = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in complaints.items() if names)
+    problems = {"missing": missing, "unexpected": unexpected, "of the wrong shape": misshapen}
+    if any(problems.values()):
+        listed = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in problems.items() if names)
         raise CheckpointError(
-            f"The weights of {checkpoint.name} do not fit the model its config describes. Tensors {listed}."
+            f"The weights of {checkpoint.name} do not match the model that its config describes."
+            f" Tensors {listed}."
         )
 
 
-def _is_spare(checkpoint: Checkpoint, name: str) -> bool:
-    """A model without a target for lm_head ties it to the embedding; rope tables are computed anew; some GPTQ
-    tools give every layer a bias of zeros."""
+def _can_ignore(checkpoint: Checkpoint, name: str) -> bool:
+    """Return whether a tensor without a target can be ignored.
+
+    A model without a target for lm_head ties it to the embedding; rope tables are computed; some GPTQ tools
+    add a bias of zeros to every layer.
+    """
     if name.endswith(".bias"):
         return not any(chunk.values.any() for chunk in checkpoint.chunks(name))
     return name == "lm_head.weight" or name.endswith(".rotary_emb.inv_freq")

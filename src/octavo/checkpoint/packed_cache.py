@@ -1,11 +1,11 @@
-"""Packed weights on disk: packed by the first start of a model, mapped by every later one.
+"""Cache of packed weights on disk: the first start of a model packs them, every later start maps the file.
 
     FOLDER/KEY.packed        see `packed_file`
     FOLDER/KEY.PID.tmp       being packed
-    FOLDER/KEY.lock          held by whoever packs
+    FOLDER/KEY.lock          held by the process that packs
     FOLDER/hashes/           see `full_hash`
 
-The cache is never needed: whatever goes wrong with it is logged, and the weights are packed into memory.
+The cache is optional: if it fails, the error is logged and the weights are packed into memory.
 """
 
 import fcntl
@@ -24,12 +24,12 @@ from octavo.config import format_size
 logger = logging.getLogger(__name__)
 
 FOLDER_VARIABLE = "OCTAVO_CACHE_DIR"
-LONGEST_WAIT = 600.0  # seconds for somebody else to pack the same weights
+MAX_WAIT = 600.0  # seconds to wait while another process packs the same weights
 POLL_SECONDS = 0.1
 
 
 def default_folder() -> Path:
-    """Of caches that may be deleted at any time."""
+    """Return the folder for caches. Its content may be deleted at any time."""
     if os.environ.get(FOLDER_VARIABLE):
         return Path(os.environ[FOLDER_VARIABLE])
     if os.environ.get("XDG_CACHE_HOME"):
@@ -38,14 +38,15 @@ def default_folder() -> Path:
 
 
 class PackedCache:
-    """Any number of processes may use the same folder."""
+    """Packed weights in a folder that any number of processes may share."""
 
     def __init__(self, folder: Path, max_bytes: int, checksum: Checksum, *, layout_version: int) -> None:
-        """`max_bytes` of all files together: the least recently used go first, but none that is in use."""
+        """`max_bytes` limits the total size of all files. The least recently used files are evicted first;
+        files in use are never evicted."""
         self.folder = folder
         self._max_bytes = max_bytes
         self._checksum = checksum
-        self.layout_version = layout_version  # of packed weights
+        self.layout_version = layout_version  # version of the layout of packed weights
 
     @property
     def hashes(self) -> Path:
@@ -59,8 +60,8 @@ class PackedCache:
         pack: Callable[[PackedMemory], None],
         while_waiting: Callable[[], None] = lambda: None,
     ) -> PackedMemory | None:
-        """The weights of this key, mapped and checked. If there are none, `pack` writes them, into zeroed
-        memory. None: they cannot be cached."""
+        """Return the weights for this key, mapped and checked. If the cache has none, `pack` writes them into
+        zeroed memory. Return None if they cannot be cached."""
         try:
             make_private(self.folder)
             found = self._find(key, num_bytes)
@@ -68,7 +69,10 @@ class PackedCache:
                 return found
             with self._packing(key, while_waiting) as is_ours:
                 if not is_ours:
-                    logger.warning("another process has packed these weights for too long: not shared")
+                    logger.warning(
+                        "packed weights are not shared: another process is still packing after %.0f s",
+                        MAX_WAIT,
+                    )
                     return None
                 found = self._find(key, num_bytes)
                 if found is None and self._make_room(num_bytes):
@@ -89,16 +93,16 @@ class PackedCache:
         except FileNotFoundError:
             return None
         except PackedFileError as error:
-            logger.warning("%s is deleted and packed again: %s", path, error)
+            logger.warning("deleting and repacking %s: %s", path, error)
             path.unlink(missing_ok=True)
             return None
-        with suppress(OSError):  # of another user, or on a disk that is read-only
-            os.utime(path)  # used now
+        with suppress(OSError):  # the file belongs to another user, or the disk is read-only
+            os.utime(path)  # mark as used now
         return memory
 
     def _pack(self, key: str, model: str, num_bytes: int, pack: Callable[[PackedMemory], None]) -> None:
         draft = self.folder / f"{key}.{os.getpid()}.tmp"
-        draft.unlink(missing_ok=True)  # of a process of the same number that died
+        draft.unlink(missing_ok=True)  # left by a dead process with the same PID
         memory = packed_file.create(draft, num_bytes)
         try:
             pack(memory)
@@ -109,36 +113,36 @@ class PackedCache:
 
     @contextmanager
     def _packing(self, key: str, while_waiting: Callable[[], None]) -> Iterator[bool]:
-        """Whether this process is the one that packs. Waits while another one does."""
+        """Lock the key, waiting while another process packs. Yield whether this process holds the lock."""
         path = self.folder / f"{key}.lock"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            is_ours = _lock_within(LONGEST_WAIT, descriptor, while_waiting)
+            is_ours = _lock_within(MAX_WAIT, descriptor, while_waiting)
             yield is_ours
             if is_ours:
-                path.unlink(missing_ok=True)  # who still waits for it finds the packed file next
+                path.unlink(missing_ok=True)  # processes that still wait will find the packed file
         finally:
             os.close(descriptor)
 
     def _make_room(self, num_bytes: int) -> bool:
-        """Delete what has not been used for longest until `num_bytes` fit. False if they never will."""
+        """Delete the least recently used files until `num_bytes` fit. Return whether they fit."""
         for draft in self.folder.glob("*.tmp"):
-            if not packed_file.is_in_use(draft):  # its process was killed
+            if not packed_file.is_in_use(draft):  # the process that wrote it was killed
                 draft.unlink(missing_ok=True)
         stats = [(path.stat(), path) for path in self.folder.glob("*.packed")]
         total = sum(stat.st_size for stat, _ in stats)
         if num_bytes > self._max_bytes:
-            stats = []  # nobody else should pay for it
-        for stat, path in sorted(stats, key=lambda it: it[0].st_mtime_ns):
+            stats = []  # they never fit, so evict nothing
+        for stat, path in sorted(stats, key=lambda entry: entry[0].st_mtime_ns):
             if total + num_bytes <= self._max_bytes:
                 break
             if not packed_file.is_in_use(path):
-                logger.info("%s is deleted to make room for other packed weights", path)
+                logger.info("deleting %s to make room for other packed weights", path)
                 path.unlink(missing_ok=True)
                 total -= stat.st_size
         if total + num_bytes > self._max_bytes:
             logger.warning(
-                "packed weights of %s are not cached: all may take %s (--weight-cache-size), files in use %s",
+                "packed weights (%s) are not cached: limit %s (--weight-cache-size), files in use %s",
                 *map(format_size, (num_bytes, self._max_bytes, total)),
             )
             return False
@@ -147,7 +151,7 @@ class PackedCache:
 
 def _lock_within(seconds: float, descriptor: int, while_waiting: Callable[[], None]) -> bool:
     deadline = time.monotonic() + seconds
-    told = False
+    logged = False
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -155,8 +159,8 @@ def _lock_within(seconds: float, descriptor: int, while_waiting: Callable[[], No
         except BlockingIOError:
             if time.monotonic() > deadline:
                 return False
-        if not told:
+        if not logged:
             logger.info("waiting for another process to pack the same weights")
-            told = True
+            logged = True
         while_waiting()
         time.sleep(POLL_SECONDS)

@@ -1,6 +1,6 @@
-"""safetensors files and directories of them. A file is 8 bytes of header length, a JSON header, the data.
+"""Read safetensors files, single or sharded. A file is 8 bytes of header length, a JSON header, and the data.
 
-Every number of the header is checked against the file before anything is allocated from it.
+Every number in the header is checked against the file before it is used for an allocation.
 """
 
 import os
@@ -26,7 +26,7 @@ from octavo.errors import CheckpointError
 from octavo.json_file import read_json_object
 
 INDEX_NAME = "model.safetensors.index.json"
-# Some 60,000 tensors in one file; more would make a hostile header slow to refuse.
+# About 60,000 tensors in one file. With a larger limit, a hostile header would take long to reject.
 MAX_HEADER_BYTES = 6 << 20
 MAX_DIMENSIONS = 8
 
@@ -39,7 +39,7 @@ DTYPE_BITS = {
     **dict.fromkeys(("U64", "I64", "F64", "C64"), 64),
 }
 
-# What `read` gives. Types that numpy lacks come as their bit patterns.
+# The types that `read` returns. Types that numpy lacks are returned as their bit patterns.
 _NUMPY_TYPES: Mapping[str, Any] = {
     **CHUNK_NUMPY_TYPES,
     **dict.fromkeys(("U8", "F8_E4M3", "F8_E8M0"), np.uint8),
@@ -87,8 +87,8 @@ class SafetensorsStore:
         entry = self.entries[name]
         if entry.dtype not in CHUNK_NUMPY_TYPES:
             raise CheckpointError(
-                f"{name} in {entry.path.name} has element type {entry.dtype}; weights can be "
-                f"{', '.join(CHUNK_NUMPY_TYPES)}, unless the quantization_config of config.json says more."
+                f"{name} in {entry.path.name} has element type {entry.dtype}. Without a quantization_config "
+                f"in config.json, weights must be one of {', '.join(CHUNK_NUMPY_TYPES)}."
             )
         with open_for_pread(entry.path) as descriptor:
             for start, stop in row_spans(entry.shape):
@@ -96,7 +96,7 @@ class SafetensorsStore:
                 yield RowChunk(start, values, entry.dtype, values.nbytes)
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> npt.NDArray[Any]:
-        """Rows `start` to `stop` of a tensor of any type that this package decodes, or all of it."""
+        """Return rows `start` to `stop` (default: all) of a tensor of any type that this package decodes."""
         entry = self.entries[name]
         if entry.dtype not in _NUMPY_TYPES:
             raise CheckpointError(
@@ -116,19 +116,19 @@ class SafetensorsStore:
         return rows.reshape(stop - start, *entry.shape[1:])
 
     def blocks(self, name: str) -> Iterator[RowChunk]:
-        raise ValueError(f"{name} is not kept in blocks")
+        raise ValueError(f"{name} is not stored in weight blocks")
 
 
 def open_safetensors(directory: Path) -> SafetensorsStore:
-    """The weights of a Hugging Face directory: sharded with an index, or one file."""
+    """Open the weights of a Hugging Face directory: shards with an index, or one file."""
     if (directory / INDEX_NAME).is_file():
         return _open_shards(directory)
     files = sorted(directory.glob("*.safetensors"))
     named = [path for path in files if path.name == "model.safetensors"]
     if not named and len(files) > 1:
         raise CheckpointError(
-            f"{directory} has {len(files)} safetensors files but no {INDEX_NAME} that says what is where. "
-            "Download the index too, or keep one file only."
+            f"{directory} has {len(files)} safetensors files but no {INDEX_NAME} that lists their tensors. "
+            "Download the index too, or keep only one file."
         )
     if not files:
         raise CheckpointError(f"{directory} has no safetensors file.")
@@ -144,7 +144,7 @@ def _open_shards(directory: Path) -> SafetensorsStore:
     for shard in sorted(set(weight_map.values())):
         if Path(shard).name != shard or not shard.endswith(".safetensors"):
             raise CheckpointError(
-                f"{INDEX_NAME} names the shard {shard!r}; only .safetensors files beside the index are read."
+                f"{INDEX_NAME} names the shard {shard!r}; shards must be .safetensors files beside the index."
             )
         if not (directory / shard).is_file():
             raise CheckpointError(f"{directory} lacks the shard {shard}. Download the checkpoint again.")
@@ -152,12 +152,12 @@ def _open_shards(directory: Path) -> SafetensorsStore:
         entries |= {name: entry for name, entry in header.items() if weight_map.get(name) == shard}
     absent = sorted(set(weight_map) - set(entries))
     if absent:
-        raise CheckpointError(f"{INDEX_NAME} lists tensors that its shards do not hold: {some(absent)}.")
+        raise CheckpointError(f"{INDEX_NAME} lists tensors that its shards do not contain: {some(absent)}.")
     return SafetensorsStore(entries)
 
 
 def read_header(path: Path) -> dict[str, SafetensorsTensor]:
-    """The tensors of one file, in the order of their data."""
+    """Return the tensors of one file, in the order of their data."""
     with open_for_pread(path) as descriptor:
         size = os.fstat(descriptor).st_size
         if size < 8:
@@ -165,8 +165,8 @@ def read_header(path: Path) -> dict[str, SafetensorsTensor]:
         length = int.from_bytes(read_exactly(descriptor, 0, 8, path).tobytes(), "little")
         if length > min(size - 8, MAX_HEADER_BYTES):
             raise CheckpointError(
-                f"{path} is not a safetensors file, or is cut short: of its {size} bytes the header claims "
-                f"{length}, and {MAX_HEADER_BYTES} is the most that is read."
+                f"{path} is not a safetensors file, or is truncated: the file has {size} bytes, its header "
+                f"claims {length}; the limit for a header is {MAX_HEADER_BYTES}."
             )
         raw = read_exactly(descriptor, 8, length, path).tobytes()
     try:
@@ -181,7 +181,7 @@ def read_header(path: Path) -> dict[str, SafetensorsTensor]:
 def _checked_layout(
     path: Path, parsed: dict[str, _HeaderEntry], *, data_start: int, data_bytes: int
 ) -> dict[str, SafetensorsTensor]:
-    """The format allows neither holes nor overlaps: each tensor begins where the one before it ends."""
+    """Check that each tensor starts where the previous one ends. The format allows no gaps or overlaps."""
     tensors: dict[str, SafetensorsTensor] = {}
     position = 0
     for name, entry in sorted(parsed.items(), key=lambda item: item[1].data_offsets):
@@ -191,20 +191,20 @@ def _checked_layout(
             raise CheckpointError(f"{path}: {name} has the unknown element type {entry.dtype!r}.")
         if (end - begin) * 8 != prod(entry.shape) * bits:
             raise CheckpointError(
-                f"{path}: {name}, {entry.dtype} of shape {entry.shape}, cannot fill bytes {begin} to {end}."
+                f"{path}: {name}, {entry.dtype} of shape {entry.shape}, does not fill bytes {begin} to {end}."
             )
         if begin != position:
-            raise CheckpointError(f"{path}: {name} begins at byte {begin} of the data instead of {position}.")
+            raise CheckpointError(f"{path}: {name} starts at byte {begin} of the data instead of {position}.")
         position = end
         tensors[name] = SafetensorsTensor(
             path, entry.dtype, tuple(entry.shape), data_start + begin, end - begin
         )
     if position != data_bytes:
         raise CheckpointError(
-            f"{path} should hold {position} bytes of tensors and holds {data_bytes}. Download it again."
+            f"{path} should contain {position} bytes of tensors but has {data_bytes}. Download it again."
         )
     return tensors
 
 
-def some(names: list[str], most: int = 20) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+def some(names: list[str], limit: int = 20) -> str:
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")

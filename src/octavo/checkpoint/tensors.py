@@ -1,7 +1,7 @@
-"""What every kind of checkpoint file offers: named tensors, read in chunks of rows.
+"""The interface of all checkpoint files: named tensors, read in chunks of rows.
 
-Files are read with pread into fresh buffers of a few megabytes and never mapped: a mapped page counts as
-ours once touched, and a file cut short while it is mapped kills the process.
+Files are read with pread into new buffers of a few megabytes and are never mapped: touched pages of a mapping
+count towards this process's memory, and a file that is truncated while it is mapped kills the process.
 """
 
 import os
@@ -20,19 +20,19 @@ from octavo.errors import CheckpointError
 
 CHUNK_ELEMENTS = 1 << 20
 
-# The element types a chunk can carry. numpy has no bfloat16: such a chunk holds the 16-bit patterns.
+# Element types of a chunk. numpy has no bfloat16: such a chunk holds the 16-bit patterns.
 CHUNK_NUMPY_TYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.uint16}
 
 
-# A chunk begins at a multiple of so many rows, or of more: threads may then pack neighbouring chunks at once.
+# Every chunk starts at a multiple of this many rows: threads can then pack neighbouring chunks in parallel.
 CHUNK_ROWS = 32
 
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """A tensor under its Hugging Face name; `source_dtype` and `nbytes` are those of the file.
+    """A tensor under its Hugging Face name; `source_dtype` and `nbytes` describe it as stored in the file.
 
-    `source_dtype` is an element type, or the name of a quantised form.
+    `source_dtype` is an element type, or the name of a quantised format.
     """
 
     name: str
@@ -43,9 +43,10 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class RowChunk:
-    """Rows `start`.. of a tensor, with all their columns.
+    """Consecutive rows of a tensor from row `start`, with all their columns.
 
-    `dtype` is a key of CHUNK_NUMPY_TYPES; or of FORMATS, and then the values are blocks: uint8 [rows, bytes].
+    `dtype` is a key of CHUNK_NUMPY_TYPES or of FORMATS. For a key of FORMATS, the values are weight blocks:
+    uint8 [rows, bytes].
     """
 
     start: int
@@ -55,25 +56,25 @@ class RowChunk:
 
 
 class TensorStore(Protocol):
-    """The weights of one checkpoint, whatever the files."""
+    """The weights of one checkpoint, independent of its file format."""
 
     @property
     def tensors(self) -> Mapping[str, TensorInfo]:
-        """In the order of the files, so that reading one after the other reads the disk forwards."""
+        """Tensors in file order, so that reading them in this order reads the disk sequentially."""
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Those that hold the tensors."""
+        """The files that contain the tensors."""
 
     def chunks(self, name: str) -> Iterator[RowChunk]:
-        """All rows of a tensor as values, in order; the caller may keep or change the arrays."""
+        """Yield all rows of a tensor as values, in order. The caller may keep or modify the arrays."""
 
     def blocks(self, name: str) -> Iterator[RowChunk]:
-        """The same as blocks of the quantised form that the tensor is stored in."""
+        """Yield all rows as weight blocks of the quantised format that the tensor is stored in."""
 
 
 def row_spans(shape: tuple[int, ...], group: int = 1) -> Iterator[tuple[int, int]]:
-    """Cut the rows into spans of about CHUNK_ELEMENTS elements, at multiples of `group` and CHUNK_ROWS."""
+    """Split the rows into spans of about CHUNK_ELEMENTS elements, at multiples of `group` and CHUNK_ROWS."""
     if prod(shape) == 0:
         return
     rows = shape[0] if shape else 1
@@ -86,7 +87,7 @@ def row_spans(shape: tuple[int, ...], group: int = 1) -> Iterator[tuple[int, int
 @contextmanager
 def open_for_pread(path: Path) -> Iterator[int]:
     try:
-        # Without O_NONBLOCK, a named pipe would not open before somebody writes to it.
+        # Without O_NONBLOCK, opening a named pipe would block until a writer opens it.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise CheckpointError(f"Cannot open {path}: {error.strerror}.") from error
@@ -99,7 +100,7 @@ def open_for_pread(path: Path) -> Iterator[int]:
 
 
 def read_exactly(descriptor: int, offset: int, length: int, path: Path) -> npt.NDArray[np.uint8]:
-    """`length` bytes at `offset`; the caller has checked both against the file's size."""
+    """Read `length` bytes at `offset`. The caller has checked both against the size of the file."""
     buffer = np.empty(length, dtype=np.uint8)
     done = 0
     while done < length:
@@ -108,6 +109,6 @@ def read_exactly(descriptor: int, offset: int, length: int, path: Path) -> npt.N
         except OSError as error:
             raise CheckpointError(f"Cannot read {path} at byte {offset + done}: {error.strerror}.") from error
         if got == 0:
-            raise CheckpointError(f"{path} became shorter while it was read. Was it still being downloaded?")
+            raise CheckpointError(f"{path} became shorter while it was read. Is it still being downloaded?")
         done += got
     return buffer

@@ -1,1 +1,1 @@
-"""The terminal: `octavo generate | chat | inspect | config show`."""
+"""The `octavo` command-line interface."""

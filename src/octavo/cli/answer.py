@@ -1,4 +1,4 @@
-"""One streamed answer: written as it comes, measured as the person at the terminal sees it."""
+"""Stream one answer to the terminal and measure it as the user sees it."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ STOPPED = "stopped"  # by Ctrl-C
 
 
 @dataclass(frozen=True)
-class Answer:
+class PrintedAnswer:
     text: str
     reasoning: str
     num_tokens: int
@@ -29,7 +29,7 @@ class Answer:
     seed: int | None
 
     def summary(self) -> str:
-        """The line under an answer: 12 tokens · 45.2 tok/s · prompt 210 (198 cached) · ..."""
+        """Return the line below an answer: 12 tokens · 45.2 tok/s · prompt 210 (198 cached) · ..."""
         parts = [counted(self.num_tokens, "token")]
         after_first = self.seconds - self.seconds_to_first
         if self.num_tokens > 1 and after_first > 0:
@@ -45,7 +45,7 @@ class Answer:
 
 
 def ignore(text: str) -> None:
-    """Where reasoning goes that nobody wants to see."""
+    """Discard reasoning that is not shown."""
 
 
 def stream_answer(
@@ -54,10 +54,12 @@ def stream_answer(
     write: Callable[[str], None],
     seed: int | None,
     *,
-    think: Callable[[str], None],
-) -> Answer:
-    """Write the deltas of one choice until it ends or Ctrl-C stops it, at once and wherever it is. What the
-    model says to itself goes to `think`."""
+    write_reasoning: Callable[[str], None],
+) -> PrintedAnswer:
+    """Write the deltas of one choice until it finishes or Ctrl-C stops it; return the answer and its timings.
+
+    Ctrl-C takes effect immediately, at any point. The model's reasoning goes to `write_reasoning`.
+    """
     texts: list[str] = []
     thoughts: list[str] = []
     num_tokens, num_cached, finish = 0, 0, STOPPED
@@ -74,9 +76,9 @@ def stream_answer(
             num_cached = delta.num_cached
             if delta.reasoning:
                 thoughts.append(delta.reasoning)
-                think(delta.reasoning)
+                write_reasoning(delta.reasoning)
             if delta.text and thoughts and not any(texts):
-                think("\n\n")
+                write_reasoning("\n\n")
             texts.append(delta.text)
             write(delta.text)
             if delta.error is not None:
@@ -86,11 +88,11 @@ def stream_answer(
     except KeyboardInterrupt:
         finish = STOPPED
     finally:
-        close = getattr(deltas, "close", None)  # a generator gives the request up here, not when collected
+        close = getattr(deltas, "close", None)  # aborts the request now, not at garbage collection
         if close is not None:
             close()
     ended = time.perf_counter()
-    return Answer(
+    return PrintedAnswer(
         text="".join(texts),
         reasoning="".join(thoughts),
         num_tokens=num_tokens,

@@ -1,4 +1,4 @@
-"""`octavo bench kernels`: each native kernel against the machine's limits and torch."""
+"""`octavo bench kernels`: compare each native kernel with the machine's limits and torch."""
 
 import argparse
 from typing import TYPE_CHECKING
@@ -8,9 +8,9 @@ from octavo.cli.bench_output import (
     GrowingTable,
     add_output_flags,
     draw_roofline,
-    of_limit,
     open_machine,
-    say_what_was_dropped,
+    percent_of_limit,
+    report_dropped,
     write_json,
 )
 from octavo.cli.flags import add_option_flags
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 USAGE = "bench kernels"
 DESCRIPTION = """\
-Time each native kernel on the shapes of real models. The machine's limits (memory bandwidth, AMX peak) are
-probed beside every sample, and torch's own kernel runs in between. docs/benchmarks.md tells how to read the
-table. Of the engine's options, --threads and --kernels count here."""
+Benchmark each native kernel on shapes from real models. Samples alternate with probes of the machine's limits
+(memory bandwidth, AMX peak) and with torch's own kernel. docs/benchmarks.md explains the table. Of the engine
+options, only --threads and --kernels have an effect."""
 
 COLUMNS = (
     Column("kernel", -38),
@@ -38,20 +38,21 @@ COLUMNS = (
     Column("torch us", 9),
     Column("x torch", 7),
 )
-# In the picture. Row operations read what was just written, from the cache: memory is no roof for them.
-DRAWN = ("gemm", "attention")
+# Kinds of kernel in the plot. Row operations read recently written data from the cache, so the memory
+# bandwidth does not bound them.
+PLOTTED_KINDS = ("gemm", "attention")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--filter", metavar="TEXT", default="", help="only the kernels with all these words in their names"
+        "--filter", metavar="TEXT", default="", help="run only kernels whose names contain all of these words"
     )
     parser.add_argument(
         "--format",
         metavar="NAME",
         nargs="+",
         default=["BF16"],
-        help="forms of the weights in products: BF16, or quantised ones such as Q4_K",
+        help="weight formats of matrix products: BF16, or quantised formats such as Q4_K [BF16]",
     )
     add_output_flags(parser)
     add_option_flags(parser)
@@ -66,28 +67,28 @@ def run(call: Invocation) -> int:
         check_plot(args.plot)
     if unknown := [name for name in args.format if name != "BF16" and name not in FORMATS]:
         raise ConfigError(
-            f"--format {', '.join(unknown)}: there is no such form; known are BF16, {', '.join(FORMATS)}"
+            f"--format {', '.join(unknown)}: unknown weight format; choose from BF16, {', '.join(FORMATS)}"
         )
     words = args.filter.split()
-    every = families(args.format)
-    chosen = [family for family in every if all(word in family.name for word in words)]
+    available = families(args.format)
+    chosen = [family for family in available if all(word in family.name for word in words)]
     if not chosen:
-        names = "\n  ".join(family.name for family in every)
-        raise ConfigError(f"--filter {args.filter!r} leaves no kernel; there are\n  {names}")
-    if args.plot is not None and not any(family.kind in DRAWN for family in chosen):
-        raise ConfigError("--plot: products and attention can be drawn, and --filter left none of them")
-    engine, machine = open_machine(options.threads, options.kernels, quick=args.quick)
-    if lacking := [name for name in args.format if not engine.library.has_format(name)]:
-        raise ConfigError(f"--format {', '.join(lacking)}: the kernels cannot compute with it")
-    terminal.note(f"{engine.isa.name.lower()}, {engine.num_threads} threads; us is the time in the kernel")
+        names = "\n  ".join(family.name for family in available)
+        raise ConfigError(f"--filter {args.filter!r} matches no kernel; choose from\n  {names}")
+    if args.plot is not None and not any(family.kind in PLOTTED_KINDS for family in chosen):
+        raise ConfigError("--plot draws matrix products and attention, but --filter excludes all of them")
+    pool, machine = open_machine(options.threads, options.kernels, quick=args.quick)
+    if unsupported := [name for name in args.format if not pool.library.has_format(name)]:
+        raise ConfigError(f"--format {', '.join(unsupported)}: the native kernels do not support this format")
+    terminal.note(f"{pool.isa.name.lower()}, {pool.num_threads} threads; us: microseconds in the kernel")
     table = GrowingTable(terminal, COLUMNS)
     results = []
-    for result in measure_families(chosen, engine, machine, QUICK if args.quick else Scale()):
+    for result in measure_families(chosen, pool, machine, QUICK if args.quick else Scale()):
         results.append(result)
         table.add(_cells(result))
-    say_what_was_dropped(results, terminal)
+    report_dropped(results, terminal)
     if args.json is not None:
-        write_json(args.json, engine, machine, {"results": results})
+        write_json(args.json, pool, machine, {"results": results})
     if args.plot is not None:
         _plot(results, args, machine.best_peak)
     return 0
@@ -104,9 +105,9 @@ def _cells(result: "KernelResult") -> tuple[str, ...]:
         str(result.num_rows),
         f"{result.seconds * 1e6:,.1f}",
         f"{result.gigabytes_per_second:.1f}",
-        f"{result.gigaflops:,.0f}" if result.kind in DRAWN else "-",
+        f"{result.gigaflops:,.0f}" if result.kind in PLOTTED_KINDS else "-",
         limit,
-        of_limit(result.fraction, is_throttled=result.is_throttled),
+        percent_of_limit(result.fraction, is_throttled=result.is_throttled),
         f"{result.torch_seconds * 1e6:,.1f}",
         f"{result.speedup:.2f}",
     )
@@ -118,6 +119,6 @@ def _plot(results: "list[KernelResult]", args: argparse.Namespace, best_peak: fl
     points = [
         Point(result.name, str(result.num_rows), result.intensity, result.gigaflops)
         for result in results
-        if result.kind in DRAWN
+        if result.kind in PLOTTED_KINDS
     ]
-    draw_roofline(points, results, best_peak, args.plot, "Kernels under the roofline (labels: rows)")
+    draw_roofline(points, results, best_peak, args.plot, "Kernel roofline (labels: rows)")

@@ -1,4 +1,4 @@
-"""What `octavo bench serve` and `sweep` share: their flags, a bar while they run, their files."""
+"""Flags, progress bar and parsing that `octavo bench serve` and `octavo bench sweep` share."""
 
 import argparse
 import json
@@ -14,7 +14,7 @@ from octavo.config import nearest_name
 from octavo.errors import ConfigError
 
 if TYPE_CHECKING:
-    from octavo.bench.serve import Progress, Slo, Target, Workload
+    from octavo.bench.serve import LoadTarget, Progress, Slo, Workload
     from octavo.bench.serve.load import Watch
 
 DEFAULT_WORKLOAD = "conversation"
@@ -22,64 +22,73 @@ KEY_VARIABLE = "OPENAI_API_KEY"
 
 
 def add_target_flags(parser: argparse.ArgumentParser) -> None:
-    # Names of their own: they are the other server's, not options of this one.
-    group = parser.add_argument_group("the server")
+    # Separate `dest` names: these flags describe the target server and are not options of this process.
+    group = parser.add_argument_group("target server")
     group.add_argument(
         "--model",
         metavar="M",
         dest="model_to_ask",
         default="",
-        help="model to ask [the first that is listed]",
+        help="model to request [the first one that the server lists]",
     )
     group.add_argument(
-        "--api-key", metavar="K", dest="key_to_send", default=None, help=f"key to send [${KEY_VARIABLE}]"
+        "--api-key", metavar="K", dest="key_to_send", default=None, help=f"API key to send [${KEY_VARIABLE}]"
     )
     group.add_argument(
         "--prompts",
         choices=["ids", "text", "chat"],
         default="ids",
-        help="what is sent: token ids, which are exact; text; or chat messages [ids]",
+        help="form of the prompts: token ids, which have exact lengths; text; or chat messages [ids]",
     )
     group.add_argument(
         "--tokenizer",
         metavar="MODEL",
         default=None,
-        help="whose tokens prompts are made of, if the server has no /tokenize: a checkpoint",
+        help="checkpoint whose tokenizer makes the prompts, if the server has no /tokenize",
     )
     group.add_argument(
         "--ignore-eos",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="ask for answers of the full length [true]",
+        help="request answers of the full length, past the end-of-sequence token [true]",
     )
     group.add_argument(
         "--count-chunks",
         action="store_true",
-        help="ask for the number of tokens with each chunk: more exact, and more work for the server",
+        help="request a token count with each chunk: more accurate, but more work for the server",
     )
     group.add_argument(
-        "--body", metavar="JSON", default="{}", help="further fields of every request, as an object"
+        "--body", metavar="JSON", default="{}", help="additional fields of every request, as an object"
     )
     group.add_argument(
-        "--timeout", metavar="S", type=float, default=600.0, help="seconds an answer may take [600]"
+        "--timeout", metavar="S", type=float, default=600.0, help="maximum seconds per request [600]"
     )
 
 
 def add_workload_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
-        "the workload", "a length is 128, 16-1024, 0.75*1024+0.25*128 or conversation"
+        "workload",
+        "LENGTH is a number (128), a range (16-1024), a mixture (0.75*1024+0.25*128) or conversation",
     )
     group.add_argument(
         "--workload",
         metavar="NAME",
         default=DEFAULT_WORKLOAD,
         help="conversation, baseline, continuous_batching, paged_attention, chunked_prefill, prefix_caching"
-        f" or prefill; the other flags change it [{DEFAULT_WORKLOAD}]",
+        f" or prefill; the other flags override its parts [{DEFAULT_WORKLOAD}]",
     )
-    group.add_argument("--prompt", metavar="LENGTH", default=None, help="tokens of prompts")
-    group.add_argument("--output", metavar="LENGTH", default=None, help="tokens of answers")
     group.add_argument(
-        "--shared", metavar="N", type=int, default=None, help="tokens that all prompts begin with"
+        "--prompt", metavar="LENGTH", default=None, help="prompt length in tokens [set by the workload]"
+    )
+    group.add_argument(
+        "--output", metavar="LENGTH", default=None, help="answer length in tokens [set by the workload]"
+    )
+    group.add_argument(
+        "--shared",
+        metavar="N",
+        type=int,
+        default=None,
+        help="length of the prefix that all prompts share, in tokens [set by the workload]",
     )
     group.add_argument(
         "--seed",
@@ -87,33 +96,42 @@ def add_workload_flags(parser: argparse.ArgumentParser) -> None:
         dest="load_seed",
         type=int,
         default=None,
-        help="the same prompts and times again; a cache may know them then [a new one]",
+        help="seed of prompts and arrival times; a server may have cached the prompts of a reused seed"
+        " [random]",
     )
 
 
 def add_slo_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
-        "what is good", "times are 200ms or 1.5s; goodput counts requests that keep all"
+        "service level objective (SLO)",
+        "T is a time such as 200ms or 1.5s; goodput counts the requests that meet every objective",
     )
-    group.add_argument("--slo-ttft", metavar="T", default=None, help="time to first token")
+    group.add_argument("--slo-ttft", metavar="T", default=None, help="maximum time to first token")
     group.add_argument(
-        "--slo-tpot", metavar="T", default=None, help="time per output token, the request's mean"
+        "--slo-tpot",
+        metavar="T",
+        default=None,
+        help="maximum time per output token, as the mean of a request",
     )
-    group.add_argument("--slo-itl", metavar="T", default=None, help="time between tokens, the request's p99")
-    group.add_argument("--slo-e2e", metavar="T", default=None, help="the whole answer")
+    group.add_argument(
+        "--slo-itl", metavar="T", default=None, help="maximum time between tokens, as the p99 of a request"
+    )
+    group.add_argument("--slo-e2e", metavar="T", default=None, help="maximum time for a whole answer")
 
 
 def add_report_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("the report")
-    group.add_argument("--json", metavar="FILE", type=Path, default=None, help="everything, for programs")
+    group = parser.add_argument_group("report")
     group.add_argument(
-        "--html", metavar="FILE", type=Path, default=None, help="one page with plots, for people"
+        "--json", metavar="FILE", type=Path, default=None, help="write all results to FILE as JSON"
     )
-    group.add_argument("-q", "--quiet", action="store_true", help="no progress")
+    group.add_argument(
+        "--html", metavar="FILE", type=Path, default=None, help="write a page with plots to FILE"
+    )
+    group.add_argument("-q", "--quiet", action="store_true", help="hide progress")
     parser.set_defaults(config=None)
 
 
-def target_from(call: Invocation) -> "Target":
+def target_from(call: Invocation) -> "LoadTarget":
     from octavo.bench.serve import PromptStyle, find_target
 
     args = call.args
@@ -135,11 +153,11 @@ def workload_from(args: argparse.Namespace) -> "Workload":
 
     if args.workload not in WORKLOADS:
         raise ConfigError(
-            f"there is no workload {args.workload!r}{nearest_name(args.workload, WORKLOADS)}; there are"
-            f" {', '.join(WORKLOADS)}"
+            f"unknown workload {args.workload!r}; choose from {', '.join(WORKLOADS)}"
+            f"{nearest_name(args.workload, WORKLOADS)}"
         )
     if args.shared is not None and args.shared < 0:
-        raise ConfigError("--shared counts tokens: give a whole number from 0 on")
+        raise ConfigError("--shared must be a whole number of at least 0")
     return WORKLOADS[args.workload].scaled(
         prompt=None if args.prompt is None else parse_lengths(args.prompt, CONVERSATION_PROMPT),
         output=None if args.output is None else parse_lengths(args.output, CONVERSATION_OUTPUT),
@@ -159,15 +177,15 @@ def slo_from(args: argparse.Namespace) -> "Slo":
 
 
 def check_files(args: argparse.Namespace) -> None:
-    """Before minutes of load, not after."""
+    """Check that the report files can be written, before minutes of load and not after them."""
     for path in (args.json, args.html):
         if path is not None and not path.parent.is_dir():
-            raise ConfigError(f"{path} cannot be written: there is no folder {path.parent}")
+            raise ConfigError(f"cannot write {path}: the folder {path.parent} does not exist")
 
 
 @contextmanager
 def bar(terminal: Terminal, *, quiet: bool) -> "Iterator[Watch | None]":
-    """A bar on stderr, where a person looks at it. Loads tell it how far they are, one after the other."""
+    """Show a progress bar if stderr is a terminal; yield the function through which each load updates it."""
     if quiet or not terminal.stderr.isatty():
         yield None
         return
@@ -178,13 +196,13 @@ def bar(terminal: Terminal, *, quiet: bool) -> "Iterator[Watch | None]":
         def watch(progress: "Progress") -> None:
             if progress.num_done == progress.num_requests:
                 shown.reset()
-                shown.clear()  # what is printed next must not stand beside it
+                shown.clear()  # the next output starts on an empty line
                 return
             shown.total = progress.num_requests
             shown.n = progress.num_done
             rate = progress.num_chunks / progress.seconds if progress.seconds else 0.0
             facts: dict[str, Any] = {
-                "under way": progress.num_sent - progress.num_done,
+                "in flight": progress.num_sent - progress.num_done,
                 "tokens/s": f"{rate:,.0f}",
             }
             if progress.num_failed:
@@ -204,7 +222,9 @@ def _json_object(text: str) -> dict[str, Any]:
     except ValueError:
         fields = None
     if not isinstance(fields, dict):
-        raise ConfigError(f"--body {text!r} is no JSON object; give one like '{{\"cache_prompt\": false}}'")
+        raise ConfigError(
+            f"--body {text!r} is not a JSON object; give one such as '{{\"cache_prompt\": false}}'"
+        )
     return fields
 
 
@@ -213,5 +233,5 @@ def _seconds(text: str | None, flag: str) -> float | None:
         return None
     found = re.fullmatch(r"(\d*\.?\d+)(ms|s)", text)
     if found is None:
-        raise ConfigError(f"{flag} {text!r} is no time: give one like 200ms or 1.5s")
+        raise ConfigError(f"{flag} {text!r} is not a time; give one such as 200ms or 1.5s")
     return float(found[1]) * (1e-3 if found[2] == "ms" else 1.0)

@@ -1,4 +1,4 @@
-"""`octavo bench sweep`: how much load a server can carry."""
+"""`octavo bench sweep`: find the highest load that a server sustains."""
 
 import argparse
 from typing import TYPE_CHECKING
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 USAGE = "bench sweep URL"
 DESCRIPTION = """\
-Raise the load on a server until it does not follow, and find the knee: the highest rate (or number of
-requests at once) at which enough requests keep the SLO, or, without an SLO, up to which throughput grows
-with the load. The level doubles until it does not hold; then the gap is halved. docs/benchmarking.md is the
+Increase the load on a server until it saturates, and find the knee: the highest rate (or concurrency) at
+which enough requests meet the SLO or, without an SLO, up to which throughput grows with the load. The level
+doubles until the server no longer sustains it; then the interval is bisected. docs/benchmarking.md is the
 guide.
 
   octavo bench sweep http://127.0.0.1:8000 --slo-ttft 1s --slo-tpot 100ms --html sweep.html
@@ -40,44 +40,49 @@ COLUMNS = (
     Column("TTFT p99", 9),
     Column("TPOT p50", 9),
     Column("ITL p99", 9),
-    Column("kept SLO", 8),
+    Column("met SLO", 8),
     Column("holds", -5),
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "url", metavar="URL", help="such as http://127.0.0.1:8000, with the path unless it is /v1"
+        "url",
+        metavar="URL",
+        help="server address, such as http://127.0.0.1:8000; include the path unless it is /v1",
     )
-    group = parser.add_argument_group("the levels")
+    group = parser.add_argument_group("load levels")
     group.add_argument(
         "--by",
         choices=["rate", "concurrency"],
         default="rate",
-        help="what is raised: requests a second, or at once",
+        help="what increases: requests per second, or concurrent requests [rate]",
     )
+    group.add_argument("--from", metavar="X", dest="first", type=float, default=1.0, help="first level [1]")
     group.add_argument(
-        "--from", metavar="X", dest="first", type=float, default=1.0, help="the first level [1]"
-    )
-    group.add_argument(
-        "--to", metavar="X", dest="last", type=float, default=1024.0, help="no level above [1024]"
+        "--to", metavar="X", dest="last", type=float, default=1024.0, help="highest level [1024]"
     )
     group.add_argument(
         "--per-level",
         metavar="X",
         type=float,
         default=None,
-        help="requests of a level, times the level: seconds of a rate [10], rounds of requests at once [4]",
+        help="requests per level, as a multiple of the level: seconds at a rate [10], rounds at a"
+        " concurrency [4]",
     )
     group.add_argument(
-        "--halvings", metavar="N", type=int, default=2, help="how often the last gap is halved [2]"
+        "--halvings",
+        metavar="N",
+        type=int,
+        default=2,
+        help="number of times that the last interval is bisected [2]",
     )
     group.add_argument(
         "--attain",
         metavar="X",
         type=float,
         default=0.9,
-        help="part of the requests that must keep the SLO [0.9]",
+        help="fraction of requests that must meet the SLO [0.9]",
     )
     add_target_flags(parser)
     add_workload_flags(parser)
@@ -121,9 +126,9 @@ def run(call: Invocation) -> int:
 
 
 def verdict(report: "SweepReport") -> str:
-    unit = "requests/s" if report.plan.by == "rate" else "requests at once"
+    unit = "requests/s" if report.plan.by == "rate" else "concurrent requests"
     if report.knee is None:
-        return f"no knee: not even {report.plan.first:g} {unit} holds; lower --from, or ask less of the SLO"
+        return f"no knee: {report.plan.first:g} {unit} is already too much; lower --from, or relax the SLO"
     if report.is_end_of_range:
         return f"no knee up to {report.knee:g} {unit}: raise --to"
     return f"knee: {report.knee:.3g} {unit}"

@@ -1,4 +1,4 @@
-"""`octavo chat`: a conversation in the terminal."""
+"""`octavo chat`: chat with a model in the terminal."""
 
 import argparse
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from octavo.cli.answer import Answer, ignore, stream_answer
+from octavo.cli.answer import PrintedAnswer, ignore, stream_answer
 from octavo.cli.flags import (
     CHAT_SAMPLING_FLAGS,
     add_option_flags,
@@ -27,15 +27,15 @@ from octavo.protocol import SamplingParams
 
 USAGE = "chat MODEL"
 DESCRIPTION = """\
-Talk with a model. /help lists the commands. Ctrl-C stops an answer, Ctrl-D leaves.
-Works in a pipe too: one message a line, answers on stdout."""
+Chat with a model. /help lists the commands. Ctrl-C stops an answer, Ctrl-D quits.
+Also works in a pipe: one message per line on stdin, answers on stdout."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model_argument", metavar="MODEL", nargs="?", help="the same as --model")
+    parser.add_argument("model_argument", metavar="MODEL", nargs="?", help="model to run; same as --model")
     parser.add_argument("--system", metavar="TEXT", default=None, help="system message")
     parser.add_argument(
-        "-q", "--quiet", action="store_true", help="only the answers: no figures, no progress"
+        "-q", "--quiet", action="store_true", help="print only the answers: no statistics, no progress"
     )
     add_sampling_flags(parser, CHAT_SAMPLING_FLAGS)
     add_option_flags(parser)
@@ -48,37 +48,36 @@ def run(call: Invocation) -> int:
     llm = call.open_model(call.options, progress=not args.quiet and terminal.stderr.isatty())
     reader = MessageReader(terminal, [f"/{name}" for name in COMMANDS])
     try:
-        llm.chat_template.render(
-            [{"role": "user", "content": ""}]
-        )  # fails now rather than at the first message
+        # A missing or broken template fails now rather than at the first message.
+        llm.chat_template.render([{"role": "user", "content": ""}])
         params = checked(msgspec.structs.replace(llm.default_params, **sampling), llm)
         chat = Chat(llm, params, terminal, system=args.system, quiet=args.quiet)
         if terminal.is_interactive:
-            terminal.note(f"{llm.name} · /help lists the commands, Ctrl-D leaves")
-        talk(chat, reader, terminal)
+            terminal.note(f"{llm.name} · /help lists the commands, Ctrl-D quits")
+        run_chat(chat, reader, terminal)
     finally:
         reader.close()
         llm.close()
     return 0
 
 
-def talk(chat: "Chat", reader: MessageReader, terminal: Terminal) -> None:
-    """Read, answer, repeat. An error ends a turn and not the conversation."""
+def run_chat(chat: "Chat", reader: MessageReader, terminal: Terminal) -> None:
+    """Read and answer messages until the chat ends. An error ends one turn, not the chat."""
     while not chat.is_over:
         try:
             message = reader.read()
         except EOFError:
             if terminal.is_interactive:
-                terminal.say("")
+                terminal.message("")
             return
         except KeyboardInterrupt:
             if not terminal.is_interactive:
                 raise
-            terminal.note("\n(Ctrl-D or /quit leaves)")
+            terminal.note("\n(press Ctrl-D or type /quit to quit)")
             continue
         try:
             if message.startswith("/"):
-                chat.obey(message)
+                chat.run_command(message)
             elif message:
                 chat.ask(message)
         except OctavoError as error:
@@ -86,7 +85,7 @@ def talk(chat: "Chat", reader: MessageReader, terminal: Terminal) -> None:
 
 
 class Chat:
-    """The state of a conversation and what the commands do to it."""
+    """The state of a conversation, and the commands that change it."""
 
     def __init__(
         self,
@@ -103,10 +102,9 @@ class Chat:
         self._terminal = terminal
         self._system = system
         self._quiet = quiet
-        self._turns: list[
-            Message
-        ] = []  # user and assistant, in turn, and always whole pairs between messages
-        self._answers: list[Answer] = []
+        # User and assistant messages alternate; between calls there are only complete pairs.
+        self._turns: list[Message] = []
+        self._answers: list[PrintedAnswer] = []
 
     @property
     def messages(self) -> list[Message]:
@@ -114,7 +112,7 @@ class Chat:
         return [*opening, *self._turns]
 
     def ask(self, text: str) -> None:
-        """Answer a message. If that fails, or is stopped before a word, the message is taken back."""
+        """Answer a message. Both enter the conversation unless that fails or is stopped before any text."""
         question = {"role": "user", "content": text}
         params = with_seed(self._params)
         messages = [*self.messages, question]
@@ -123,38 +121,43 @@ class Chat:
             lambda: self._llm.stream_chat(messages, params),
             self._terminal.write,
             params.seed,
-            think=ignore if self._quiet else self._terminal.aside,
+            write_reasoning=ignore if self._quiet else self._terminal.aside,
         )
         if not answer.text.endswith("\n"):
             self._terminal.write("\n")
         if answer.text:
-            # The template decides what the model sees again of its own reasoning.
+            # The template decides how much of its earlier reasoning the model sees.
             thoughts = {"reasoning_content": answer.reasoning} if answer.reasoning else {}
             self._turns += [question, {"role": "assistant", "content": answer.text, **thoughts}]
             self._answers.append(answer)
         if not self._quiet:
             self._terminal.note(answer.summary())
 
-    def obey(self, line: str) -> None:
+    def run_command(self, line: str) -> None:
         name, _, rest = line.removeprefix("/").partition(" ")
         if name not in COMMANDS:
             near = nearest_name(name, COMMANDS)
-            raise ConfigError(f"there is no command /{name}{near or '; /help lists them'}")
+            raise ConfigError(f"unknown command /{name}{near or '; /help lists the commands'}")
         COMMANDS[name].action(self, rest.strip())
 
     def help(self, rest: str) -> None:
         rows = [(f"/{name} {command.arguments}", command.help) for name, command in COMMANDS.items()]
-        self._terminal.say(
-            table([*rows, ('"""', "begins and ends a message of several lines, as \\ at a line's end")])
+        self._terminal.message(
+            table(
+                [
+                    *rows,
+                    ('"""', "start or end a message of several lines; \\ at the end of a line continues it"),
+                ]
+            )
         )
 
     def reset(self, rest: str) -> None:
         self._turns.clear()
-        self._terminal.note("the conversation is empty again")
+        self._terminal.note("conversation cleared")
 
     def set_system(self, rest: str) -> None:
         if not rest:
-            self._terminal.say(self._system or "there is no system message; /system TEXT sets one")
+            self._terminal.message(self._system or "no system message; set one with /system TEXT")
             return
         self._system = None if rest.lower() == "none" else rest
         self._terminal.note("system message " + ("removed" if self._system is None else "set"))
@@ -176,27 +179,27 @@ class Chat:
             (flag.field, as_typed(getattr(self._params, flag.field)), flag.help)
             for flag in CHAT_SAMPLING_FLAGS
         ]
-        self._terminal.say(table(rows))
+        self._terminal.message(table(rows))
 
     def undo(self, rest: str) -> str:
-        """Take the last message and its answer back."""
+        """Remove the last message and its answer, and return the message."""
         if not self._turns:
-            raise ConfigError("there is nothing to take back")
+            raise ConfigError("there is nothing to undo")
         question = str(self._turns[-2]["content"])
         del self._turns[-2:]
-        self._terminal.note("the last message and its answer are taken back")
+        self._terminal.note("removed the last message and its answer")
         return question
 
     def regenerate(self, rest: str) -> None:
         if not self._turns:
-            raise ConfigError("there is no answer to make again")
+            raise ConfigError("there is no answer to regenerate")
         kept = self._turns
         self._turns = kept[:-2]
-        asked = len(self._turns)
+        before = len(self._turns)
         try:
             self.ask(str(kept[-2]["content"]))
         finally:
-            if len(self._turns) == asked:  # no new answer: the old one stands
+            if len(self._turns) == before:  # no new answer: keep the old one
                 self._turns = kept
 
     def save(self, rest: str) -> None:
@@ -219,16 +222,16 @@ class Chat:
         rows = [
             ("answers", str(len(self._answers))),
             ("tokens generated", str(stats.tokens_sampled)),
-            ("found in the prefix cache", hits),
+            ("prefix cache hits", hits),
             (
-                "KV pages",
-                f"{stats.pages_total} ({stats.pages_free} free, {stats.pages_cached} in the prefix cache)",
+                "KV blocks",
+                f"{stats.blocks_total} ({stats.blocks_free} free, {stats.blocks_cached} in the prefix cache)",
             ),
             ("engine steps", str(stats.steps)),
         ]
-        self._terminal.say(table(rows))
+        self._terminal.message(table(rows))
 
-    def leave(self, rest: str) -> None:
+    def quit(self, rest: str) -> None:
         self.is_over = True
 
 
@@ -240,14 +243,14 @@ class Command:
 
 
 COMMANDS = {
-    "help": Command("", "this list", Chat.help),
-    "reset": Command("", "forget the conversation, keep the system message and parameters", Chat.reset),
-    "system": Command("TEXT", "set the system message; none removes it, no TEXT shows it", Chat.set_system),
+    "help": Command("", "show this list", Chat.help),
+    "reset": Command("", "clear the conversation; keep the system message and parameters", Chat.reset),
+    "system": Command("TEXT", "set the system message; none: remove it, no TEXT: show it", Chat.set_system),
     "set": Command("NAME VALUE", "set a sampling parameter, as in /set temperature 0.7", Chat.set_param),
     "params": Command("", "show the sampling parameters", Chat.show_params),
     "regenerate": Command("", "answer the last message again", Chat.regenerate),
-    "undo": Command("", "take the last message and its answer back", Chat.undo),
+    "undo": Command("", "remove the last message and its answer", Chat.undo),
     "save": Command("FILE", "write the conversation to a JSON file", Chat.save),
-    "stats": Command("", "figures of the engine since it started", Chat.show_stats),
-    "quit": Command("", "leave, as Ctrl-D does", Chat.leave),
+    "stats": Command("", "show engine statistics since it started", Chat.show_stats),
+    "quit": Command("", "end the chat, as Ctrl-D does", Chat.quit),
 }

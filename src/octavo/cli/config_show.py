@@ -1,4 +1,4 @@
-"""`octavo config show`: every option, its value, and where the value came from."""
+"""`octavo config show`: print every option, its value, and where the value came from."""
 
 import argparse
 
@@ -12,7 +12,7 @@ from octavo.config import EngineOptions, ServerOptions
 USAGE = "config show"
 DESCRIPTION = """\
 Print every option with its value and where the value came from.
-Flags win over OCTAVO_* variables, these over the YAML file, and that over the defaults."""
+Flags override OCTAVO_* variables, which override the YAML file, which overrides the defaults."""
 
 HIDDEN = "(hidden)"
 

@@ -1,4 +1,4 @@
-"""Flags made from the definitions of the options: `EngineOptions` for the engine, one table for sampling."""
+"""Command-line flags, generated from the option classes and from a table of sampling parameters."""
 
 import argparse
 import typing
@@ -15,6 +15,7 @@ from octavo.config import (
     Options,
     ResolvedOptions,
     ServerOptions,
+    flag_of,
     given_value,
     nearest_name,
     option_specs,
@@ -26,14 +27,14 @@ from octavo.protocol import SamplingParams
 
 @dataclass(frozen=True)
 class SamplingFlag:
-    """How a field of `SamplingParams` is given in the terminal; the field itself has the type and default."""
+    """The flag of a `SamplingParams` field. The field itself defines the type and the default."""
 
     field: str
     metavar: str
     help: str
-    flag: str = ""  # empty: made from the field's name
+    flag: str = ""  # empty: derived from the field's name
     is_repeated: bool = False
-    one_answer: bool = True  # makes sense where there is one answer to look at, as in a chat
+    one_answer: bool = True  # also applies to a chat, which shows a single answer
 
     @property
     def name(self) -> str:
@@ -41,29 +42,37 @@ class SamplingFlag:
 
 
 SAMPLING_FLAGS = (
-    SamplingFlag("temperature", "X", "0 always takes the likeliest token; above 1 is more varied"),
-    SamplingFlag("top_p", "X", "keep the likeliest tokens that together have this probability"),
-    SamplingFlag("top_k", "N", "keep the N likeliest tokens; 0: all"),
-    SamplingFlag("min_p", "X", "drop tokens less likely than X times the likeliest"),
-    SamplingFlag("seed", "N", "the same seed gives the same answer; none: a new one each time"),
-    SamplingFlag("max_tokens", "N", "longest answer; none: until the model stops or the context is full"),
-    SamplingFlag("min_tokens", "N", "shortest answer: no end of sequence before"),
+    SamplingFlag("temperature", "X", "0: always the most probable token; above 1: more varied answers"),
+    SamplingFlag("top_p", "X", "keep the most probable tokens that together have this probability"),
+    SamplingFlag("top_k", "N", "keep the N most probable tokens; 0: all"),
+    SamplingFlag("min_p", "X", "drop tokens less probable than X times the most probable one"),
+    SamplingFlag("seed", "N", "random seed; the same seed gives the same answer; none: a new seed each time"),
+    SamplingFlag(
+        "max_tokens", "N", "maximum tokens of the answer; none: until the model stops or the context is full"
+    ),
+    SamplingFlag("min_tokens", "N", "minimum tokens of the answer before an end-of-sequence token"),
     SamplingFlag("stop", "TEXT", "end the answer at this text; may be repeated", is_repeated=True),
     SamplingFlag("include_stop", "", "keep the stop text in the answer"),
     SamplingFlag(
         "stop_token_ids", "ID", "end the answer at this token; may be repeated", "--stop-token-id", True
     ),
-    SamplingFlag("ignore_eos", "", "go on past the end of sequence"),
-    SamplingFlag("presence_penalty", "X", "taken from the logits of tokens already in the answer"),
-    SamplingFlag("frequency_penalty", "X", "the same, times how often each is there"),
-    SamplingFlag("repetition_penalty", "X", "divides the logits of tokens in prompt and answer; 1: off"),
-    SamplingFlag("logit_bias", "ID=X", "add X to a token's logit; may be repeated", is_repeated=True),
-    SamplingFlag("skip_special_tokens", "", "leave special tokens out of the text"),
-    SamplingFlag("grammar", "KIND=TEXT", "hold the answer to a json_schema, regex, choice or lark"),
-    SamplingFlag("n", "N", "answers per prompt", "-n", one_answer=False),
-    SamplingFlag("logprobs", "K", "log-probabilities and the K best tokens, with --json", one_answer=False),
+    SamplingFlag("ignore_eos", "", "continue past the end-of-sequence token"),
+    SamplingFlag("presence_penalty", "X", "subtract X from the logits of tokens already in the answer"),
     SamplingFlag(
-        "prompt_logprobs", "K", "the same for the tokens of the prompt, with --json", one_answer=False
+        "frequency_penalty", "X", "subtract X from a token's logit for each time it is in the answer"
+    ),
+    SamplingFlag("repetition_penalty", "X", "divide the logits of tokens in prompt and answer by X; 1: off"),
+    SamplingFlag("logit_bias", "ID=X", "add X to a token's logit; may be repeated", is_repeated=True),
+    SamplingFlag("skip_special_tokens", "", "omit special tokens from the text"),
+    SamplingFlag(
+        "grammar", "KIND=TEXT", "constrain the answer to a json_schema, regex, choice or lark grammar"
+    ),
+    SamplingFlag("n", "N", "number of answers per prompt", "-n", one_answer=False),
+    SamplingFlag(
+        "logprobs", "K", "with --json, log-probabilities and the K most probable tokens", one_answer=False
+    ),
+    SamplingFlag(
+        "prompt_logprobs", "K", "with --json, the same for the tokens of the prompt", one_answer=False
     ),
 )
 KINDS = {
@@ -82,21 +91,19 @@ CHAT_SAMPLING_FLAGS = tuple(flag for flag in SAMPLING_FLAGS if flag.one_answer)
 def add_option_flags(
     parser: argparse.ArgumentParser, kinds: Sequence[type[Options]] = (EngineOptions,)
 ) -> None:
-    """A flag for every option. Only those given end up in the namespace."""
+    """Add a flag for every option. The parsed namespace has only the flags that were given."""
     groups: dict[str, Any] = {}
     for spec in (spec for kind in kinds for spec in option_specs(kind)):
         if spec.group not in groups:
             groups[spec.group] = parser.add_argument_group(spec.group)
         shown = str(spec.default).lower() if spec.is_switch else spec.default
         note = spec.description + ("" if spec.default is None else f" [{shown}]")
-        group = groups[spec.group]
+        group, flags = groups[spec.group], [flag_of(name) for name in spec.names]
         if spec.is_switch:
             action = argparse.BooleanOptionalAction
-            group.add_argument(spec.flag, action=action, default=argparse.SUPPRESS, help=_escaped(note))
+            group.add_argument(*flags, action=action, default=argparse.SUPPRESS, help=_escaped(note))
         else:
-            group.add_argument(
-                spec.flag, metavar=spec.metavar, default=argparse.SUPPRESS, help=_escaped(note)
-            )
+            group.add_argument(*flags, metavar=spec.metavar, default=argparse.SUPPRESS, help=_escaped(note))
     parser.add_argument(
         "--config", metavar="FILE", type=Path, default=None, help="YAML file of options [$OCTAVO_CONFIG]"
     )
@@ -106,7 +113,7 @@ def add_sampling_flags(
     parser: argparse.ArgumentParser, flags: Collection[SamplingFlag] = SAMPLING_FLAGS
 ) -> None:
     group = parser.add_argument_group(
-        "sampling", "what the model's generation_config.json sets replaces the default"
+        "sampling", "the model's generation_config.json overrides these defaults"
     )
     defaults = SamplingParams()
     for flag in flags:
@@ -123,7 +130,7 @@ def add_sampling_flags(
 
 
 def wants_json_logs(args: argparse.Namespace, environ: Mapping[str, str]) -> bool:
-    """Whether the command is a service with a log for machines. Known before its options are checked."""
+    """Whether the command is a service that logs JSON. Does not need valid options."""
     if not getattr(args, "is_service", False):
         return False
     given = {"log_format": args.log_format} if hasattr(args, "log_format") else {}
@@ -131,7 +138,7 @@ def wants_json_logs(args: argparse.Namespace, environ: Mapping[str, str]) -> boo
 
 
 def options_from(args: argparse.Namespace, terminal: Terminal) -> ResolvedOptions:
-    """Flags, environment, file and defaults, merged; what looks like a slip is warned about."""
+    """Merge flags, environment, file and defaults. Warn about variables that look like misspelt options."""
     names = (spec.name for kind in (EngineOptions, ServerOptions) for spec in option_specs(kind))
     given = {name: getattr(args, name) for name in names if hasattr(args, name)}
     positional = getattr(args, "model_argument", None)
@@ -147,29 +154,29 @@ def options_from(args: argparse.Namespace, terminal: Terminal) -> ResolvedOption
 
 
 def sampling_from(args: argparse.Namespace) -> dict[str, Any]:
-    """The fields of `SamplingParams` that were given; the model's defaults hold for the others."""
+    """Return the `SamplingParams` fields that were given. The model's defaults apply to the others."""
     given = {flag.field: getattr(args, flag.field) for flag in SAMPLING_FLAGS if hasattr(args, flag.field)}
     return {field: sampling_value(field, value) for field, value in given.items()}
 
 
 def sampling_flag(name: str, flags: Collection[SamplingFlag]) -> SamplingFlag:
-    """The flag of a field, by the field's name."""
+    """Return the flag of a field by the field's name."""
     by_field = {flag.field: flag for flag in flags}
     if name not in by_field:
-        raise ConfigError(f"there is no sampling parameter {name!r}{nearest_name(name, by_field)}")
+        raise ConfigError(f"unknown sampling parameter {name!r}{nearest_name(name, by_field)}")
     return by_field[name]
 
 
 def sampling_value(name: str, value: Any) -> Any:
-    """The value of a field from what a person typed: text, or a list of texts for repeated flags."""
+    """Convert typed text to the value of a field. Repeated flags have a list of texts."""
     kind = typing.get_type_hints(SamplingParams)[name]
-    meant = None if isinstance(value, str) and value.lower() == "none" else value
+    parsed = None if isinstance(value, str) and value.lower() == "none" else value
     try:
         if name == "logit_bias":
-            meant = dict(str(item).split("=", 1) for item in value)
-        elif name == "grammar" and meant is not None:
-            meant = dict(zip(("kind", "text"), str(value).split("=", 1), strict=False))
-        return msgspec.convert(meant, kind, strict=False)
+            parsed = dict(str(item).split("=", 1) for item in value)
+        elif name == "grammar" and parsed is not None:
+            parsed = dict(zip(("kind", "text"), str(value).split("=", 1), strict=False))
+        return msgspec.convert(parsed, kind, strict=False)
     except (msgspec.ValidationError, ValueError) as error:
         flag = sampling_flag(name, SAMPLING_FLAGS)
         shown = ", ".join(value) if isinstance(value, list) else value

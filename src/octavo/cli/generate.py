@@ -20,24 +20,26 @@ if TYPE_CHECKING:
 
 USAGE = "generate MODEL -p TEXT"
 DESCRIPTION = """\
-Complete prompts. One prompt streams as it is computed; several run together and are printed in order.
-Text goes to stdout, everything about it to stderr."""
+Complete prompts. A single prompt is streamed; several prompts run as a batch and are printed in order.
+Text goes to stdout, progress and statistics to stderr."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model_argument", metavar="MODEL", nargs="?", help="the same as --model")
+    parser.add_argument("model_argument", metavar="MODEL", nargs="?", help="model to run; same as --model")
     parser.add_argument(
         "-p",
         "--prompt",
         metavar="TEXT",
         action="append",
         default=[],
-        help="prompt; - reads stdin; may be repeated (default: stdin, if it is piped)",
+        help="prompt, or - for stdin; may be repeated [stdin, if it is a pipe]",
     )
-    parser.add_argument("--chat", action="store_true", help="send the prompt as a user message of a chat")
+    parser.add_argument("--chat", action="store_true", help="send each prompt as the user message of a chat")
     parser.add_argument("--system", metavar="TEXT", default=None, help="system message, with --chat")
     parser.add_argument("--json", action="store_true", help="print one JSON object per answer")
-    parser.add_argument("-q", "--quiet", action="store_true", help="only the text: no figures, no progress")
+    parser.add_argument(
+        "-q", "--quiet", action="store_true", help="print only the text: no statistics, no progress"
+    )
     add_sampling_flags(parser)
     add_option_flags(parser)
 
@@ -47,7 +49,7 @@ def run(call: Invocation) -> int:
     sampling = sampling_from(args)
     require_model(call.options, "generate")
     if args.system is not None and not args.chat:
-        raise ConfigError("--system is a message of a chat: add --chat")
+        raise ConfigError("--system needs a chat: add --chat")
     prompts = _prompts(args.prompt, terminal)
     llm = call.open_model(call.options, progress=not args.quiet and terminal.stderr.isatty())
     try:
@@ -67,8 +69,8 @@ def _prompts(given: list[str], terminal: Terminal) -> list[str]:
             raise ConfigError("no prompt: give one with -p TEXT, or pipe it in")
         given = ["-"]
     if given.count("-") > 1:
-        raise ConfigError("-p - reads all of stdin: it can be given once")
-    # The newline that ends a piped line is the shell's, not the writer's.
+        raise ConfigError("-p - reads all of stdin, so it can be given only once")
+    # The newline at the end of piped text comes from the shell, not from the author.
     return [terminal.read_all().removesuffix("\n") if text == "-" else text for text in given]
 
 
@@ -85,8 +87,8 @@ def _stream(
             return llm.stream_chat(_conversation(prompt, args.system), params)
         return llm.stream(prompt, params)
 
-    think = ignore if args.quiet else terminal.aside
-    answer = stream_answer(llm, start, terminal.write, params.seed, think=think)
+    write_reasoning = ignore if args.quiet else terminal.aside
+    answer = stream_answer(llm, start, terminal.write, params.seed, write_reasoning=write_reasoning)
     if not answer.text.endswith("\n"):
         terminal.write("\n")
     if not args.quiet:

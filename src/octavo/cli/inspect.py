@@ -1,4 +1,4 @@
-"""`octavo inspect`: what a checkpoint is and what fits this machine. Reads headers, never weights."""
+"""`octavo inspect`: describe a checkpoint and its memory needs. Reads headers, never weights."""
 
 import argparse
 import json
@@ -10,7 +10,7 @@ from octavo.cli.flags import add_option_flags
 from octavo.cli.invocation import Invocation
 from octavo.cli.machine import describe_machine
 from octavo.cli.model import require_model
-from octavo.cli.terminal import Style, Terminal, table
+from octavo.cli.terminal import Terminal, TextStyle, table
 from octavo.config import DTYPE_BYTES, EngineOptions, counted, format_size
 from octavo.errors import CapacityError, TemplateError
 
@@ -20,18 +20,21 @@ if TYPE_CHECKING:
 
 USAGE = "inspect MODEL"
 DESCRIPTION = """\
-Describe a model: architecture, size, tokenizer, chat template, KV bytes per token, and how much fits this
-machine. The weights are not loaded. With --machine: versions, processor and kernels, for a bug report."""
+Describe a model: architecture, size, tokenizer, chat template, KV bytes per token, and how much fits in the
+memory of this machine. The weights are not loaded. With --machine, print versions, processor and kernels for
+a bug report."""
 
 SAMPLE_CHAT = [{"role": "user", "content": "Hello!"}]
 SEQUENCE_LENGTHS = (2048, 512)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model_argument", metavar="MODEL", nargs="?", help="the same as --model")
+    parser.add_argument(
+        "model_argument", metavar="MODEL", nargs="?", help="model to describe; same as --model"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--template", action="store_true", help="print the chat template and nothing else")
-    parser.add_argument("--machine", action="store_true", help="describe the machine; needs no model")
+    parser.add_argument("--template", action="store_true", help="print only the chat template")
+    parser.add_argument("--machine", action="store_true", help="describe this machine; needs no MODEL")
     add_option_flags(parser)
 
 
@@ -65,7 +68,7 @@ def run(call: Invocation) -> int:
 
 
 def describe(checkpoint: "Checkpoint", options: EngineOptions) -> dict[str, Any]:
-    """All facts, in groups, as plain values."""
+    """Return all facts about a checkpoint, in groups, as JSON values."""
     from octavo.models.config import ModelConfig
 
     config = ModelConfig.from_huggingface(checkpoint.config)
@@ -83,7 +86,7 @@ def describe(checkpoint: "Checkpoint", options: EngineOptions) -> dict[str, Any]
 def _bytes_in_memory(
     checkpoint: "Checkpoint", config: "ModelConfig", options: EngineOptions, device: str
 ) -> Counter[str]:
-    """Of the weights, by the form they will have: the file's where the kernels keep it."""
+    """Return the bytes of the loaded weights by format: as stored if the kernels keep it, else the dtype."""
     from octavo.kernels.library import KernelLibrary, find_library
     from octavo.kernels.shapes import native_problem
 
@@ -94,7 +97,7 @@ def _bytes_in_memory(
         and dtype == "bfloat16"
         and device == "cpu"
         and options.kernels != "torch"
-        and native_problem(options.page_size, config.head_dim) is None
+        and native_problem(options.block_size, config.head_dim) is None
     )
     kernels = KernelLibrary(library) if keeps and library is not None else None
     found = Counter[str]()
@@ -185,7 +188,7 @@ def _token(tokenizer: Any, token_id: int) -> dict[str, Any]:
 def _describe_kv(
     config: "ModelConfig", options: EngineOptions, item_bytes: int, memory: tuple[str, int], weights: int
 ) -> dict[str, Any]:
-    """`memory`: the kind of device and its free bytes."""
+    """Return how much KV fits. `memory` is the device type and its free bytes."""
     from octavo.capacity import KVShape, plan_kv
 
     device, free_now = memory
@@ -202,7 +205,7 @@ def _describe_kv(
             free_bytes=facts["free_bytes_after_weights"],
             fraction=options.kv_fraction_on(device),
             kv_memory=options.kv_memory,
-            page_size=options.page_size,
+            block_size=options.block_size,
             max_model_len=options.max_model_len,
             model_max_len=config.max_positions,
         )
@@ -211,19 +214,19 @@ def _describe_kv(
     lengths = [plan.max_model_len, *(length for length in SEQUENCE_LENGTHS if length < plan.max_model_len)]
     return facts | {
         "max_model_len": plan.max_model_len,
-        "page_size": plan.page_size,
-        "pages": plan.num_blocks,
+        "block_size": plan.block_size,
+        "blocks": plan.num_blocks,
         "tokens": plan.num_tokens,
         "problem": None,
         "explanation": list(plan.explanation),
         "sequences": [
-            {"length": length, "fit": plan.num_blocks // -(-length // plan.page_size)} for length in lengths
+            {"length": length, "fit": plan.num_blocks // -(-length // plan.block_size)} for length in lengths
         ],
     }
 
 
 def _free_memory_of(device: str) -> tuple[str, int]:
-    """Kind of device, and its free bytes. Main memory can be asked for without torch, which takes a while."""
+    """Return the device type and its free bytes. For `cpu`, avoid the slow import of torch."""
     if device == "cpu":
         from octavo.capacity import free_memory
 
@@ -236,7 +239,9 @@ def _free_memory_of(device: str) -> tuple[str, int]:
 
 def _template_source(checkpoint: "Checkpoint") -> str:
     if checkpoint.text.chat_template is None:
-        raise TemplateError(f"{checkpoint.name} has no chat template; it completes text: octavo generate")
+        raise TemplateError(
+            f"{checkpoint.name} has no chat template; complete text with `octavo generate` instead"
+        )
     return checkpoint.text.chat_template
 
 
@@ -259,13 +264,15 @@ def _print(facts: dict[str, Any], terminal: Terminal) -> None:
         ("context", f"{shape['context']:,} tokens"),
         ("rope", "; ".join(_rope(rope, len(shape["rope"]) > 1) for rope in shape["rope"])),
         ("tokenizer", f"{text['tokenizer']}, {text['vocabulary']:,} tokens"),
-        ("begins with", _tokens([text["bos"]] if text["bos"] else [])),
-        ("ends with", _tokens(text["eos"])),
+        ("BOS token", _tokens([text["bos"]] if text["bos"] else [])),
+        ("EOS tokens", _tokens(text["eos"])),
         ("chat template", _templates(text)),
     ]
-    terminal.write(terminal.styled(model["name"], Style.BOLD, terminal.stdout) + "\n" + table(rows) + "\n")
+    terminal.write(
+        terminal.styled(model["name"], TextStyle.BOLD, terminal.stdout) + "\n" + table(rows) + "\n"
+    )
     if text["rendered_sample"] is not None:
-        _heading('a user\'s "Hello!" becomes', terminal)
+        _heading('chat template applied to the user message "Hello!"', terminal)
         terminal.write(_indented(text["rendered_sample"].rstrip("\n").splitlines()))
     _heading(f"memory ({kv['device']})", terminal)
     terminal.write(_indented(_memory_lines(model, kv)))
@@ -276,7 +283,7 @@ def _sizes(by_form: dict[str, int]) -> str:
 
 
 def _heading(text: str, terminal: Terminal) -> None:
-    terminal.write("\n" + terminal.styled(text, Style.BOLD, terminal.stdout) + "\n")
+    terminal.write("\n" + terminal.styled(text, TextStyle.BOLD, terminal.stdout) + "\n")
 
 
 def _indented(lines: list[str]) -> str:
@@ -301,8 +308,8 @@ def _memory_lines(model: dict[str, Any], kv: dict[str, Any]) -> list[str]:
 def _windows(shape: dict[str, Any]) -> str:
     several = len(shape["windows"]) > 1
     return ", ".join(
-        f"{group['layers'] if several else 'all'} see "
-        + ("the whole context" if group["window"] is None else f"{group['window']:,} tokens")
+        f"{group['layers'] if several else 'all'} with "
+        + ("full attention" if group["window"] is None else f"a window of {group['window']:,} tokens")
         for group in shape["windows"]
     )
 

@@ -1,4 +1,4 @@
-"""What every command is given."""
+"""The input of every command."""
 
 import argparse
 from dataclasses import dataclass

@@ -1,6 +1,7 @@
-"""`octavo inspect --machine`: what a bug report must say about the place where Octavo runs.
+"""`octavo inspect --machine`: describe the machine for a bug report.
 
-Versions of all that may move the last bit of an answer, and nothing about the person: no paths, no names.
+Lists the versions of everything that may change the last bit of an answer, and no personal data: no paths, no
+user or host names.
 """
 
 import platform
@@ -26,7 +27,7 @@ def describe_machine() -> dict[str, str]:
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         **{name: _version(name) for name in PACKAGES},
         "system": f"{platform.system()} {platform.release()}, {libc}",
-        "processor": f"{processor}, {counted(usable_cores(), 'core')} to use",
+        "processor": f"{processor}, {counted(usable_cores(), 'usable core')}",
         "memory": f"{format_size(free_memory())} free",
     }
 
@@ -36,16 +37,16 @@ def _kernels() -> str:
 
     path = find_library()
     if path is None:
-        return "none were built: everything runs on torch"
+        return "not built; all operations run on torch"
     try:
         library = KernelLibrary(path)
-        return f"native, arithmetic {library.arithmetic}, {library.best_isa.name.lower()} at best"
-    except OSError as error:  # built for another system, say: here it is the finding, not a failure
-        return f"native, but they cannot be loaded: {error}"
+        return f"native, arithmetic {library.arithmetic}, up to {library.best_isa.name.lower()}"
+    except OSError as error:  # for example, built for another system: report it instead of failing
+        return f"native, but cannot be loaded: {error}"
 
 
 def _version(package: str) -> str:
-    """Without importing it: torch takes a second, and may be the very thing that is broken."""
+    """Return a package's version without importing it: torch takes a second, and may be what is broken."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -53,7 +54,7 @@ def _version(package: str) -> str:
 
 
 def _processor_names() -> Iterator[str]:
-    """Linux knows the name that it is sold by; elsewhere the kind must do."""
+    """Yield the product name of each core's processor. Only Linux provides it."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():

@@ -1,7 +1,7 @@
-"""The `octavo` command: parse, dispatch, and turn errors into one clear line.
+"""The `octavo` command: parse arguments, run a subcommand, and print errors as one line.
 
-A command's module is imported when the command is named, and none imports torch before it needs a model:
-`octavo --help` answers at once.
+A subcommand's module is imported only when it is named, and none imports torch before it needs a model, so
+`octavo --help` is fast.
 """
 
 import argparse
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 EXIT_ERROR = 1
 EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as in shells
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 
 def main(argv: Sequence[str] | None = None, *, open_model: "OpenModel | None" = None) -> int:
-    """Run one command; the result is the exit code."""
+    """Run one command and return its exit code."""
     terminal = Terminal.of_process(os.environ)
     args = build_parser().parse_args(argv)
     from octavo.cli.flags import options_from, wants_json_logs
@@ -54,14 +54,14 @@ def main(argv: Sequence[str] | None = None, *, open_model: "OpenModel | None" = 
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The reader is gone; without this, Python would complain when it flushes stdout at exit.
+        # The reader closed the pipe. Without this, Python prints an error when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
 
 
 class CommandParser(argparse.ArgumentParser):
-    """The parser of one command. Its module is imported and adds its arguments when the command is given;
-    a parser without a module is a group of commands."""
+    """The parser of one command. It imports the command's module and adds its arguments on first use. A
+    parser without a module is a group of commands."""
 
     def __init__(self, *, module: str = "", **settings: Any) -> None:
         super().__init__(**settings, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
@@ -73,38 +73,36 @@ class CommandParser(argparse.ArgumentParser):
             self.usage = f"octavo {command.USAGE} [options]"
             self.description = command.DESCRIPTION
             command.add_arguments(self)
-            self.add_argument("--debug", action="store_true", help="show tracebacks of errors")
+            self.add_argument("--debug", action="store_true", help="show a traceback for errors")
             self.set_defaults(run=command.run)
         return super().parse_known_args(*arguments, **keywords)
 
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="octavo", description="An exact, fast and readable LLM inference engine.", allow_abbrev=False
+        prog="octavo",
+        description="LLM inference engine and OpenAI-compatible server with reproducible answers.",
+        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"octavo {octavo.__version__}")
     commands = _commands_of(parser)
     commands.add_parser("generate", help="complete prompts", module="generate")
-    commands.add_parser("chat", help="talk with a model", module="chat")
+    commands.add_parser("chat", help="chat with a model", module="chat")
+    commands.add_parser("serve", help="serve a model over HTTP with an OpenAI-compatible API", module="serve")
+    commands.add_parser("top", help="monitor a server in the terminal", module="top")
+    commands.add_parser("check", help="test a server for OpenAI compatibility", module="check")
     commands.add_parser(
-        "serve", help="serve a model over HTTP, as OpenAI's clients expect it", module="serve"
-    )
-    commands.add_parser("top", help="watch a server's engine in the terminal", module="top")
-    commands.add_parser("check", help="ask any server whether it speaks OpenAI's API", module="check")
-    commands.add_parser(
-        "inspect", help="describe a model and what fits this machine, without loading it", module="inspect"
+        "inspect", help="describe a model and its memory needs, without loading it", module="inspect"
     )
     commands.add_parser("quantize", help="write a quantised copy of a model", module="quantize")
-    bench = _commands_of(commands.add_parser("bench", help="measure servers, models and kernels"))
-    bench.add_parser("serve", help="any server with OpenAI's API, under load", module="bench_serve")
-    bench.add_parser("sweep", help="how much load a server can carry", module="bench_sweep")
+    bench = _commands_of(commands.add_parser("bench", help="benchmark servers, models and kernels"))
+    bench.add_parser("serve", help="measure an OpenAI-compatible server under load", module="bench_serve")
+    bench.add_parser("sweep", help="find the highest load that a server sustains", module="bench_sweep")
     bench.add_parser(
-        "kernels", help="each native kernel, beside what this machine can do", module="bench_kernels"
+        "kernels", help="compare native kernels with the limits of this machine", module="bench_kernels"
     )
-    bench.add_parser(
-        "step", help="whole steps of a model, beside what this machine can do", module="bench_step"
-    )
-    config = commands.add_parser("config", help="show options and where they come from")
+    bench.add_parser("step", help="compare engine steps with the limits of this machine", module="bench_step")
+    config = commands.add_parser("config", help="show options and where their values come from")
     _commands_of(config).add_parser(
         "show", help="print every option, its value and its origin", module="config_show"
     )

@@ -1,4 +1,4 @@
-"""What a command needs of a model, and how it gets one. Tests put a scripted model in its place."""
+"""The model interface that commands use, and functions to open a model. Tests substitute a scripted model."""
 
 import secrets
 from collections.abc import Iterator, Sequence
@@ -49,7 +49,7 @@ class OpenModel(Protocol):
 
 
 def open_llm(options: EngineOptions, *, progress: bool) -> LanguageModel:
-    """Load the model. Imports torch, which is why nothing else here does."""
+    """Load the model. Imports torch; nothing else in this module does."""
     from octavo.llm import LLM
 
     return LLM(**options.model_dump(), progress=progress)
@@ -61,15 +61,15 @@ def require_model(options: EngineOptions, command: str) -> None:
 
 
 def with_seed(params: SamplingParams) -> SamplingParams:
-    """Fix the seed here, so that it can be shown and the answer had again."""
+    """Return `params` with a definite seed, so that it can be shown and the answer reproduced."""
     if params.seed is not None:
         return params
     return msgspec.structs.replace(params, seed=secrets.randbits(32))
 
 
 def checked(params: SamplingParams, llm: LanguageModel) -> SamplingParams:
-    """Refuse now what the model would refuse with the next request."""
-    from octavo.frontend.intake import Limits, check_params
+    """Return `params`, or raise the error that the next request would raise."""
+    from octavo.frontend.intake import RequestLimits, check_params
 
-    check_params(params, Limits(llm.facts.vocab_size, llm.facts.max_model_len))
+    check_params(params, RequestLimits(llm.facts.vocab_size, llm.facts.max_model_len))
     return params

@@ -10,22 +10,26 @@ from octavo.errors import ConfigError
 
 USAGE = "quantize MODEL OUT --scheme int8|int4"
 DESCRIPTION = """\
-Quantise the weights of a model's linear layers and write them to a new folder OUT, in the format of
-compressed-tensors, which transformers reads as well. The answers are those of --quantize on the model
-itself; embedding and head stay as they are. int8: one scale for each row; int4: one for each 128 columns."""
+Quantise the weights of a model's linear layers and write them to a new folder OUT in the compressed-tensors
+format, which transformers also reads. Answers are the same as with --quantize on the original model.
+Embedding and head are not quantised. int8 uses one scale per row, int4 one scale per 128 columns."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model_argument", metavar="MODEL", help="hub id, or path of a checkpoint folder")
+    parser.add_argument(
+        "model_argument", metavar="MODEL", help="Hugging Face Hub id, or path of a checkpoint folder"
+    )
     parser.add_argument("out", metavar="OUT", type=Path, help="folder to write; must not exist")
-    parser.add_argument("--scheme", choices=["int8", "int4"], required=True, help="type of the weights")
+    parser.add_argument(
+        "--scheme", choices=["int8", "int4"], required=True, help="type of the quantised weights"
+    )
     parser.add_argument(
         "--revision",
         metavar="TEXT",
         default=argparse.SUPPRESS,
-        help="commit, tag or branch of a hub model (none: its main branch)",
+        help="commit, tag or branch of a Hub model (none: its main branch)",
     )
-    parser.add_argument("-q", "--quiet", action="store_true", help="no progress, no figures")
+    parser.add_argument("-q", "--quiet", action="store_true", help="hide progress and statistics")
     parser.set_defaults(config=None)
 
 
@@ -39,7 +43,9 @@ def run(call: Invocation) -> int:
 
     checkpoint = open_checkpoint(options.model, revision=options.revision)
     if checkpoint.format != "safetensors":
-        raise ConfigError(f"{checkpoint.name} is a GGUF file; quantise the safetensors that it was made from")
+        raise ConfigError(
+            f"{checkpoint.name} is a GGUF file; quantise the safetensors checkpoint that it was made from"
+        )
     before = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
     shown = not args.quiet and terminal.stderr.isatty()
     with tqdm(
@@ -60,5 +66,5 @@ def run(call: Invocation) -> int:
         )
     if not args.quiet:
         after = sum(file.stat().st_size for file in args.out.glob("*.safetensors"))
-        terminal.note(f"{args.out}: {format_size(before)} became {format_size(after)}")
+        terminal.note(f"{args.out}: {format_size(before)} quantised to {format_size(after)}")
     return 0

@@ -1,11 +1,11 @@
-"""Reading messages from a person (readline, history) or from a pipe."""
+"""Read chat messages from a terminal, with readline and history, or from a pipe."""
 
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from octavo.cli.terminal import Style, Terminal
+from octavo.cli.terminal import Terminal, TextStyle
 
 HISTORY_LINES = 1000
 FENCE = '"""'
@@ -17,10 +17,10 @@ def history_path(environ: Mapping[str, str]) -> Path:
 
 
 class MessageReader:
-    """One message after another; EOFError at the end of the input.
+    """Reads one message after another; raises EOFError at the end of the input.
 
-    A message is a line, or several: lines that end in a backslash go on, and so does everything between
-    triple quotes.
+    A message is one line or several: a line that ends in a backslash continues on the next line, and triple
+    quotes enclose a message of several lines.
     """
 
     def __init__(self, terminal: Terminal, commands: Sequence[str]) -> None:
@@ -40,7 +40,7 @@ class MessageReader:
         return "\n".join(lines).strip()
 
     def close(self) -> None:
-        """Keep the history, readable by its owner alone. Losing it is no reason to complain."""
+        """Save the history, readable by its owner only. Errors are ignored."""
         if not self._terminal.is_interactive:
             return
         with contextlib.suppress(ImportError, OSError):
@@ -59,7 +59,7 @@ class MessageReader:
         return "\n".join(lines).strip("\n")
 
     def _next_line(self, at_end: str = "") -> str:
-        """A further line of a message; the end of the input ends the message too."""
+        """Return the next line of a message, or `at_end` at the end of the input."""
         try:
             return self._line(". ")
         except EOFError:
@@ -76,13 +76,13 @@ class MessageReader:
     def _readline_prompt(self, prompt: str) -> str:
         if not self._terminal.colour(self._terminal.stdout):
             return prompt
-        # \001 and \002 tell readline that what they enclose takes no room on the line.
-        return f"\001\033[{Style.GREEN}m\002{prompt}\001\033[0m\002"
+        # \001 and \002 enclose text that takes no columns on the line, for readline.
+        return f"\001\033[{TextStyle.GREEN}m\002{prompt}\001\033[0m\002"
 
     def _set_up_readline(self, commands: Sequence[str]) -> None:
         try:
             import readline
-        except ImportError:  # not on every platform; input() then does without
+        except ImportError:  # not available on every platform; input() works without it
             return
         with contextlib.suppress(OSError):
             readline.read_history_file(self._history)

@@ -9,12 +9,12 @@ from octavo.config import EngineOptions, ServerOptions
 
 USAGE = "serve MODEL"
 DESCRIPTION = """\
-Serve a model over HTTP, with the API that OpenAI's clients speak.
-The port answers at once, with 503 until the model is loaded. SIGTERM lets answers under way finish."""
+Serve a model over HTTP with an OpenAI-compatible API. The port opens immediately; requests get 503 until the
+model is loaded. After SIGTERM, in-flight requests have --grace seconds to finish."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model_argument", metavar="MODEL", nargs="?", help="hub id or path of a checkpoint")
+    parser.add_argument("model_argument", metavar="MODEL", nargs="?", help="model to serve; same as --model")
     add_option_flags(parser, (ServerOptions, EngineOptions))
     parser.set_defaults(is_service=True)
 

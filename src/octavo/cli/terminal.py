@@ -1,4 +1,4 @@
-"""Where a command writes: answers on stdout, everything about them on stderr."""
+"""Terminal input and output of the commands: results on stdout, everything else on stderr."""
 
 import io
 import logging
@@ -14,7 +14,7 @@ from octavo.errors import ConfigError
 logger = logging.getLogger(__name__)
 
 
-class Style(StrEnum):
+class TextStyle(StrEnum):
     DIM = "2"
     BOLD = "1"
     RED = "31"
@@ -31,7 +31,7 @@ class Terminal:
 
     @classmethod
     def of_process(cls, environ: Mapping[str, str]) -> "Terminal":
-        # An answer must not fail on a character that the terminal cannot show.
+        # A character that the terminal cannot encode must not end an answer with an error.
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="replace")
@@ -42,10 +42,10 @@ class Terminal:
         return self.stdin.isatty() and self.stdout.isatty()
 
     def colour(self, stream: TextIO) -> bool:
-        """Colours only where a person looks, and never against their will (no-color.org)."""
+        """Whether to use colours: only on a terminal, and not if NO_COLOR is set (no-color.org)."""
         return stream.isatty() and not self.environ.get("NO_COLOR") and self.environ.get("TERM") != "dumb"
 
-    def styled(self, text: str, style: Style, stream: TextIO) -> str:
+    def styled(self, text: str, style: TextStyle, stream: TextIO) -> str:
         return f"\033[{style}m{text}\033[0m" if self.colour(stream) else text
 
     def read_all(self) -> str:
@@ -53,7 +53,7 @@ class Terminal:
             return self.stdin.read()
 
     def read_line(self) -> str:
-        """A line with its newline; empty at the end."""
+        """Return a line with its newline, or an empty string at the end of the input."""
         with self._as_text():
             return self.stdin.readline()
 
@@ -76,23 +76,23 @@ class Terminal:
         self.stderr.flush()
 
     def aside(self, text: str) -> None:
-        """A piece of a note: no line of its own."""
-        self.stderr.write(self.styled(text, Style.DIM, self.stderr))
+        """Write a piece of a note, without a newline."""
+        self.stderr.write(self.styled(text, TextStyle.DIM, self.stderr))
         self.stderr.flush()
 
-    def say(self, text: str) -> None:
+    def message(self, text: str) -> None:
         self.stderr.write(text + "\n")
         self.stderr.flush()
 
     def warn(self, text: str) -> None:
-        self.say(self.styled("warning:", Style.YELLOW, self.stderr) + " " + text)
+        self.message(self.styled("warning:", TextStyle.YELLOW, self.stderr) + " " + text)
 
     def error(self, text: str) -> None:
-        self.say(self.styled("error:", Style.RED, self.stderr) + " " + text)
+        self.message(self.styled("error:", TextStyle.RED, self.stderr) + " " + text)
 
 
 class LogTerminal(Terminal):
-    """Of a service whose log is for machines: its problems are lines of that log."""
+    """The terminal of a service with a JSON log: warnings and errors become log lines."""
 
     def warn(self, text: str) -> None:
         logger.warning("%s", text)
@@ -102,7 +102,7 @@ class LogTerminal(Terminal):
 
 
 def as_typed(value: object) -> str:
-    """A value as a person can give it again."""
+    """Return a value in the form that the command line accepts."""
     if isinstance(value, dict):
         return " ".join(f"{key}={item}" for key, item in value.items()) or "none"
     if isinstance(value, tuple):
@@ -113,7 +113,7 @@ def as_typed(value: object) -> str:
 
 
 def table(rows: Sequence[tuple[str, ...]]) -> str:
-    """Columns as wide as their widest cell; the last one is left ragged."""
+    """Return rows with aligned columns, each as wide as its widest cell; the last one is not padded."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     lines = (
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows

@@ -1,8 +1,8 @@
-"""Every option, defined once.
+"""All options, each defined once.
 
-A field of `EngineOptions` is at the same time a flag (`--page-size`), a variable (`OCTAVO_PAGE_SIZE`), a key
-of the YAML file (`page_size`) and a keyword of `LLM`; one of `ServerOptions` all but the last.
-`resolve_options` merges the sources and remembers where each value came from.
+A field of `EngineOptions` is also a flag (`--block-size`), an environment variable (`OCTAVO_BLOCK_SIZE`), a
+key of the YAML file (`block_size`) and a keyword of `LLM`. A field of `ServerOptions` is all of these but a
+keyword of `LLM`. `resolve_options` merges the sources and records where each value came from.
 """
 
 from octavo.config.definition import (
@@ -10,6 +10,7 @@ from octavo.config.definition import (
     Group,
     Options,
     OptionSpec,
+    flag_of,
     nearest_name,
     option_specs_of,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "ServerOptions",
     "Source",
     "counted",
+    "flag_of",
     "format_size",
     "given_value",
     "nearest_name",
@@ -40,5 +42,5 @@ __all__ = [
 
 
 def option_specs(kind: type[Options] = EngineOptions) -> tuple[OptionSpec, ...]:
-    """All options of a kind, in the order of their definition."""
+    """Return all options of a class, in the order of their definition."""
     return option_specs_of(kind)

@@ -1,4 +1,4 @@
-"""What an option is: a field of a model, with the words people meet it by."""
+"""How an option is defined: a field of a pydantic model, with its texts for help and errors."""
 
 import difflib
 import types
@@ -18,7 +18,7 @@ VARIABLE_PREFIX = "OCTAVO_"
 
 
 class Group(StrEnum):
-    """Headings of `--help`."""
+    """Headings in `--help`."""
 
     MODEL = "model"
     COMPUTE = "compute"
@@ -31,36 +31,38 @@ class Group(StrEnum):
 
 
 @dataclass(frozen=True)
-class Allowed:
-    """What a field takes, where its type does not say it well."""
+class AllowedText:
+    """Text for error messages that describes the allowed values of a field better than its type."""
 
     text: str
 
 
-def option(default: Any, group: Group, description: str, **constraints: Any) -> Any:
-    return Field(default, description=description, json_schema_extra={"group": group.value}, **constraints)
+def option(
+    default: Any, group: Group, description: str, *, former_name: str | None = None, **constraints: Any
+) -> Any:
+    """Define an option. `former_name` is accepted wherever the name is, so existing setups keep working."""
+    extra: dict[str, Any] = {"group": group.value, "former_name": former_name}
+    return Field(default, description=description, json_schema_extra=extra, **constraints)
 
 
 ByteCount = Annotated[int, BeforeValidator(parse_size)]
 
 
 class Options(pydantic.BaseModel, frozen=True, extra="forbid"):
-    """Checked and complete; a wrong value is a `ConfigError` that says what is allowed."""
+    """A validated set of options. An invalid value raises a `ConfigError` that names the allowed values."""
 
     @pydantic.field_validator("*", mode="before")
     @classmethod
-    def _true_is_not_one(cls, value: object, info: ValidationInfo) -> object:
+    def _reject_bool_as_number(cls, value: object, info: ValidationInfo) -> object:
         if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
-            raise ValueError(f"{value} is a truth value")
+            raise ValueError(f"{value} is a boolean")
         return value
 
     @pydantic.model_validator(mode="wrap")
     @classmethod
-    def _errors_say_what_to_do(
-        cls, values: Any, check: ValidatorFunctionWrapHandler, info: ValidationInfo
-    ) -> Self:
+    def _explain_errors(cls, values: Any, check: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Self:
         try:
-            return typing.cast(Self, check(values))
+            return typing.cast(Self, check(with_current_names(values, option_specs_of(cls))))
         except ValidationError as error:
             problems = error.errors(include_url=False, include_context=False)
             by_option = {str(problem["loc"][0]): problem for problem in reversed(problems) if problem["loc"]}
@@ -73,7 +75,7 @@ class Options(pydantic.BaseModel, frozen=True, extra="forbid"):
 
 @dataclass(frozen=True)
 class OptionSpec:
-    """One option as people meet it: in help texts, variables and error messages."""
+    """One option, as described in help texts, environment variables and error messages."""
 
     name: str
     group: Group
@@ -83,23 +85,51 @@ class OptionSpec:
     metavar: str
     is_switch: bool
     is_optional: bool
+    former_name: str | None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The name, then the former one if there is one."""
+        return (self.name,) if self.former_name is None else (self.name, self.former_name)
 
     @property
     def flag(self) -> str:
-        return "--" + self.name.replace("_", "-")
+        return flag_of(self.name)
 
     @property
     def variable(self) -> str:
-        return VARIABLE_PREFIX + self.name.upper()
+        return variable_of(self.name)
+
+
+def flag_of(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def variable_of(name: str) -> str:
+    return VARIABLE_PREFIX + name.upper()
 
 
 def option_specs_of(kind: type[Options]) -> tuple[OptionSpec, ...]:
-    """All options of a kind, in the order of their definition."""
+    """Return all options of a class, in the order of their definition."""
     return tuple(_spec(kind, name) for name in kind.model_fields)
 
 
+def with_current_names(values: Any, specs: Iterable[OptionSpec]) -> Any:
+    """Return the values with former names replaced. An option given under both names is an error."""
+    if not isinstance(values, Mapping):
+        return values
+    renamed = dict(values)
+    for spec in specs:
+        if spec.former_name is None or spec.former_name not in renamed:
+            continue
+        if spec.name in renamed:
+            raise ConfigError(f"{spec.former_name} is the former name of {spec.name}: give one of them")
+        renamed[spec.name] = renamed.pop(spec.former_name)
+    return renamed
+
+
 def nearest_name(name: str, names: Iterable[str]) -> str:
-    """A clause for the end of an error message, empty if nothing is near."""
+    """Return a suggestion for the end of an error message, or an empty string if no name is similar."""
     near = difflib.get_close_matches(name, list(names), n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
@@ -107,7 +137,7 @@ def nearest_name(name: str, names: Iterable[str]) -> str:
 def _explain(kind: type[Options], name: str, problem: Any, origins: Mapping[str, object]) -> str:
     place = str(origins.get(name, name))
     if problem["type"] == "extra_forbidden":
-        return f"{place}: there is no option {name!r}{nearest_name(name, kind.model_fields)}"
+        return f"{place}: unknown option {name!r}{nearest_name(name, kind.model_fields)}"
     reason = f"{problem['input']!r} is not allowed"
     if problem["type"] == "value_error":
         reason = problem["msg"].removeprefix("Value error, ")
@@ -131,6 +161,7 @@ def _spec(owner: type[Options], name: str) -> OptionSpec:
         metavar="|".join(choices) or {int: "N", float: "X", ByteCount: "SIZE"}.get(kind, "TEXT"),
         is_switch=kind is bool,
         is_optional=is_optional,
+        former_name=extra["former_name"],
     )
 
 
@@ -141,7 +172,7 @@ def _is_union(annotation: Any) -> bool:
 def _allowed_text(kind: Any, choices: tuple[str, ...], is_optional: bool, metadata: Iterable[Any]) -> str:
     constraints = list(metadata)
     for constraint in constraints:
-        if isinstance(constraint, Allowed):
+        if isinstance(constraint, AllowedText):
             return constraint.text
     if choices:
         text = "one of " + ", ".join(choices)

@@ -6,66 +6,67 @@ from typing import Annotated, Any, Literal, Self
 import pydantic
 from pydantic import ValidationInfo
 
-from octavo.config.definition import Allowed, ByteCount, Group, Options, option
+from octavo.config.definition import AllowedText, ByteCount, Group, Options, option
 from octavo.errors import ConfigError
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 class EngineOptions(Options, frozen=True):
-    """What decides how a model is loaded and run."""
+    """How a model is loaded and run."""
 
     model: str | None = option(
-        None, Group.MODEL, "hub id, or path of a checkpoint folder or GGUF file", min_length=1
+        None, Group.MODEL, "Hugging Face Hub id, or path of a checkpoint folder or GGUF file", min_length=1
     )
     checkpoint_path: str | None = option(
         None,
         Group.MODEL,
-        "path of a checkpoint folder or GGUF file; never looked up on the hub",
+        "path of a checkpoint folder or GGUF file; never looked up on the Hub",
         min_length=1,
     )
     revision: str | None = option(
-        None, Group.MODEL, "commit, tag or branch of a hub model (none: its main branch)", min_length=1
+        None, Group.MODEL, "commit, tag or branch of a Hub model (none: its main branch)", min_length=1
     )
     tokenizer: str | None = option(
-        None, Group.MODEL, "folder or hub id of the tokenizer (none: the checkpoint's own)", min_length=1
+        None, Group.MODEL, "folder or Hub id of the tokenizer (none: the checkpoint's own)", min_length=1
     )
 
-    device: Annotated[str, Allowed("auto or a torch device such as cpu, cuda, cuda:1, mps")] = option(
+    device: Annotated[str, AllowedText("auto or a torch device such as cpu, cuda, cuda:1, mps")] = option(
         "auto",
         Group.COMPUTE,
-        "where the model runs; auto: cuda if there is one, else cpu",
+        "device that runs the model; auto: cuda if available, else cpu",
         pattern=r"^[a-z]+(:\d+)?$",
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = option(
         "auto",
         Group.COMPUTE,
-        "type of weights, activations and KV; auto: what the checkpoint was saved in, and for GGUF files"
-        " bfloat16 unless all their matrices are F32; bfloat16 for quantised ones that say float16",
+        "type of weights, activations and KV; auto: the type in which the checkpoint was saved, but bfloat16"
+        " for GGUF files, unless all their matrices are F32, and for quantised checkpoints that declare"
+        " float16",
     )
     quantize: Literal["int8", "int4"] | None = option(
         None,
         Group.COMPUTE,
-        "quantise the weights of linear layers while they are read (none: as they are in the checkpoint);"
+        "quantise the weights of linear layers while loading (none: keep the weights of the checkpoint);"
         " changes the answers",
     )
     threads: int | None = option(
         None,
         Group.COMPUTE,
-        "threads for computing on a CPU (none: one per core)",
+        "number of threads for computing on a CPU (none: one per core)",
         ge=1,
     )
 
     kernels: Literal["auto", "torch", "portable", "avx2", "avx512", "amx", "neon"] = option(
         "auto",
         Group.COMPUTE,
-        "native kernels on a CPU by instruction set, or plain torch; auto: the best this processor has",
+        "native CPU kernels by instruction set, or plain torch; auto: the best that the processor supports",
     )
     weights: Literal["kept", "widened"] = option(
         "kept",
         Group.COMPUTE,
-        "quantised weights: kept as they are stored, if dtype is bfloat16 and native kernels know their form;"
-        " or widened to dtype, which takes more memory and may be faster for many sequences at once;"
+        "quantised weights: kept as stored, if dtype is bfloat16 and the native kernels support their format;"
+        " or widened to dtype, which takes more memory and may be faster for many concurrent sequences;"
         " answers are the same",
     )
     tape: bool = option(
@@ -77,72 +78,73 @@ class EngineOptions(Options, frozen=True):
     max_model_len: int | None = option(
         None,
         Group.MEMORY,
-        "longest prompt and answer together, in tokens (none: what the model supports and fits)",
+        "maximum tokens of prompt and answer together (none: what the model supports and memory allows)",
         ge=1,
     )
-    page_size: int = option(
+    block_size: int = option(
         32,
         Group.MEMORY,
-        "tokens of KV in a page; 0: one page as long as the context, so KV is contiguous",
+        "tokens per KV block; 0: one block as long as the context, so KV is contiguous",
         ge=0,
+        former_name="page_size",
     )
     kv_memory: ByteCount | None = option(
-        None, Group.MEMORY, "memory for KV pages (none: kv_fraction of what is free)", ge=1
+        None, Group.MEMORY, "memory for KV blocks (none: kv_fraction of the free memory)", ge=1
     )
     kv_fraction: float | None = option(
         None,
         Group.MEMORY,
-        "part of the memory left after the weights that KV pages may take, if kv_memory is not given"
-        " (none: 0.5 on a CPU, 0.9 on an accelerator)",
+        "fraction of the memory left after loading the weights that KV blocks may take, if kv_memory is not"
+        " set (none: 0.5 on a CPU, 0.9 on an accelerator)",
         gt=0,
         le=1,
     )
-    prefix_caching: bool = option(True, Group.MEMORY, "keep the KV of finished prompts and answers for reuse")
+    prefix_caching: bool = option(
+        True, Group.MEMORY, "keep the KV blocks of finished prompts and answers for reuse"
+    )
 
     weight_cache_size: ByteCount | None = option(
         40 * 10**9,
         Group.MEMORY,
         "disk space for packed weights, which later starts map instead of packing them again"
-        " (0 or none: no such cache)",
+        " (0 or none: no cache)",
         ge=0,
     )
 
-    max_running: int = option(64, Group.SCHEDULING, "sequences computed at once", ge=1)
+    max_running: int = option(64, Group.SCHEDULING, "maximum number of sequences per step", ge=1)
     max_step_tokens: int = option(
         512,
         Group.SCHEDULING,
-        "tokens computed in a step at most; 0: no limit, so prompts are not chunked",
+        "maximum number of tokens per step; 0: no limit, so prompts are not chunked",
         ge=0,
     )
     admission: Literal["continuous", "static"] = option(
         "continuous",
         Group.SCHEDULING,
-        "continuous: join as soon as there is room; static: only when all others are done",
+        "when a waiting sequence starts; continuous: once there is space; static: when all others are done",
     )
 
-    log_level: Literal["debug", "info", "warning", "error"] = option(
-        "info", Group.LOGS, "least urgent messages that the commands show"
-    )
+    log_level: Literal["debug", "info", "warning", "error"] = option("info", Group.LOGS, "minimum log level")
 
     def kv_fraction_on(self, device_type: str) -> float:
-        """Part of the free memory for KV: a CPU's memory is shared with everything else on the machine."""
+        """Return the fraction of free memory for KV. A CPU's memory is shared with all other processes."""
         if self.kv_fraction is not None:
             return self.kv_fraction
         return 0.5 if device_type == "cpu" else 0.9
 
     def dtype_for(self, checkpoint_config: Mapping[str, Any]) -> str:
-        """The key of `DTYPE_BYTES` to compute in. The checkpoint decides what `auto` is, never the machine:
-        one command has one answer everywhere. A config that says nothing means float32."""
+        """Return the dtype to compute in, a key of `DTYPE_BYTES`. `auto` depends on the checkpoint, not the
+        machine, so a command gives the same answer everywhere. Without a declared dtype it is float32."""
         if self.dtype != "auto":
             return self.dtype
-        said = str(checkpoint_config.get("dtype") or checkpoint_config.get("torch_dtype"))
-        saved = said.removeprefix("torch.")
+        declared = str(checkpoint_config.get("dtype") or checkpoint_config.get("torch_dtype"))
+        saved = declared.removeprefix("torch.")
         if saved == "float16" and checkpoint_config.get("quantization_config"):
-            return "bfloat16"  # GPTQ and AWQ say float16 of their scales; codes have no such type
+            return "bfloat16"  # GPTQ and AWQ declare float16 for their scales; the codes have no dtype
         return saved if saved in DTYPE_BYTES else "float32"
 
     @pydantic.model_validator(mode="after")
-    def _everybody_gets_a_token(self) -> Self:
+    def _check_step_tokens(self) -> Self:
         if 0 < self.max_step_tokens < self.max_running:
             raise ConfigError(
                 f"max_step_tokens ({self.max_step_tokens}) must be at least max_running ({self.max_running}),"
@@ -157,6 +159,6 @@ class EngineOptions(Options, frozen=True):
             model, path = origins.get("model", "model"), origins.get("checkpoint_path", "checkpoint_path")
             raise ConfigError(
                 f"both {model} ({self.model!r}) and {path} ({self.checkpoint_path!r}) name the checkpoint:"
-                " give one of them (the value none cancels one that comes from the environment or a file)"
+                " give one of them (the value none unsets one from the environment or a file)"
             )
         return self

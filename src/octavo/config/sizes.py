@@ -1,4 +1,4 @@
-"""Sizes and counts as people write and read them."""
+"""Parse and format sizes and counts."""
 
 import re
 from fractions import Fraction
@@ -11,7 +11,7 @@ SIZE_UNITS = {"": 1, "b": 1} | {
 
 
 def parse_size(value: object) -> int:
-    """Bytes of a size as people write it: 4GiB, 800MB, 1.5 GiB, 1000000."""
+    """Return the bytes of a size such as 4GiB, 800MB, 1.5 GiB or 1000000."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     matched = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", str(value).strip().lower())
@@ -29,7 +29,7 @@ def parse_size(value: object) -> int:
 
 
 def format_size(num_bytes: int) -> str:
-    """The shortest usual form: 1.50 GiB."""
+    """Return a size with a binary unit, such as 1.50 GiB."""
     size = float(num_bytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:
@@ -39,5 +39,5 @@ def format_size(num_bytes: int) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """1 token, 2 tokens, 1,000 tokens"""
+    """Return a number with its noun: 1 token, 2 tokens, 1,000 tokens."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

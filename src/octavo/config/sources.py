@@ -1,4 +1,4 @@
-"""Where the values of options come from: flags, variables, a YAML file, defaults."""
+"""The sources of option values: flags, environment variables, a YAML file, defaults."""
 
 import re
 import types
@@ -10,13 +10,21 @@ from typing import Any
 
 import msgspec
 
-from octavo.config.definition import VARIABLE_PREFIX, OptionSpec, nearest_name, option_specs_of
+from octavo.config.definition import (
+    VARIABLE_PREFIX,
+    OptionSpec,
+    flag_of,
+    nearest_name,
+    option_specs_of,
+    variable_of,
+    with_current_names,
+)
 from octavo.config.engine import EngineOptions
 from octavo.config.server import ServerOptions
 from octavo.errors import ConfigError
 
 CONFIG_VARIABLE = "OCTAVO_CONFIG"
-# Variables that are ours but no option: they never draw a "did you mean".
+# Octavo's variables that are not options: no warning for them.
 OTHER_VARIABLES = re.compile(r"OCTAVO_(CONFIG|CACHE_DIR|KERNEL_LIBRARY|TEST_\w+|CI_\w+)")
 
 
@@ -29,7 +37,7 @@ class Source(StrEnum):
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a value came from; `place` is the flag, the variable, or path:key."""
+    """Where a value came from. `place` is the flag, the variable, or path:key."""
 
     source: Source
     place: str = ""
@@ -51,7 +59,7 @@ def resolve_options(
 ) -> ResolvedOptions:
     """Merge the sources: flags, then OCTAVO_* variables, then the YAML file, then defaults.
 
-    `flags` holds only what was given. The text "none" stands for no value, in every source.
+    `flags` has only the flags that were given. In every source, the text "none" stands for no value.
     """
     specs = _all_specs()
     values, origins = _gathered(specs, flags, environ, config_file)
@@ -68,7 +76,7 @@ def resolve_options(
 def given_value(
     name: str, flags: Mapping[str, Any], environ: Mapping[str, str], config_file: Path | None = None
 ) -> Any:
-    """What an option was set to, unchecked, or None. A file that cannot be read says nothing."""
+    """Return the unvalidated value of an option, or None. A config file that cannot be read is ignored."""
     try:
         values, _ = _gathered(_all_specs(), flags, environ, config_file)
     except ConfigError:
@@ -87,29 +95,36 @@ def _gathered(
     environ: Mapping[str, str],
     config_file: Path | None,
 ) -> tuple[dict[str, Any], dict[str, Origin]]:
-    """What was given, and where; the later source replaces the earlier."""
+    """Return the given values and their origins. Later sources override earlier ones."""
     if config_file is None and environ.get(CONFIG_VARIABLE):
         config_file = Path(environ[CONFIG_VARIABLE])
+    content = {} if config_file is None else _read_config_file(config_file)
+    in_file = {key: (value, Origin(Source.FILE, f"{config_file}:{key}")) for key, value in content.items()}
+    in_environment = {
+        name: (environ[variable], Origin(Source.ENVIRONMENT, variable))
+        for name, variable in _variables(specs.values()).items()
+        if environ.get(variable)  # an empty variable counts as unset
+    }
+    in_flags = {name: (value, Origin(Source.FLAG, flag_of(name))) for name, value in flags.items()}
+
     values: dict[str, Any] = {}
     origins = {name: Origin(Source.DEFAULT) for name in specs}
-    if config_file is not None:
-        for key, value in _read_config_file(config_file).items():
-            values[key], origins[key] = value, Origin(Source.FILE, f"{config_file}:{key}")
-    for spec in specs.values():
-        if environ.get(spec.variable):  # an empty variable counts as unset
-            values[spec.name] = environ[spec.variable]
-            origins[spec.name] = Origin(Source.ENVIRONMENT, spec.variable)
-    for name, value in flags.items():
-        values[name], origins[name] = value, Origin(Source.FLAG, "--" + name.replace("_", "-"))
-
+    for given in (in_file, in_environment, in_flags):
+        for name, (value, origin) in with_current_names(given, specs.values()).items():
+            values[name], origins[name] = value, origin
     for name, value in values.items():
         if isinstance(value, str) and value.lower() == "none" and name in specs and specs[name].is_optional:
             values[name] = None
     return values, origins
 
 
+def _variables(specs: Iterable[OptionSpec]) -> dict[str, str]:
+    """Return the variable of every name, former names included."""
+    return {name: variable_of(name) for spec in specs for name in spec.names}
+
+
 def _is_for_server(name: str) -> bool:
-    """Whose option it is; a slip is told by whoever has the nearest name."""
+    """Whether an option is the server's. An unknown name counts for the class with the most similar name."""
     if name in ServerOptions.model_fields or name in EngineOptions.model_fields:
         return name in ServerOptions.model_fields
     return not nearest_name(name, EngineOptions.model_fields) and bool(
@@ -127,12 +142,12 @@ def _read_config_file(path: Path) -> dict[str, Any]:
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise ConfigError(f"the config file {path} must hold one option per line, such as 'page_size: 32'")
+        raise ConfigError(f"the config file {path} must hold one option per line, such as 'block_size: 32'")
     return {str(key): value for key, value in content.items()}
 
 
 def _unknown_variables(environ: Mapping[str, str], specs: Iterable[OptionSpec]) -> tuple[str, ...]:
-    known = [spec.variable for spec in specs]
+    known = _variables(specs).values()
     return tuple(
         f"{name} is set but is not an option{nearest_name(name, known)}"
         for name in sorted(environ)

@@ -1,1 +1,1 @@
-"""Does a server speak the API that OpenAI's clients expect? Asked of any server: `octavo check`."""
+"""Conformance checks of the OpenAI-compatible API, for any server: `octavo check`."""

@@ -1,4 +1,4 @@
-"""POST /chat/completions, not streamed"""
+"""Checks of POST /chat/completions without streaming."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from octavo.conformance.shapes import (
     check_usage,
     stop_text,
 )
-from octavo.conformance.target import GREETING, Target, user
+from octavo.conformance.target import GREETING, CheckTarget, user
 
 GROUP = "chat"
 KIND = "chat.completion"
@@ -25,7 +25,7 @@ def text(answer: Any, index: int = 0) -> str:
     return found
 
 
-def answer_shape(target: Target) -> None:
+def answer_shape(target: CheckTarget) -> None:
     answer = target.chat()
     check_head(answer, KIND, target.model)
     check_indices(answer["choices"], 1)
@@ -33,10 +33,10 @@ def answer_shape(target: Target) -> None:
     check_finish(choice)
     expect(text(answer), "the content is empty")
     expect_equal("message.role", choice["message"].get("role"), "assistant")
-    expect(choice.get("logprobs") is None, "logprobs that nobody asked for")
+    expect(choice.get("logprobs") is None, "logprobs were not requested")
 
 
-def usage(target: Target) -> None:
+def usage(target: CheckTarget) -> None:
     answer = target.chat()
     check_usage(answer.get("usage"))
     longer = target.chat(messages=user(GREETING + GREETING))
@@ -44,7 +44,7 @@ def usage(target: Target) -> None:
     expect(grows, "prompt_tokens do not grow with the messages")
 
 
-def roles(target: Target) -> None:
+def roles(target: CheckTarget) -> None:
     messages = [
         {"role": "system", "content": "Be brief."},
         *user("Hello."),
@@ -58,20 +58,22 @@ def roles(target: Target) -> None:
     expect(grows, "prompt_tokens do not grow with the conversation")
 
 
-def developer(target: Target) -> None:
-    """The newer name of the system role. Two are compared: a template may have a text of its own where
-    there is none."""
-    brief, wordy = (target.chat(messages=_told("Be brief. " * times)) for times in (1, 8))
+def developer(target: CheckTarget) -> None:
+    """Check the newer name of the system role.
+
+    Two messages are compared, because a template may insert a default text if there is no message.
+    """
+    brief, wordy = (target.chat(messages=_with_developer("Be brief. " * times)) for times in (1, 8))
     expect_kind("message.content", text(brief), str)
     grows = wordy["usage"]["prompt_tokens"] > brief["usage"]["prompt_tokens"]
-    expect(grows, "the developer's message is not in the prompt")
+    expect(grows, "the developer message is not in the prompt")
 
 
-def _told(content: str) -> list[dict[str, Any]]:
+def _with_developer(content: str) -> list[dict[str, Any]]:
     return [{"role": "developer", "content": content}, *user("Hello.")]
 
 
-def text_parts(target: Target) -> None:
+def text_parts(target: CheckTarget) -> None:
     plain = target.chat(messages=user(GREETING))
     parts = target.chat(messages=user([{"type": "text", "text": GREETING}]))
     expect_equal("the content", text(parts), text(plain))
@@ -79,8 +81,8 @@ def text_parts(target: Target) -> None:
     expect_equal("prompt_tokens", found, expected)
 
 
-def max_completion_tokens(target: Target) -> None:
-    """The newer name, which wins over the older one."""
+def max_completion_tokens(target: CheckTarget) -> None:
+    """Check that the newer name has precedence over max_tokens."""
     answer = target.chat(max_completion_tokens=4, max_tokens=2)
     (choice,) = answer["choices"]
     found = answer["usage"]["completion_tokens"]
@@ -89,13 +91,13 @@ def max_completion_tokens(target: Target) -> None:
         expect_equal("completion_tokens at finish_reason length", found, 4)
 
 
-def ignored_fields(target: Target) -> None:
+def ignored_fields(target: CheckTarget) -> None:
     plain = target.chat()
     answer = target.chat(user="somebody", metadata={"a": "b"}, store=False, a_field_of_tomorrow=1)
     expect_equal("the content", text(answer), text(plain))
 
 
-def logprobs(target: Target) -> None:
+def logprobs(target: CheckTarget) -> None:
     answer = target.chat(logprobs=True, top_logprobs=3, max_tokens=6)
     (choice,) = answer["choices"]
     number = answer["usage"]["completion_tokens"] if choice["finish_reason"] == "length" else None
@@ -106,14 +108,14 @@ def logprobs(target: Target) -> None:
     check_chat_logprobs(without["choices"][0].get("logprobs"), 0, None)
 
 
-def several(target: Target) -> None:
+def several(target: CheckTarget) -> None:
     answer = target.chat(n=3, temperature=1, seed=5)
     check_indices(answer["choices"], 3)
     check_usage(answer.get("usage"))
     expect(len({text(answer, index) for index in range(3)}) > 1, "all choices are the same")
 
 
-def stop(target: Target) -> None:
+def stop(target: CheckTarget) -> None:
     plain = text(target.chat(max_tokens=32))
     stop = stop_text(plain)
     answer = target.chat(max_tokens=32, stop=[stop])
@@ -122,7 +124,7 @@ def stop(target: Target) -> None:
 
 
 CHECKS = (
-    Check(GROUP, "shape of an answer", answer_shape),
+    Check(GROUP, "response shape", answer_shape),
     Check(GROUP, "usage adds up", usage),
     Check(GROUP, "roles", roles),
     Check(GROUP, "role developer", developer, is_required=False),

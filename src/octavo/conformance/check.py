@@ -1,4 +1,4 @@
-"""What a check is, and what can come of it."""
+"""Checks and their results."""
 
 import time
 from collections.abc import Callable
@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from octavo.conformance.target import Refused, Target
+from octavo.conformance.target import CheckTarget, UnexpectedStatus
 from octavo.conformance.transport import Unreachable
 
 
 class Wrong(Exception):
-    """The server did something else than it should. The text says what, in a few words."""
+    """The server did not behave as expected. The message describes the difference in a few words."""
 
 
 class NotSupported(Exception):
-    """The server says itself that it has none of this, or there is nothing to see it by."""
+    """The server states that it lacks this feature, or the feature cannot be checked."""
 
 
-class Outcome(StrEnum):
+class CheckOutcome(StrEnum):
     PASSED = "passed"
     FAILED = "failed"
     NOT_SUPPORTED = "not supported"
@@ -26,48 +26,51 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Check:
-    """`run` returns if all is well. Many servers lack what is not required, and may refuse it, with an error
-    that says so; but nobody may accept a field and then do something else."""
+    """`run` returns if the check passes.
+
+    A server may reject a feature that is not required with an explicit error, but must not accept a field and
+    then do something else.
+    """
 
     group: str
     name: str
-    run: Callable[[Target], None]
+    run: Callable[[CheckTarget], None]
     is_required: bool = True
 
 
 @dataclass(frozen=True)
-class Result:
+class CheckResult:
     check: Check
-    outcome: Outcome
+    outcome: CheckOutcome
     detail: str
     milliseconds: float
 
 
-def run_check(check: Check, target: Target) -> Result:
+def run_check(check: Check, target: CheckTarget) -> CheckResult:
     start = time.perf_counter()
     outcome, detail = _outcome(check, target)
-    return Result(check, outcome, detail, (time.perf_counter() - start) * 1000)
+    return CheckResult(check, outcome, detail, (time.perf_counter() - start) * 1000)
 
 
-def _outcome(check: Check, target: Target) -> tuple[Outcome, str]:
+def _outcome(check: Check, target: CheckTarget) -> tuple[CheckOutcome, str]:
     try:
         check.run(target)
     except NotSupported as reason:
-        return Outcome.NOT_SUPPORTED, str(reason)
-    except Refused as refusal:
-        may_refuse = not check.is_required and refusal.is_clean
-        return Outcome.NOT_SUPPORTED if may_refuse else Outcome.FAILED, str(refusal)
+        return CheckOutcome.NOT_SUPPORTED, str(reason)
+    except UnexpectedStatus as rejection:
+        may_reject = not check.is_required and rejection.is_clean
+        return CheckOutcome.NOT_SUPPORTED if may_reject else CheckOutcome.FAILED, str(rejection)
     except (Wrong, Unreachable) as problem:
-        return Outcome.FAILED, str(problem)
+        return CheckOutcome.FAILED, str(problem)
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
-        # Something is not there or is of another kind, where no check of its own looks for it.
-        return Outcome.FAILED, f"an answer of another shape: {type(error).__name__} {error}"[:80]
-    return Outcome.PASSED, ""
+        # A part that no check verifies explicitly is missing or has another type.
+        return CheckOutcome.FAILED, f"unexpected response shape: {type(error).__name__} {error}"[:80]
+    return CheckOutcome.PASSED, ""
 
 
-def expect(is_right: object, otherwise: str) -> None:
-    if not is_right:
-        raise Wrong(otherwise)
+def expect(condition: object, problem: str) -> None:
+    if not condition:
+        raise Wrong(problem)
 
 
 def expect_equal(name: str, found: Any, expected: Any) -> None:
@@ -75,13 +78,13 @@ def expect_equal(name: str, found: Any, expected: Any) -> None:
 
 
 def expect_kind(name: str, value: Any, kind: type) -> None:
-    # True is an int for Python, and 1 may stand for 1.0 in JSON.
-    is_right = (
+    # In Python, True is an int; in JSON, 1 may represent 1.0.
+    is_kind = (
         isinstance(value, int | float) and not isinstance(value, bool)
         if kind is float
         else isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
     )
-    expect(is_right, f"{name} is {shown(value)}, not of the kind {kind.__name__}")
+    expect(is_kind, f"{name} is {shown(value)}, not of type {kind.__name__}")
 
 
 def shown(value: Any) -> str:

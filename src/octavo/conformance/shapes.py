@@ -1,4 +1,4 @@
-"""Parts that answers have in common, each looked at once."""
+"""Checks of parts that several kinds of responses share."""
 
 from typing import Any
 
@@ -51,7 +51,7 @@ def check_chat_logprobs(logprobs: Any, num_top: int, num_tokens: int | None) -> 
         for other in top:
             _check_token(other)
         order = [other["logprob"] for other in top]
-        expect(order == sorted(order, reverse=True), "top_logprobs are not in falling order")
+        expect(order == sorted(order, reverse=True), "top_logprobs are not in descending order")
 
 
 def _check_token(entry: Any) -> None:
@@ -61,7 +61,7 @@ def _check_token(entry: Any) -> None:
     expect(entry["logprob"] <= 0, "a logprob is positive")
     expect("bytes" in entry, "a token has no bytes")
     if entry["bytes"] is not None:
-        expect(all(0 <= byte < 256 for byte in entry["bytes"]), "a token's bytes are none")
+        expect(all(0 <= byte < 256 for byte in entry["bytes"]), "a token's bytes are not in 0..255")
 
 
 LEGACY_LISTS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
@@ -75,21 +75,21 @@ def check_legacy_logprobs(logprobs: Any, *, has_prompt: bool) -> None:
     expect(len(set(lengths.values())) == 1, f"lists of different lengths: {list(lengths.values())}")
     expect(lengths["tokens"] > 0, "the lists are empty")
     offsets = logprobs["text_offset"]
-    expect(offsets == sorted(offsets), "text_offset falls")
+    expect(offsets == sorted(offsets), "text_offset decreases")
     scores, best = list(logprobs["token_logprobs"]), list(logprobs["top_logprobs"])
     if has_prompt:
-        expect(scores.pop(0) is None, "the first token has a logprob, but nothing before it")
+        expect(scores.pop(0) is None, "the first token has a logprob although it has no context")
         best.pop(0)
     for score, top in zip(scores, best, strict=True):
         expect_kind("a token's logprob", score, float)
         expect_kind("a token's top_logprobs", top, dict)
-        # Evaluations take a token for the likeliest one if it has the best's very number.
-        expect(score <= max(top.values()), "a token is likelier than the best one")
+        # Evaluation harnesses consider a token the most likely one if its logprob equals the best exactly.
+        expect(score <= max(top.values()), "a token has a higher logprob than the best one")
         expect(score in top.values(), "a token's own logprob is not in its top_logprobs")
 
 
 def stop_text(text: str) -> str:
-    """Two characters that a model has just written, and that are tokens' text: it will write them again."""
+    """Return one or two printable characters of an answer, to use as the stop string of an equal request."""
     for at in range(1, len(text) - 1):
         stop = text[at : at + 2]
         if stop.isprintable() and "\ufffd" not in stop and stop.strip():
@@ -97,4 +97,4 @@ def stop_text(text: str) -> str:
     for at in range(1, len(text)):
         if text[at].isprintable() and text[at] not in "\ufffd ":
             return text[at]
-    raise NotSupported("the answer is too short to stop it in the middle")
+    raise NotSupported("the answer is too short to test a stop string")

@@ -1,4 +1,4 @@
-"""The server under test as checks see it: requests by their fields, answers as objects."""
+"""The interface of checks to the server under test: requests as fields, responses as objects."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,16 +11,16 @@ from octavo.conformance.transport import Reply, Request, Transport
 DONE = b"[DONE]"
 
 
-class Refused(Exception):
-    """An answer other than 200 to a request that is right."""
+class UnexpectedStatus(Exception):
+    """A valid request got a status other than 200."""
 
     def __init__(self, reply: Reply) -> None:
         self.reply = reply
-        super().__init__(f"answered {reply.status}: {error_message(reply)}"[:100])
+        super().__init__(f"status {reply.status}: {error_message(reply)}"[:100])
 
     @property
     def is_clean(self) -> bool:
-        """It was refused on purpose, and in words: not a crash, and not a validator's own format."""
+        """Return whether this is a rejection with a message: no crash, and not a validation library's 422."""
         return 400 <= self.reply.status < 500 and self.reply.status != 422 and bool(error_message(self.reply))
 
 
@@ -32,14 +32,14 @@ def error_message(reply: Reply) -> str:
 
 @dataclass(frozen=True)
 class Stream:
-    """A stream that has come to its end."""
+    """A completed stream."""
 
     reply: Reply
-    events: tuple[Any, ...]  # without the last one
-    is_done: bool  # the last one was [DONE], and nothing came after it
+    events: tuple[Any, ...]  # without [DONE]
+    is_done: bool  # [DONE] was the last event and occurred once
 
     def choices(self, index: int) -> list[dict[str, Any]]:
-        """What the chunks say of one choice, in their order."""
+        """Return the parts of one choice in all chunks, in order."""
         return [one for event in self.events for one in event["choices"] if one["index"] == index]
 
     def chat_text(self, index: int = 0) -> str:
@@ -50,7 +50,7 @@ class Stream:
 
 
 @dataclass(frozen=True)
-class Target:
+class CheckTarget:
     transport: Transport
     model: str = ""
     api_key: str | None = None
@@ -64,7 +64,7 @@ class Target:
         return self.transport(Request("POST", path, headers, content))
 
     def chat_fields(self, **fields: Any) -> dict[str, Any]:
-        """A right request, but for what is given here."""
+        """Return the fields of a valid request, overridden by `fields`."""
         return {**CHAT, "model": self.model, **fields}
 
     def completion_fields(self, **fields: Any) -> dict[str, Any]:
@@ -83,25 +83,25 @@ class Target:
         return self._stream("/completions", self.completion_fields(stream=True, **fields))
 
     def _headers(self, api_key: str | None) -> dict[str, str]:
-        """None: the key that was given; empty: none at all."""
+        """Use the key of the target if `api_key` is None, and no key if it is empty."""
         key = self.api_key if api_key is None else api_key
         return {"authorization": f"Bearer {key}"} if key else {}
 
     def _answer(self, path: str, fields: Mapping[str, Any]) -> Any:
         reply = self.post(path, fields)
         if reply.status != 200:
-            raise Refused(reply)
+            raise UnexpectedStatus(reply)
         return reply.json
 
     def _stream(self, path: str, fields: Mapping[str, Any]) -> Stream:
         reply = self.post(path, fields)
         if reply.status != 200:
-            raise Refused(reply)
+            raise UnexpectedStatus(reply)
         return read_stream(reply)
 
 
 def read_stream(reply: Reply) -> Stream:
-    """Events by the letter of the standard, as far as this API uses it: lines, `data:`, comments."""
+    """Parse server-sent events strictly, as far as this API uses them: lines, `data:`, comments."""
     lines = reply.body.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
     payloads = [line.removeprefix(b"data:").strip() for line in lines if line.startswith(b"data:")]
     is_done = payloads[-1:] == [DONE] and DONE not in payloads[:-1]
@@ -116,6 +116,6 @@ def user(content: Any) -> list[dict[str, Any]]:
 
 GREETING = "Count from one to ten in words."
 PROMPT = "One, two, three, four,"
-# At temperature 0, so that checks can tell what a field changes.
+# Temperature 0 lets checks detect what a field changes.
 CHAT: Mapping[str, Any] = {"messages": user(GREETING), "temperature": 0, "max_tokens": 16}
 COMPLETION: Mapping[str, Any] = {"prompt": PROMPT, "temperature": 0, "max_tokens": 16}

@@ -1,4 +1,4 @@
-"""One request, one reply, with nothing in between that would repair either."""
+"""Send one request and read its reply, without a client library that would correct either."""
 
 import http.client
 import time
@@ -13,13 +13,13 @@ from octavo.errors import ConfigError
 
 
 class Unreachable(Exception):
-    """No reply came, or none that is HTTP."""
+    """There was no reply, or it was not HTTP."""
 
 
 @dataclass(frozen=True)
 class Request:
     method: str
-    path: str  # below the base, which ends with /v1
+    path: str  # relative to the base, which ends with /v1
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
 
@@ -27,12 +27,12 @@ class Request:
 @dataclass(frozen=True)
 class Reply:
     status: int
-    headers: Mapping[str, str]  # names in small letters
+    headers: Mapping[str, str]  # names in lower case
     body: bytes
 
     @property
     def json(self) -> Any:
-        """None where the body is not JSON."""
+        """Return the decoded body, or None if it is not JSON."""
         try:
             return msgspec.json.decode(self.body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -44,7 +44,7 @@ Transport = Callable[[Request], Reply]
 
 @dataclass(frozen=True)
 class HttpTransport:
-    """Every request has a connection of its own: no check can spoil the next one's."""
+    """Opens a new connection for every request, so that no check affects the next one."""
 
     scheme: str
     address: str  # host, or host:port
@@ -56,7 +56,7 @@ class HttpTransport:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(f"{url!r} is not the address of a server; give one like http://127.0.0.1:8000")
-        # Where the API lies elsewhere than below /v1, the whole path was given.
+        # If the API has another base than /v1, the URL contains the whole path.
         return cls(parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/") or "/v1", seconds)
 
     @property
@@ -78,19 +78,19 @@ class HttpTransport:
             finally:
                 connection.close()
         except TimeoutError as error:
-            raise Unreachable(f"no answer within {self.seconds:g} s") from error
+            raise Unreachable(f"no reply within {self.seconds:g} s") from error
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise Unreachable(f"no answer: {error or type(error).__name__}") from error
+            raise Unreachable(f"no reply: {error or type(error).__name__}") from error
 
 
 def _read(answer: http.client.HTTPResponse, deadline: float) -> bytes:
-    """Piece by piece: a stream of pings would never run into the timeout of a single read."""
+    """Read in pieces up to the deadline: with regular pings, no single read would ever time out."""
     pieces = []
     while piece := answer.read1(1 << 16):
         pieces.append(piece)
         if time.monotonic() > deadline:
             raise TimeoutError
     body = b"".join(pieces)
-    if answer.length:  # still to come, and read1 says nothing about it
+    if answer.length:  # bytes are missing, which read1 does not report
         raise http.client.IncompleteRead(body, answer.length)
     return body

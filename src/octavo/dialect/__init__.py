@@ -1,1 +1,1 @@
-"""What models write besides text: reasoning and calls of tools. One reader for streams and whole answers."""
+"""Parse reasoning and tool calls in answers. Streams and complete answers use the same reader."""

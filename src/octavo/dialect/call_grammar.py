@@ -1,7 +1,7 @@
-"""Grammars of answers with calls: what a model must write, so that its calls are valid.
+"""Grammars of answers with tool calls, which force a model to write valid calls.
 
-A grammar is text in llguidance's dialect of Lark, made of rules; `%json` is a rule that is a JSON schema.
-Reasoning before the answer stays free: only its end is looked for.
+A grammar is a list of rules in llguidance's dialect of Lark; `%json` is a rule given as a JSON schema.
+Reasoning before the answer is not constrained: the grammar only detects its end.
 """
 
 import json
@@ -13,7 +13,7 @@ from octavo.dialect.families import HERMES_CLOSE, HERMES_OPEN
 from octavo.dialect.reasoning import CLOSE, OPEN, Reasons
 from octavo.grammar.compiler import JSON_OPTIONS
 
-Function = Mapping[str, Any]  # name, and a schema of its parameters
+Function = Mapping[str, Any]  # its name and the schema of its parameters
 
 ANYTHING = "/(.|\\n)*/"
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
@@ -21,13 +21,13 @@ ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
 @dataclass(frozen=True)
 class CallShape:
-    """How a family writes one call, {"name": ..., "arguments": ...} in something, and how several."""
+    """How a family writes one call, as {"name": ..., "arguments": ...} in delimiters, and several calls."""
 
     before: str
     after: str
     arguments: str = "arguments"
-    between: str | None = None  # None: there can be one call only
-    opening: str = ""  # around all of them
+    between: str | None = None  # None: at most one call
+    opening: str = ""  # around all calls
     closing: str = ""
 
 
@@ -39,7 +39,7 @@ SHAPES = {
 
 
 def calls_only(functions: Sequence[Function], family: str, *, at_most_one: bool) -> list[str]:
-    """Rules of `calls`: one or more, and nothing else."""
+    """Return the rules of `calls`: one or more calls and nothing else."""
     shape = SHAPES[family]
     several = "" if at_most_one or shape.between is None else f" ({_quoted(shape.between)} call)*"
     rule = " ".join(filter(None, [_quoted(shape.opening), f"call{several}", _quoted(shape.closing)]))
@@ -47,9 +47,9 @@ def calls_only(functions: Sequence[Function], family: str, *, at_most_one: bool)
 
 
 def text_with_calls(functions: Sequence[Function]) -> list[str]:
-    """Rules of `text`: anything, but what begins like a call of the family hermes is a valid one."""
+    """Return the rules of `text`: any text, but whatever begins like a hermes call must be a valid call."""
     shape = SHAPES["hermes"]
-    # The tag ends the text before it, so that it is not in `call` again.
+    # The opening tag belongs to `to_call`, so `call` does not repeat it.
     return [
         f"text: {ANYTHING} | (to_call call)+ {ANYTHING}",
         f"to_call[lazy]: /(.|\\n)*{HERMES_OPEN}/",
@@ -58,12 +58,12 @@ def text_with_calls(functions: Sequence[Function]) -> list[str]:
 
 
 def json_text(schema: Mapping[str, Any]) -> list[str]:
-    """Rules of `json_text`."""
+    """Return the rules of `json_text`."""
     return [f"json_text: {_json(schema)}"]
 
 
-def whole(answer: str, rules: list[str], reasons: Reasons) -> str:
-    """The grammar of an `answer` made of rules, with room for reasoning before it."""
+def full_grammar(answer: str, rules: list[str], reasons: Reasons) -> str:
+    """Return the grammar of an `answer` defined by `rules`, with optional reasoning before it."""
     rules = [f"answer: {answer}", *rules]
     if reasons is Reasons.NEVER:
         return "\n".join(["start: answer", *rules])
@@ -86,10 +86,10 @@ def _call_rules(functions: Sequence[Function], shape: CallShape, before: str) ->
 
 
 def _json(schema: Mapping[str, Any]) -> str:
-    """A schema may not bring options of its own."""
+    """Return the schema as a rule, in which `JSON_OPTIONS` override options of the schema."""
     return "%json " + json.dumps({**schema, "x-guidance": JSON_OPTIONS})
 
 
 def _quoted(text: str) -> str:
-    """As a literal of the grammar."""
+    """Return the text as a literal of the grammar."""
     return json.dumps(text) if text else ""

@@ -1,4 +1,4 @@
-"""A call written as a JSON object: {"name": "add", "arguments": {"a": 1}}"""
+"""Parse a call in the form of a JSON object: {"name": "add", "arguments": {"a": 1}}"""
 
 from octavo.dialect.scan import (
     END,
@@ -19,11 +19,11 @@ ARGUMENT_KEYS = ("arguments", "parameters")
 
 
 def call_object(sink: Sink, tools: Tools | None = None) -> Scan[None]:
-    """The rest of an object whose opening brace was read.
+    """Read the rest of an object after its opening brace.
 
-    The call starts when its name is known; arguments are handed on as they come, or, if they come before
-    the name, with it. Without a tag that says so (`tools` are given), an object is a call only if it names
-    one of them and has arguments: others have names, too.
+    The call starts when its name is known. Arguments are emitted as they arrive, or together with the name if
+    they precede it. If no tag marks the object as a call (`tools` is given), it is a call only if it names a
+    tool and has arguments, because other objects have names, too.
     """
     call = _Call(sink, tools)
     yield from _members(call)
@@ -31,13 +31,13 @@ def call_object(sink: Sink, tools: Tools | None = None) -> Scan[None]:
 
 
 class _Call:
-    """One call while it is read."""
+    """One call while it is being read."""
 
     def __init__(self, sink: Sink, tools: Tools | None) -> None:
         self._sink = sink
         self._tools = tools
         self._name: str | None = None
-        self._early = ""  # arguments that came before the name
+        self._early = ""  # arguments that preceded the name
         self._has_arguments = False
         self._has_started = False
 
@@ -83,18 +83,18 @@ def _members(call: _Call) -> Scan[None]:
         key = decoded((yield from json_string()))
         if (yield from after_space()) != ":":
             raise NotACall
-        border = yield from _value(call, key if key not in seen else "")
+        delimiter = yield from _value(call, key if key not in seen else "")
         seen.add(key)
-        if border is None or (border != END and border in SPACE):
-            border = yield from after_space()
-        if border == "}":
+        if delimiter is None or (delimiter != END and delimiter in SPACE):
+            delimiter = yield from after_space()
+        if delimiter == "}":
             return
-        if border != ",":
+        if delimiter != ",":
             raise NotACall
 
 
 def _value(call: _Call, key: str) -> Scan[str | None]:
-    """Result: the character after the value, if it was read."""
+    """Read a value; return the character after it if that was read."""
     first = yield from after_space()
     if first == END or first in ",}]:":
         raise NotACall

@@ -1,4 +1,4 @@
-"""Which family a model belongs to: its chat template tells, because it shows the model its own answers."""
+"""Detect the family of a model from its chat template, which renders the model's own answers."""
 
 import re
 
@@ -11,21 +11,21 @@ CALL_ID_LENGTH = 24
 
 
 class Dialect(msgspec.Struct, frozen=True):
-    """How a model writes what is not text."""
+    """How a model writes tool calls and reasoning."""
 
-    family: str  # of `reader.FAMILIES`
+    family: str  # a key of `reader.FAMILIES`
     has_reasoning: bool
-    renders_tools: bool  # the template shows tools to the model; else see `told.in_plain_words`
-    markers: tuple[str, ...] = ()  # special tokens that the family looks for: they must not be left out
+    renders_tools: bool  # the template supports tools; else see `plain_text.in_plain_words`
+    markers: tuple[str, ...] = ()  # special tokens that the family needs in the text
     call_id_length: int = CALL_ID_LENGTH
 
 
 def dialect_of(template: str) -> Dialect:
-    """`template`: the source of all of a model's templates."""
+    """Return the dialect; `template` is the source of all templates of the model."""
     has_reasoning = OPEN in template
     renders_tools = re.search(r"\btools\b", template) is not None
     if MISTRAL_OPEN in template:
-        # Mistral's templates refuse ids of any other length.
+        # Mistral's templates reject ids of any other length.
         markers = (MISTRAL_OPEN, "[ARGS]", "[CALL_ID]")
         return Dialect("mistral", has_reasoning, renders_tools, markers, call_id_length=9)
     if HERMES_OPEN in template:
@@ -38,7 +38,7 @@ def dialect_of(template: str) -> Dialect:
 
 
 def reasons_after(prompt: str, dialect: Dialect) -> Reasons:
-    """Some templates end with the tag, so that the answer begins with a thought."""
+    """Return whether the answer has reasoning. Some templates end with the tag: reasoning has then begun."""
     if not dialect.has_reasoning:
         return Reasons.NEVER
     return Reasons.BEGUN if prompt.rstrip().endswith(OPEN) else Reasons.MAYBE

@@ -1,4 +1,4 @@
-"""How each family of models writes calls into its answers. A family is a scan of a whole answer."""
+"""How each family of models writes calls in its answers. A family is a scan of a complete answer."""
 
 from collections.abc import Callable
 
@@ -22,16 +22,16 @@ from octavo.dialect.tools import Tools
 
 Family = Callable[[Sink, Tools], Scan[None]]
 
-# -- Qwen, Hermes: <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>, between text -----------
+# -- Qwen, Hermes: <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>, surrounded by text -----
 
 HERMES_OPEN, HERMES_CLOSE = "<tool_call>", "</tool_call>"
 FENCE_OPEN, FENCE_CLOSE = "```json", "```"
 
 
 def hermes(sink: Sink, tools: Tools) -> Scan[None]:
-    """Some that were trained on code more than on calls write JSON for people, or JSON and nothing else.
+    """Read tagged calls, and also untagged JSON, at the beginning of the answer or in a code fence.
 
-    That is a call only if it names a tool.
+    Models that were trained more on code than on calls write such JSON. It is a call only if it names a tool.
     """
     read = yield from until_no_space()
     if read.endswith("{"):
@@ -51,7 +51,7 @@ def _fenced_call(sink: Sink, tools: Tools) -> Scan[None]:
 
 
 def _hermes_calls(sink: Sink) -> Scan[None]:
-    """Between the tags is one call; some models write several."""
+    """Read the calls between two tags. There should be one, but some models write several."""
     if (yield from after_space()) != "{":
         raise NotACall
     while True:
@@ -68,7 +68,7 @@ PYTHON_TAG = "<|python_tag|>"
 
 
 def llama(sink: Sink, tools: Tools) -> Scan[None]:
-    """An answer that is JSON, or a list, is a call only if it names a tool."""
+    """An answer that begins with JSON or a list is a call only if it names a tool."""
     while (yield from attempt(_llama_call(sink, tools), sink)):
         pass
     yield from all_content(sink)

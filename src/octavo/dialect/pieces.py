@@ -1,4 +1,4 @@
-"""What an answer is made of, in the order it comes. The same pieces for a stream and for a whole answer."""
+"""The pieces of an answer, in order. Streams and complete answers have the same pieces."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ class Content(msgspec.Struct, frozen=True):
 
 
 class Reasoning(msgspec.Struct, frozen=True):
-    """What a model says to itself before it answers."""
+    """The model's reasoning before its answer."""
 
     text: str
 
@@ -18,11 +18,11 @@ class Reasoning(msgspec.Struct, frozen=True):
 class CallStart(msgspec.Struct, frozen=True):
     index: int  # 0, 1, ... within the answer
     name: str
-    id: str = ""  # the model writes none: the front end makes it
+    id: str = ""  # models write no ids; the front end creates them
 
 
 class CallArguments(msgspec.Struct, frozen=True):
-    """More of the JSON text of the arguments, as the model wrote it. Joined they are whole."""
+    """A part of the JSON text of the arguments, as the model wrote it. Joined, the parts are complete."""
 
     index: int
     text: str
@@ -32,23 +32,23 @@ Other = Reasoning | CallStart | CallArguments
 Piece = Content | Other
 
 
-class FunctionCall(msgspec.Struct, frozen=True):
-    """A call as a whole. The arguments are JSON as the model wrote it, which may be none."""
+class ParsedCall(msgspec.Struct, frozen=True):
+    """A complete call. The arguments are the text that the model wrote, which may be invalid JSON."""
 
     name: str
     arguments: str
-    id: str = ""  # by which a message with its result refers to it
+    id: str = ""  # the message with the result refers to it
 
 
-class Message(msgspec.Struct, frozen=True):
-    """An answer as a whole."""
+class ParsedMessage(msgspec.Struct, frozen=True):
+    """A complete answer."""
 
     content: str = ""
     reasoning: str | None = None  # None: the model did not reason
-    calls: tuple[FunctionCall, ...] = ()
+    calls: tuple[ParsedCall, ...] = ()
 
 
-def joined(pieces: Sequence[Piece]) -> Message:
+def joined(pieces: Sequence[Piece]) -> ParsedMessage:
     content: list[str] = []
     reasoning: list[str] = []
     starts: list[CallStart] = []
@@ -65,14 +65,14 @@ def joined(pieces: Sequence[Piece]) -> Message:
             case CallArguments(index, text):
                 arguments[index].append(text)
     calls = tuple(
-        FunctionCall(start.name, "".join(texts), start.id)
+        ParsedCall(start.name, "".join(texts), start.id)
         for start, texts in zip(starts, arguments, strict=True)
     )
-    return Message("".join(content), "".join(reasoning) if reasoning else None, calls)
+    return ParsedMessage("".join(content), "".join(reasoning) if reasoning else None, calls)
 
 
 def merged(pieces: list[Piece]) -> list[Piece]:
-    """Neighbours of one kind become one."""
+    """Merge adjacent pieces of the same kind."""
     result: list[Piece] = []
     for piece in pieces:
         last = result[-1] if result else None

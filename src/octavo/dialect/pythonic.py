@@ -1,21 +1,21 @@
-"""Calls written as Python: add(a=1, b=[2, 3]). They are read as literals, never run."""
+"""Parse calls in Python syntax: add(a=1, b=[2, 3]). Arguments are parsed as literals, never executed."""
 
 import ast
 import json
 from typing import Any
 
-from octavo.dialect.pieces import FunctionCall
+from octavo.dialect.pieces import ParsedCall
 from octavo.dialect.scan import END, NotACall, Scan, Sink
 from octavo.dialect.tools import Tools
 
-LONGEST_CODE = 1 << 16  # characters; Python's own parser is not made for hostile input
+MAX_CODE_CHARS = 1 << 16  # Python's parser is not designed for hostile input
 
 OPENING, CLOSING = "([{", ")]}"
-WRAPPERS = ("print",)  # models that know code execution like to see results
+WRAPPERS = ("print",)  # models trained on code execution print results
 
 
 def call_list(sink: Sink, tools: Tools) -> Scan[None]:
-    """The rest of [f(a=1), g(b=2)], whose opening bracket was read. Calls come as a whole, one by one."""
+    """Read the rest of [f(a=1), g(b=2)] after the opening bracket. Each call is emitted when complete."""
     yield from _call(sink, tools)
     while (char := (yield)) not in ("]", END):
         if char == ",":
@@ -28,7 +28,7 @@ def _call(sink: Sink, tools: Tools) -> Scan[None]:
     quote = ""
     while True:
         char = yield
-        if char == END or len(code) > LONGEST_CODE:
+        if char == END or len(code) > MAX_CODE_CHARS:
             raise NotACall
         code += char
         if not depth and char == "(" and code[:-1].strip() not in tools:
@@ -48,14 +48,17 @@ def _call(sink: Sink, tools: Tools) -> Scan[None]:
 
 
 def _is_escaped(code: str) -> bool:
-    """Is the last character after an odd number of backslashes?"""
+    """Return whether an odd number of backslashes precedes the last character."""
     before = code[:-1]
     return (len(before) - len(before.rstrip("\\"))) % 2 == 1
 
 
-def calls_in(code: str, tools: Tools) -> list[FunctionCall]:
-    """Each statement is a call of a known function with literal arguments; else NotACall."""
-    if len(code) > LONGEST_CODE:
+def calls_in(code: str, tools: Tools) -> list[ParsedCall]:
+    """Return the calls in the code.
+
+    Raises NotACall unless each statement is a call of a known function with literal arguments.
+    """
+    if len(code) > MAX_CODE_CHARS:
         raise NotACall
     try:
         statements = ast.parse(code.strip()).body
@@ -69,11 +72,11 @@ def calls_in(code: str, tools: Tools) -> list[FunctionCall]:
 
 def _json(arguments: dict[str, Any]) -> str:
     text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
-    text.encode()  # raises ValueError for half of a character, which Python can write and JSON cannot
+    text.encode()  # raises ValueError for lone surrogates, which Python strings may contain and JSON may not
     return text
 
 
-def _call_of(statement: ast.stmt, tools: Tools) -> FunctionCall:
+def _call_of(statement: ast.stmt, tools: Tools) -> ParsedCall:
     value = statement.value if isinstance(statement, ast.Expr) else None
     if isinstance(value, ast.Call) and ast.unparse(value.func) in WRAPPERS and len(value.args) == 1:
         value = value.args[0]
@@ -90,4 +93,4 @@ def _call_of(statement: ast.stmt, tools: Tools) -> FunctionCall:
         if keyword.arg is None:
             raise NotACall
         arguments[keyword.arg] = ast.literal_eval(keyword.value)
-    return FunctionCall(name, _json(arguments))
+    return ParsedCall(name, _json(arguments))

@@ -1,4 +1,4 @@
-"""From the text of an answer, as it comes, to its pieces."""
+"""Convert the text of an answer to pieces as it arrives."""
 
 import contextlib
 
@@ -15,19 +15,19 @@ FAMILIES: dict[str, Family] = {"hermes": hermes, "llama": llama, "mistral": mist
 
 
 class AnswerFormat(msgspec.Struct, frozen=True):
-    """What to look for in an answer, apart from text."""
+    """What an answer may contain besides text."""
 
     reasons: Reasons = Reasons.NEVER
-    family: str | None = None  # of `FAMILIES`; None: calls are not looked for
+    family: str | None = None  # a key of `FAMILIES`; None: do not detect calls
     tools: Tools = Tools()
-    max_calls: int | None = None  # the answer ends before one more
-    marker_ids: tuple[int, ...] = ()  # special tokens that are text to the reader
+    max_calls: int | None = None  # the answer ends before the next call
+    marker_ids: tuple[int, ...] = ()  # special tokens that the reader needs in the text
     call_id_length: int = CALL_ID_LENGTH
-    lead: str = ""  # the beginning of the answer that the prompt has written already
+    lead: str = ""  # the beginning of the answer, which is already in the prompt
 
 
 class AnswerReader:
-    """Owned by one choice. All pushes and `finish` together give the same, however the text was cut."""
+    """Belongs to one choice. Its pieces, joined, do not depend on how the text was divided into pushes."""
 
     def __init__(self, format: AnswerFormat) -> None:
         self._sink = Sink()
@@ -43,15 +43,15 @@ class AnswerReader:
     def push(self, text: str) -> list[Piece]:
         for char in text:
             self._scan.send(char)
-        return self._taken()
+        return self._take_pieces()
 
     def finish(self) -> list[Piece]:
-        """What was held back, now that nothing follows it."""
+        """Return the pieces that were held back; no more text follows."""
         with contextlib.suppress(StopIteration):
             self._scan.send(END)
         self._sink.end_content()
-        return self._taken()
+        return self._take_pieces()
 
-    def _taken(self) -> list[Piece]:
+    def _take_pieces(self) -> list[Piece]:
         pieces, self._sink.pieces = self._sink.pieces, []
         return merged(pieces)

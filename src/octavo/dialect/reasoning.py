@@ -1,4 +1,4 @@
-"""<think>what a model says to itself</think> and then the answer."""
+"""Parse <think>reasoning</think> before the answer."""
 
 import contextlib
 from enum import StrEnum
@@ -10,12 +10,12 @@ OPEN, CLOSE = "<think>", "</think>"
 
 class Reasons(StrEnum):
     NEVER = "never"
-    MAYBE = "maybe"  # if the answer begins with the tag
+    MAYBE = "maybe"  # the answer has reasoning if it begins with the tag
     BEGUN = "begun"  # the prompt ends with the tag
 
 
 def reasoning_before(answer: Scan[None], sink: Sink, reasons: Reasons) -> Scan[None]:
-    """The reasoning, if there is any, and then everything to `answer`."""
+    """Read the reasoning, if any, and pass the rest to `answer`."""
     unread = [] if reasons is Reasons.NEVER else (yield from _reasoning(sink, reasons))
     next(answer)
     with contextlib.suppress(StopIteration):
@@ -26,7 +26,7 @@ def reasoning_before(answer: Scan[None], sink: Sink, reasons: Reasons) -> Scan[N
 
 
 def _reasoning(sink: Sink, reasons: Reasons) -> Scan[list[str]]:
-    """Result: characters that belong to the answer."""
+    """Read the reasoning; return the characters read that belong to the answer."""
     read: list[str] = []
     begun = ""
     while reasons is Reasons.MAYBE:
@@ -39,15 +39,15 @@ def _reasoning(sink: Sink, reasons: Reasons) -> Scan[list[str]]:
         if char == END or not OPEN.startswith(begun):
             return read
     sink.is_reasoning = True
-    if (yield from until(CLOSE, emit=WithoutBorder(sink.reasoning))):
+    if (yield from until(CLOSE, emit=TrimmedNewlines(sink.reasoning))):
         sink.is_reasoning = False
     while (char := (yield)) == "\n":  # between reasoning and answer
         pass
     return [char]
 
 
-class WithoutBorder:
-    """Hands text on without the newlines around it, which are the tag's."""
+class TrimmedNewlines:
+    """Passes text on without leading and trailing newlines, which belong to the tags."""
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit

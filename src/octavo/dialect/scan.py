@@ -1,12 +1,12 @@
-"""Reading an answer character by character, while it is being written.
+"""Read an answer character by character while it is being generated.
 
-A *scan* is a generator that is sent one character at a time, and `END` after the last. It reads like a
-parser that has the whole text, because `yield` is where it waits for more:
+A *scan* is a generator that receives one character at a time, and `END` after the last. Its code looks like
+that of a parser of a complete text, because it waits for more text in `yield`:
 
     char = yield                          the next character
-    value = yield from json_string()      a part that is read by another scan
+    value = yield from json_string()      a part that another scan reads
 
-What it finds it hands to a `Sink`. It never looks ahead: how the text was cut cannot change what is found.
+It passes results to a `Sink`. It never looks ahead, so results do not depend on how the text was divided.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from octavo.dialect.pieces import CallArguments, CallStart, Content, FunctionCall, Piece, Reasoning
+from octavo.dialect.pieces import CallArguments, CallStart, Content, ParsedCall, Piece, Reasoning
 
 Result = TypeVar("Result")
 Scan = Generator[None, str, Result]
@@ -25,45 +25,45 @@ SPACE = " \t\r\n"
 
 
 class NotACall(Exception):
-    """What looked like a call is none, or breaks off. See `attempt`."""
+    """Text that looked like a call is not one, or is incomplete. See `attempt`."""
 
 
 class HeldBack:
-    """Holds characters of some kind back while they are the last. Each costs the same, however many."""
+    """Holds back trailing characters of some kind. Each costs constant time, even in long runs."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
         self._held: list[str] = []
 
     def push(self, text: str) -> str:
-        """The text that something follows, or that is not of that kind."""
+        """Add text; return all text up to the last character of another kind."""
         kept = text.rstrip(self._kind)
-        certain = self.drop() + kept if kept else ""
+        released = self.drop() + kept if kept else ""
         self._held.append(text[len(kept) :])
-        return certain
+        return released
 
     def drop(self) -> str:
-        """What is held, which is then forgotten."""
+        """Return the characters held back and stop holding them."""
         held = "".join(self._held)
         self._held.clear()
         return held
 
 
 class Sink:
-    """Where scans put what they find. Emptied by the reader after every push."""
+    """Collects the results of scans. The reader empties it after every push."""
 
     def __init__(self) -> None:
         self.pieces: list[Piece] = []
         self.num_calls = 0
         self.is_reasoning = False
-        self._space = HeldBack(SPACE)  # at the end of the content so far: dropped if a call follows
+        self._space = HeldBack(SPACE)  # at the end of the content so far; discarded if a call follows
 
     def content(self, text: str) -> None:
         if kept := self._space.push(text):
             self.pieces.append(Content(kept))
 
     def end_content(self) -> None:
-        """Nothing follows: space at the end was meant."""
+        """Emit trailing space, which is content if there are no calls."""
         space = self._space.drop()
         if space and not self.num_calls:
             self.pieces.append(Content(space))
@@ -78,21 +78,22 @@ class Sink:
         self.num_calls += 1
 
     def arguments(self, text: str) -> None:
-        """Of the call that was started last."""
+        """Add to the arguments of the call that started last."""
         if text:
             self.pieces.append(CallArguments(self.num_calls - 1, text))
 
-    def calls(self, calls: Sequence[FunctionCall]) -> None:
-        """Those that are read as a whole."""
+    def calls(self, calls: Sequence[ParsedCall]) -> None:
+        """Add complete calls."""
         for call in calls:
             self.start_call(call.name)
             self.arguments(call.arguments)
 
 
 def until(*tags: str, emit: Emit, read: str = "") -> Scan[str]:
-    """Text up to a tag, which is consumed; the result is that tag, or END. No tag begins with another.
+    """Read text up to and including a tag; return that tag, or END. No tag may begin with another.
 
-    Text is emitted as soon as it cannot be a tag. `read` was read before, and has no whole tag.
+    Text is emitted as soon as it cannot be part of a tag. `read` is text that was already read; it must not
+    contain a complete tag.
     """
     held = ""
     for char in read:
@@ -108,17 +109,17 @@ def until(*tags: str, emit: Emit, read: str = "") -> Scan[str]:
 
 
 def _shifted(held: str, tags: Sequence[str], emit: Emit) -> str:
-    """The longest end of `held` that a tag may begin with; what is before it is emitted."""
-    border = next(cut for cut in range(len(held) + 1) if any(tag.startswith(held[cut:]) for tag in tags))
-    emit(held[:border])
-    return held[border:]
+    """Return the longest suffix of `held` that is a prefix of a tag; emit the text before it."""
+    boundary = next(cut for cut in range(len(held) + 1) if any(tag.startswith(held[cut:]) for tag in tags))
+    emit(held[:boundary])
+    return held[boundary:]
 
 
 def attempt(scan: Scan[None], sink: Sink, *, read: str = "") -> Scan[bool]:
-    """Carry out a scan, and say whether it found a call.
+    """Run a scan; return whether it found a call.
 
-    If it found none, what it has consumed, and `read` before it, is content. A call that has started and
-    then breaks off stays: a stream has told it already.
+    If it found none, `read` and the text that it consumed become content. An incomplete call that has started
+    is kept, because a stream has already delivered its start.
     """
     num_calls = sink.num_calls
     next(scan)
@@ -128,7 +129,7 @@ def attempt(scan: Scan[None], sink: Sink, *, read: str = "") -> Scan[bool]:
         try:
             scan.send(char)
             if char != END:
-                continue  # else it waits for what will never come
+                continue  # at END, the scan waits for text that will not come
         except StopIteration:
             return True
         except NotACall:
@@ -139,17 +140,17 @@ def attempt(scan: Scan[None], sink: Sink, *, read: str = "") -> Scan[bool]:
 
 
 def all_content(sink: Sink) -> Scan[None]:
-    """Whatever comes."""
+    """Read everything as content."""
     while True:
         sink.content((yield))
 
 
 def ignore(text: str) -> None:
-    """Emits nothing."""
+    """Discard the text."""
 
 
 def until_no_space() -> Scan[str]:
-    """The next character that is not space, and the space before it."""
+    """Return the next character that is not space, with the space before it."""
     read = ""
     while True:
         char = yield
@@ -159,21 +160,22 @@ def until_no_space() -> Scan[str]:
 
 
 def after_space() -> Scan[str]:
-    """The next character that is not space."""
+    """Return the next character that is not space."""
     return (yield from until_no_space()).lstrip(SPACE)
 
 
 def json_string() -> Scan[str]:
-    """The rest of a string whose opening quote was read: its raw text with both quotes."""
+    """Read the rest of a string after its opening quote; return its raw text with both quotes."""
     raw = ['"']
     yield from _rest_of_string(raw.append)
     return "".join(raw)
 
 
 def json_value(first: str, emit: Emit) -> Scan[str | None]:
-    """A value that begins with `first`, emitted as it comes. Result: the character after it, if it was read.
+    """Read a value that begins with `first` and emit it as it arrives.
 
-    Only strings, brackets and braces tell their end; a number ends where something else begins.
+    Return the character after it if that was read: strings, arrays and objects have an explicit end, but a
+    number ends where something else begins.
     """
     if first == '"':
         emit(first)
@@ -202,7 +204,7 @@ def json_value(first: str, emit: Emit) -> Scan[str | None]:
 
 
 def _rest_of_string(emit: Emit) -> Scan[None]:
-    """Up to the closing quote, handed on character by character."""
+    """Read up to the closing quote and emit each character."""
     escaped = False
     while True:
         char = yield
@@ -215,7 +217,7 @@ def _rest_of_string(emit: Emit) -> Scan[None]:
 
 
 def decoded(raw: str) -> str:
-    """The text that a JSON string stands for."""
+    """Return the decoded text of a JSON string."""
     try:
         return msgspec.json.decode(raw, type=str)
     except msgspec.DecodeError as error:

@@ -1,4 +1,4 @@
-"""The tools that a model may call, as far as reading its answer goes."""
+"""The tools that a model may call, reduced to what the parser of answers needs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import msgspec
 
 
 class Tools(msgspec.Struct, frozen=True):
-    """Names of functions, and of their parameters in the order they were described."""
+    """Names of functions, and of their parameters in the order of the tool descriptions."""
 
     parameters: dict[str, tuple[str, ...]] = {}
 
@@ -15,8 +15,8 @@ class Tools(msgspec.Struct, frozen=True):
         return name in self.parameters
 
 
-def described(tools: Sequence[Mapping[str, Any]]) -> Tools:
-    """From tools as OpenAI's clients write them."""
+def parse_tools(tools: Sequence[Mapping[str, Any]]) -> Tools:
+    """Convert tools in the format of the OpenAI API."""
     functions = [tool["function"] for tool in tools]
     return Tools({function["name"]: _parameters(function) for function in functions})
 

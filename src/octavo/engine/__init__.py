@@ -1,4 +1,4 @@
-"""The engine: its core, how it is put together (`build`, with torch), and its life as a process."""
+"""The engine: its core, its construction (`build`, which imports torch), and the engine process."""
 
 from octavo.engine.core import EngineCore
 

@@ -1,4 +1,4 @@
-"""Put an engine together from a checkpoint and options."""
+"""Build an engine from a checkpoint and options."""
 
 import time
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from octavo.engine.core import EngineCore, Execute
 from octavo.engine.fingerprint import system_fingerprint
 from octavo.protocol import EngineFacts
 from octavo.runner import start_worker
-from octavo.schedule import UNLIMITED, Admission, Scheduler, SchedulerConfig
+from octavo.schedule import UNLIMITED, AdmissionPolicy, Scheduler, SchedulerConfig
 
 
 def build_engine(
@@ -21,27 +21,28 @@ def build_engine(
     on_loaded: Callable[[int, int], None] = lambda done, total: None,
     around_execute: Callable[[Execute], Execute] = lambda execute: execute,
 ) -> tuple[EngineCore, EngineFacts]:
-    """`progress`: a bar on stderr. `on_loaded` is told the bytes of the weights that are read, and of all.
+    """Load the model and return an engine and its facts.
 
-    `around_execute` wraps what carries a plan out, for whoever wants to watch.
+    `progress`: show a bar on stderr. `on_loaded` gets the bytes of weights read so far, and in total.
+    `around_execute` wraps the function that executes plans, to observe it.
     """
     worker = start_worker(checkpoint, options, progress=progress, on_loaded=on_loaded)
     plan = worker.kv_plan
-    kv = KVManager(plan.num_blocks, plan.page_size, prefix_caching=options.prefix_caching)
+    kv = KVManager(plan.num_blocks, plan.block_size, prefix_caching=options.prefix_caching)
     scheduler = Scheduler(
         SchedulerConfig(
             max_running=options.max_running,
             max_model_len=plan.max_model_len,
             max_step_tokens=options.max_step_tokens or UNLIMITED,
-            admission=Admission(options.admission),
+            admission=AdmissionPolicy(options.admission),
         ),
         kv,
     )
     facts = EngineFacts(
         vocab_size=worker.config.vocab_size,
         max_model_len=plan.max_model_len,
-        page_size=plan.page_size,
-        num_pages=plan.num_blocks,
+        block_size=plan.block_size,
+        num_blocks=plan.num_blocks,
         device=str(worker.ops.device),
         dtype=str(worker.ops.dtype).removeprefix("torch."),
         explanation=plan.explanation,

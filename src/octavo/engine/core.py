@@ -22,12 +22,12 @@ logger = logging.getLogger(__name__)
 Execute = Callable[[StepPlan], StepResult]
 
 STEP_FAILED = Failure(
-    FailureCode.ENGINE_FAILED, "the engine failed to compute this request; its log has the reason"
+    FailureCode.ENGINE_FAILED, "the engine failed to compute this request; see its log for the reason"
 )
 
 
 class EngineCore:
-    """Owned by one thread. `execute` carries a plan out on all ranks; `clock` gives seconds."""
+    """Owned by one thread. `execute` executes a plan on all ranks; `clock` returns seconds."""
 
     def __init__(
         self,
@@ -37,17 +37,16 @@ class EngineCore:
         kernel_times: Callable[[], KernelTimes | None] = lambda: None,
         prepare: Callable[[bool], None] = lambda wait: None,
     ) -> None:
-        """`prepare(wait)` begins, once, with what some requests need later, and waits for the end of it or
-        does not."""
+        """`prepare(wait)` makes, once, what some requests need later; with `wait` it returns when done."""
         self._scheduler = scheduler
         self._execute = execute
         self._clock = clock
         self._kernel_times = kernel_times
         self.prepare = prepare
-        self._log: StepLog | None = None  # while somebody watches
+        self._log: StepLog | None = None  # while the engine is watched
 
     def handle(self, message: GenerateRequest | Abort) -> None:
-        """Between steps. Raises RequestError if a request is refused."""
+        """Add or abort a request, between steps. Raises RequestError if a request is rejected."""
         if isinstance(message, Abort):
             self._scheduler.abort(message.request_id, self._clock(), message.choice)
         else:
@@ -58,7 +57,7 @@ class EngineCore:
         plan = self._scheduler.schedule(began)
         try:
             result = self._execute_isolating(plan)
-        except BaseException:  # Ctrl-C: the next step must find a scheduler that knows where it stands
+        except BaseException:  # e.g. Ctrl-C: the scheduler must be consistent for the next step
             self._scheduler.lose_step()
             raise
         now = self._clock()
@@ -68,12 +67,12 @@ class EngineCore:
         return EngineOutputs(tuple(self._scheduler.drain()), self._scheduler.stats())
 
     def _execute_isolating(self, plan: StepPlan) -> StepResult:
-        """Whatever a sequence makes the workers raise ends that sequence alone."""
+        """Execute a plan. An exception ends only the sequence that caused it."""
         try:
             return self._execute(plan)
         except Exception:
-            logger.exception("a step failed; its sequences are now computed one by one")
-        # To compute a slice again is harmless: it writes the same KV to the same pages.
+            logger.exception("a step failed, computing its sequences one at a time")
+        # Computing a slice again is harmless: it writes the same KV to the same blocks.
         openings = {opening.slot: opening for opening in plan.opened}
         alone = [openings.pop(piece.slot, None) for piece in plan.slices]
         self._execute(StepPlan(plan.step, plan.closed, tuple(openings.values()), ()))
@@ -87,7 +86,7 @@ class EngineCore:
         try:
             return self._execute(plan).slices[0]
         except Exception:
-            logger.exception("a sequence failed on its own; it is ended")
+            logger.exception("a sequence failed in a step of its own, ending it with an error")
             return SliceResult(failure=STEP_FAILED)
 
     @property
@@ -97,18 +96,18 @@ class EngineCore:
     def stats(self) -> EngineStats:
         return self._scheduler.stats()
 
-    def log_steps(self, wanted: bool) -> None:
-        """Whether the next views are to tell the steps between them."""
-        if wanted != (self._log is not None):
-            self._log = StepLog() if wanted else None
+    def log_steps(self, enabled: bool) -> None:
+        """Start or stop recording steps for the next views."""
+        if enabled != (self._log is not None):
+            self._log = StepLog() if enabled else None
 
     def view(self) -> EngineView:
-        """Between steps. Changes nothing that a step could notice."""
+        """Return a view of the engine, between steps. Does not affect any result."""
         return view_of(self._scheduler, self._log, self._clock())
 
     def kernel_times(self) -> KernelTimes | None:
         return self._kernel_times()
 
     def check(self) -> None:
-        """Every invariant of scheduler and cache, asserted."""
+        """Assert every invariant of scheduler and cache."""
         self._scheduler.check()

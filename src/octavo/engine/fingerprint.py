@@ -1,8 +1,8 @@
-"""`system_fingerprint`: one short word for everything numeric that stands behind an answer.
+"""`system_fingerprint`: a short hash of everything that determines the numerics of an answer.
 
-With the same fingerprint, the same request (token ids, parameters, seed) has the same answer. Whatever must
-not change an answer is not in it: threads, page size, limits of batches and steps, the cache, the tape; with
-native kernels, the processor and its instructions.
+With the same fingerprint, the same request (token ids, parameters, seed) has the same answer. The hash leaves
+out what does not change answers: threads, block size, batch and step limits, the cache and the tape; with
+native kernels, also the processor and its instruction set.
 """
 
 import hashlib
@@ -21,19 +21,19 @@ DIGITS = 12
 
 
 def system_fingerprint(checkpoint: Checkpoint, ops: Ops) -> str:
-    """`fp_` and twelve hexadecimal digits."""
+    """Return `fp_` and twelve hexadecimal digits."""
     facts = {"checkpoint": identity(checkpoint), "numerics": numeric_settings(checkpoint, ops)}
     canonical = json.dumps(facts, sort_keys=True, separators=(",", ":"), default=str)
     return "fp_" + hashlib.sha256(canonical.encode()).hexdigest()[:DIGITS]
 
 
 def numeric_settings(checkpoint: Checkpoint, ops: Ops) -> Mapping[str, Any]:
-    """What decides the bits of an answer, the checkpoint's content aside."""
+    """Return what determines the bits of an answer, except the content of the checkpoint."""
     settings: dict[str, Any] = {
         "arithmetic": ops.arithmetic,
         "dtype": str(ops.dtype),
-        "kv_dtype": str(ops.dtype),  # pages hold what the model computes in
-        "grammars": llguidance.__version__,  # which token is forced, and what a grammar allows
+        "kv_dtype": str(ops.dtype),  # blocks have the dtype of the computation
+        "grammars": llguidance.__version__,  # determines forced and allowed tokens
         "dequantised": importlib.metadata.version("gguf") if checkpoint.format == "gguf" else None,
     }
     if checkpoint.quantize is not None:

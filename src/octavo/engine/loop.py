@@ -1,7 +1,7 @@
-"""The life of an engine process around its engine: messages in, a step, messages out. No torch, no asyncio.
+"""The main loop of an engine process: receive messages, run a step, send messages. No torch, no asyncio.
 
-The folder belongs to this one process and its parent. The parent has put the settings there; the socket and
-the status page are beside them.
+The process and its parent share a folder. The parent writes the settings there; the socket and the heartbeat
+are in the same folder.
 """
 
 import logging
@@ -16,13 +16,13 @@ import msgspec
 import zmq
 
 from octavo.engine.core import EngineCore, Execute
+from octavo.engine.heartbeat_writer import HeartbeatWriter
 from octavo.engine.profile import Profile
-from octavo.engine.pulse import Pulse
 from octavo.engine.view_leases import ViewLeases
 from octavo.errors import OctavoError, RequestError
 from octavo.link.folder import EXIT_CANNOT_START, EngineFolder, EngineSettings
-from octavo.link.parent import live_and_die_with
-from octavo.link.status_page import Phase, StatusPage
+from octavo.link.heartbeat import HeartbeatFile, Phase
+from octavo.link.parent import bind_to_parent
 from octavo.link.wire import FromEngine, ToEngine, decode_to_engine, encode
 from octavo.observe.logs import configure_logs
 from octavo.protocol import (
@@ -39,49 +39,53 @@ from octavo.view import Watch
 
 logger = logging.getLogger(__name__)
 
-# Wraps what executes plans, to watch it.
+# Wraps the function that executes plans, to observe it.
 Around = Callable[[Execute], Execute]
-StartEngine = Callable[[EngineSettings, StatusPage, Around], tuple[EngineCore, EngineFacts]]
+StartEngine = Callable[[EngineSettings, HeartbeatFile, Around], tuple[EngineCore, EngineFacts]]
 
-IDLE_SECONDS = 0.5  # how long an engine with nothing to do waits for a message before it stamps again
+IDLE_SECONDS = 0.5  # maximum wait of an idle engine for a message, before its next heartbeat
 
 
 def run_engine(arguments: list[str], start: StartEngine) -> int:
-    """What an engine process does from beginning to end; the result is its exit code."""
+    """Run an engine process and return its exit code."""
     folder, parent = EngineFolder(Path(arguments[0])), int(arguments[1])
-    live_and_die_with(parent)
-    page, settings = folder.open_status(), folder.read_settings()
+    bind_to_parent(parent)
+    heartbeat, settings = folder.open_heartbeat(), folder.read_settings()
     configure_logs(settings.log_format, "octavo engine", settings.log_level.upper())
-    pulse, profile = Pulse(page), Profile.open(settings.profile)
-    around = pulse.around if profile is None else lambda execute: pulse.around(profile.around(execute))
+    heartbeat_writer, profile = HeartbeatWriter(heartbeat), Profile.open(settings.profile)
+    around = (
+        heartbeat_writer.around
+        if profile is None
+        else lambda execute: heartbeat_writer.around(profile.around(execute))
+    )
     try:
         with collector_paused():
-            core, facts = start(settings, page, around)
-            page.stamp(Phase.WARMING_UP)
+            core, facts = start(settings, heartbeat, around)
+            heartbeat.write(Phase.WARMING_UP)
             _warm_up(core)
-            if settings.expects_grammars:  # it would hold up the streams that go on with this engine
+            if settings.expects_grammars:  # later it would delay the requests replayed to this engine
                 core.prepare(True)
     except OctavoError as error:
         folder.write_failure(str(error))
         return EXIT_CANNOT_START
     except Exception as error:
-        logger.exception("the engine cannot start")
+        logger.exception("failed to start the engine")
         folder.write_failure(f"{type(error).__name__}: {error}")
         return 1
     context = zmq.Context()
     socket = context.socket(zmq.ROUTER)
     socket.setsockopt(zmq.LINGER, 0)
-    # Nothing is dropped: a front end that does not read is dead, and so are we.
+    # No limits, so nothing is dropped. If the front end stops reading, it is dead, and this process ends.
     socket.setsockopt(zmq.SNDHWM, 0)
     socket.setsockopt(zmq.RCVHWM, 0)
     socket.bind(folder.address)
-    EngineLoop(core, facts, socket, page, pulse, profile=profile).run(while_parent_is=parent)
+    EngineLoop(core, facts, socket, heartbeat, heartbeat_writer, profile=profile).run(parent)
     context.destroy(linger=0)
     return 0
 
 
 def _warm_up(core: EngineCore) -> None:
-    """One tiny step: what is done once only should not wait for the first request."""
+    """Run one tiny step, so that the first request does not wait for one-time work."""
     params = SamplingParams(temperature=0, max_tokens=1, seed=0)
     core.handle(GenerateRequest(request_id="warm-up", prompt_ids=(0,), params=params))
     while core.has_unfinished:
@@ -89,37 +93,39 @@ def _warm_up(core: EngineCore) -> None:
 
 
 class EngineLoop:
-    """Owned by the process's one thread. Front ends are told apart by their sockets' identities."""
+    """Owned by the main thread of the process. A front end is identified by its socket's identity."""
 
     def __init__(
         self,
         core: EngineCore,
         facts: EngineFacts,
         socket: zmq.Socket[bytes],
-        page: StatusPage,
-        pulse: Pulse,
+        heartbeat: HeartbeatFile,
+        heartbeat_writer: HeartbeatWriter,
         *,
         profile: Profile | None = None,
     ) -> None:
         self._core = core
         self._facts = facts
         self._socket = socket
-        self._page = page
-        self._pulse = pulse
+        self._heartbeat = heartbeat
+        self._heartbeat_writer = heartbeat_writer
         self._profile = profile
-        self._owners: dict[tuple[str, int], bytes] = {}  # of choices under way
+        self._owners: dict[tuple[str, int], bytes] = {}  # front ends of unfinished choices
         self._front_ends: set[bytes] = set()
         self._view_leases = ViewLeases()
 
-    def run(self, while_parent_is: int) -> None:
-        self._pulse.phase = Phase.SERVING
-        while os.getppid() == while_parent_is:
+    def run(self, parent: int) -> None:
+        """Run until the parent process is dead."""
+        self._heartbeat_writer.phase = Phase.SERVING
+        while os.getppid() == parent:
             self.turn()
 
     def turn(self) -> None:
-        self._page.stamp(Phase.SERVING, patience=IDLE_SECONDS)
+        """Receive messages, show a view if one is due, and run a step if there are requests."""
+        self._heartbeat.write(Phase.SERVING, timeout=IDLE_SECONDS)
         self._receive()
-        # Before the step: a lease is renewed by what was received, and a step may take longer than a lease.
+        # Before the step: messages may have renewed leases, and a step may take longer than a lease.
         if self._view_leases.is_open:
             self._view_leases.take_turn(self._show)
             self._core.log_steps(self._view_leases.is_open)
@@ -127,7 +133,7 @@ class EngineLoop:
             self._step()
 
     def _receive(self) -> None:
-        """All that has come; with nothing to do, wait for it."""
+        """Handle all received messages. If the engine is idle, wait for one."""
         wait = 0
         if not self._core.has_unfinished:
             wait = math.ceil(1000 * min(IDLE_SECONDS, self._view_leases.seconds_to_next()))
@@ -136,9 +142,9 @@ class EngineLoop:
             try:
                 self._handle(owner, decode_to_engine(b"".join(frames)))
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, RequestError) as error:
-                logger.error("a message that is none was dropped: %s", error)
+                logger.error("dropped an undecodable message: %s", error)
             wait = 0
-        if wait:  # nothing to do, and nothing came
+        if wait:  # idle, and no message arrived
             self._core.prepare(False)
 
     def _handle(self, owner: bytes, message: ToEngine) -> None:
@@ -156,14 +162,14 @@ class EngineLoop:
             self._core.handle(message)
         except RequestError as error:
             assert isinstance(message, GenerateRequest)
-            refused = TokenOutput.of_refused(message, str(error))
-            self._send(owner, EngineOutputs((refused,), self._core.stats()))
+            rejected = TokenOutput.of_rejected(message, str(error))
+            self._send(owner, EngineOutputs((rejected,), self._core.stats()))
             return
         if isinstance(message, GenerateRequest):
             self._owners[message.request_id, message.choice] = owner
 
     def _check(self, message: GenerateRequest) -> None:
-        """Intake lets nothing else through. But no kernel may ever see an id that it has no row for."""
+        """Check again what intake guarantees: kernels must never see an id that has no row."""
         ids = (*message.prompt_ids, *message.resume_ids, *message.stop_ids, *message.params.logit_bias)
         if min(ids, default=0) < 0 or max(ids, default=0) >= self._facts.vocab_size:
             raise RequestError("a token id is not in the vocabulary", "prompt")
@@ -174,7 +180,7 @@ class EngineLoop:
         started = time.monotonic()
         result = self._core.step()
         if self._profile is not None and not self._profile.is_over:
-            self._profile.note_step(started, time.monotonic(), result.stats, self._core.kernel_times())
+            self._profile.record_step(started, time.monotonic(), result.stats, self._core.kernel_times())
         outputs: defaultdict[bytes, list[TokenOutput]] = defaultdict(list)
         for output in result.outputs:
             choice = output.request_id, output.choice

@@ -1,6 +1,6 @@
 """The engine as a process of its own: `python -m octavo.engine.process FOLDER PARENT`.
 
-Importing this is quick. Torch comes in when the process is already under the eyes of its parent.
+Importing this module is fast. Torch is imported later, when the parent already watches the process.
 """
 
 import sys
@@ -8,20 +8,20 @@ import sys
 from octavo.engine.core import EngineCore
 from octavo.engine.loop import Around, run_engine
 from octavo.link.folder import EngineSettings
-from octavo.link.status_page import PATIENCE_DOWNLOADING, Phase, StatusPage
+from octavo.link.heartbeat import DOWNLOADING_TIMEOUT, HeartbeatFile, Phase
 from octavo.protocol import EngineFacts
-from octavo.startup import begin_with_torch
+from octavo.startup import preload_torch
 
 
 def start_engine(
-    settings: EngineSettings, page: StatusPage, around: Around
+    settings: EngineSettings, heartbeat: HeartbeatFile, around: Around
 ) -> tuple[EngineCore, EngineFacts]:
-    begin_with_torch()
+    preload_torch()
     from octavo.checkpoint import open_checkpoint
     from octavo.config import EngineOptions
     from octavo.engine.build import build_engine
 
-    page.stamp(Phase.OPENING, patience=PATIENCE_DOWNLOADING)
+    heartbeat.write(Phase.OPENING, timeout=DOWNLOADING_TIMEOUT)
     options = EngineOptions(**settings.options)
     checkpoint = open_checkpoint(
         options.model,
@@ -30,12 +30,12 @@ def start_engine(
         tokenizer=options.tokenizer,
         quantize=options.quantize,
     )
-    page.stamp(Phase.LOADING)
+    heartbeat.write(Phase.LOADING)
     return build_engine(
         checkpoint,
         options,
-        progress=None if settings.log_format == "human" else False,  # a bar, if a person is there to see it
-        on_loaded=lambda done, total: page.stamp(Phase.LOADING, done, total),
+        progress=None if settings.log_format == "human" else False,  # None: a bar on a terminal
+        on_loaded=lambda done, total: heartbeat.write(Phase.LOADING, done, total),
         around_execute=around,
     )
 

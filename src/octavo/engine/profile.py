@@ -1,12 +1,12 @@
-"""A window of an engine's life as a Chrome trace: open the file in ui.perfetto.dev or chrome://tracing.
+"""Record the steps of an engine as a Chrome trace: open the file in ui.perfetto.dev or chrome://tracing.
 
     engine   | step 17                                  | step 18 ...
              | schedule |     execute      | results    |
     slot 0              | prefill 128 @ 0  |
     slot 1              | decode @ 77      |
 
-The file is a list of events whose last bracket may be missing, as the format allows: so each step is written
-when it is done, and an engine that is killed leaves what it did. The next engine goes on in the same file.
+The file is a list of events without the closing bracket, which the format allows. Each step is written when
+it is done, so the trace survives if the engine is killed. The next engine appends to the same file.
 """
 
 import contextlib
@@ -26,12 +26,12 @@ from octavo.protocol import EngineStats, KernelTimes
 
 logger = logging.getLogger(__name__)
 
-ENGINE_TRACK = 0  # of slot s: s + 1
+ENGINE_TRACK = 0  # slot s has track s + 1
 MICROSECONDS = 1e6
 
 
 class Profile:
-    """Owned by the engine's thread. Costs nothing once the window is over."""
+    """Owned by the engine's thread. Has no cost after the end of the window."""
 
     def __init__(self, window: ProfileWindow, clock: Callable[[], float] = time.monotonic) -> None:
         self._file = Path(window.path).open("ab")  # noqa: SIM115 (closed when the window is over)
@@ -42,7 +42,7 @@ class Profile:
         self._plan: StepPlan | None = None
         self._executed = (0.0, 0.0)
         self._kernels: KernelTimes | None = None
-        self._named: set[int] = set()  # tracks
+        self._named: set[int] = set()  # tracks whose name is written
 
     @classmethod
     def open(cls, window: ProfileWindow | None) -> Self | None:
@@ -53,18 +53,18 @@ class Profile:
         return self._file.closed
 
     def around(self, execute: Execute) -> Execute:
-        def execute_noted(plan: StepPlan) -> StepResult:
+        def execute_recorded(plan: StepPlan) -> StepResult:
             started = self._clock()
             result = execute(plan)
             self._plan, self._executed = plan, (started, self._clock())
             return result
 
-        return execute_noted
+        return execute_recorded
 
-    def note_step(
+    def record_step(
         self, started: float, ended: float, stats: EngineStats, kernels: KernelTimes | None
     ) -> None:
-        """After each step, of which `around` has seen the middle. `kernels` are those of all steps so far."""
+        """Write a step whose execution `around` has timed. `kernels` is the total of all steps so far."""
         if self.is_over or self._plan is None:
             return
         if self._ends is None:
@@ -78,7 +78,7 @@ class Profile:
             ),
             self._span(ENGINE_TRACK, "results", execute_ended, ended),
             self._counter("requests", ended, running=stats.num_running, waiting=stats.num_waiting),
-            self._counter("pages", ended, free=stats.pages_free, cached=stats.pages_cached),
+            self._counter("blocks", ended, free=stats.blocks_free, cached=stats.blocks_cached),
         ]
         for piece in plan.slices:
             kind = f"prefill {len(piece.token_ids)}" if len(piece.token_ids) > 1 else "decode"
@@ -89,7 +89,7 @@ class Profile:
             self._file.close()
 
     def _kernels_of_step(self, now: KernelTimes | None) -> dict[str, float]:
-        """Milliseconds, by kind. They are sums: a step has hundreds of calls."""
+        """Return milliseconds by kind of kernel, summed over the hundreds of calls in a step."""
         before, self._kernels = self._kernels, now
         if now is None or before is None:
             return {}
@@ -103,8 +103,8 @@ class Profile:
         try:
             self._file.write(b"".join(lines))
             self._file.flush()
-        except OSError as error:  # a full disk, say: nobody's answer depends on a trace
-            logger.warning("the profile ends here: %s", error)
+        except OSError as error:  # e.g. a full disk; a trace must not fail a request
+            logger.warning("stopped writing the profile: %s", error)
             with contextlib.suppress(OSError):
                 self._file.close()
 

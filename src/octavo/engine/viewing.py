@@ -1,7 +1,7 @@
-"""What a view of the engine shows, read from the scheduler and the cache between two steps.
+"""Build views of the engine from the state of scheduler and cache between two steps.
 
-Nothing here changes what it reads. A view walks neither the whole queue nor the whole prefix tree: it costs
-time in proportion to the pages, the running sequences and what it shows. `view_leases` says when one is made.
+Reading changes nothing. A view walks neither the whole queue nor the whole prefix tree: its cost is
+proportional to the blocks, the running sequences and what it shows. `view_leases` decides when one is made.
 """
 
 import heapq
@@ -13,22 +13,22 @@ from itertools import islice
 
 import numpy as np
 
-from octavo.cache import KVManager, Pages
+from octavo.cache import BlockTable, KVManager
 from octavo.cache.radix import TOKEN_BYTES, Node, RadixTree
 from octavo.plan import SequenceSlice, StepPlan
 from octavo.schedule import Scheduler
 from octavo.schedule.lazy_heap import Entry
-from octavo.schedule.sequence import Sequence, Status
+from octavo.schedule.sequence import Sequence, SequenceStatus
 from octavo.view import (
     CACHED_HELD,
     CACHED_IDLE,
     FREE,
-    MOST_NODES,
-    MOST_STEPS,
-    MOST_WAITING,
+    MAX_NODES,
+    MAX_STEPS,
+    MAX_WAITING,
+    BlockRuns,
     EngineView,
     NodeView,
-    PageRuns,
     SequenceView,
     StepView,
     TreeView,
@@ -37,7 +37,7 @@ from octavo.view import (
 
 
 @dataclass(frozen=True)
-class NotedStep:
+class RecordedStep:
     step: int
     began: float  # by the engine's clock
     seconds: float
@@ -46,58 +46,61 @@ class NotedStep:
 
 
 class StepLog:
-    """The steps since the last view; of many, the last ones."""
+    """The steps since the last view, at most the last MAX_STEPS."""
 
     def __init__(self) -> None:
-        self._steps: deque[NotedStep] = deque(maxlen=MOST_STEPS)
-        self._num_noted = 0
+        self._steps: deque[RecordedStep] = deque(maxlen=MAX_STEPS)
+        self._num_recorded = 0
 
     def note(self, plan: StepPlan, preempted: list[int], began: float, ended: float) -> None:
-        self._steps.append(NotedStep(plan.step, began, ended - began, plan.slices, tuple(preempted)))
-        self._num_noted += 1
+        self._steps.append(RecordedStep(plan.step, began, ended - began, plan.slices, tuple(preempted)))
+        self._num_recorded += 1
 
     def take(self, since_1970: float) -> tuple[tuple[StepView, ...], int]:
-        """The steps, and how many before them are left out. `since_1970` was the engine's clock's zero."""
+        """Remove and return the steps, and how many before them were dropped.
+
+        `since_1970` is the Unix time at which the engine's clock was zero.
+        """
         taken = tuple(
             [
                 StepView(
-                    noted.step,
-                    since_1970 + noted.began,
-                    noted.seconds,
-                    tuple([(s.slot, s.start, len(s.token_ids), s.num_sampled) for s in noted.slices]),
-                    noted.preempted,
+                    recorded.step,
+                    since_1970 + recorded.began,
+                    recorded.seconds,
+                    tuple([(s.slot, s.start, len(s.token_ids), s.num_sampled) for s in recorded.slices]),
+                    recorded.preempted,
                 )
-                for noted in self._steps
+                for recorded in self._steps
             ]
         )
-        left_out = self._num_noted - len(taken)
+        left_out = self._num_recorded - len(taken)
         self._steps.clear()
-        self._num_noted = 0
+        self._num_recorded = 0
         return taken, left_out
 
 
 def view_of(scheduler: Scheduler, log: StepLog | None, now: float) -> EngineView:
-    """`now` is by the clock that requests' arrivals and steps were timed with."""
+    """Return a view of the engine. `now` is from the clock that timed arrivals and steps."""
     unix = time.time()
     running, tree = scheduler.running(), scheduler.kv.tree
     steps, left_out = log.take(unix - now) if log is not None else ((), 0)
-    live = [(sequence.slot, sequence.pages) for sequence in running if sequence.pages is not None]
+    live = [(sequence.slot, sequence.block_table) for sequence in running if sequence.block_table is not None]
     return EngineView(
         time=unix,
         stats=scheduler.stats(),
-        pages=page_map(scheduler.kv, live),
+        blocks=block_map(scheduler.kv, live),
         sequences=tuple([_sequence_view(sequence) for sequence in running]),
-        waiting=tuple([_waiting_view(s, now) for s in first_waiting(scheduler, MOST_WAITING)]),
-        tree=outline(tree, MOST_NODES) if tree else TreeView(),
+        waiting=tuple([_waiting_view(s, now) for s in first_waiting(scheduler, MAX_WAITING)]),
+        tree=outline(tree, MAX_NODES) if tree else TreeView(),
         steps=steps,
         steps_left_out=left_out,
     )
 
 
-def page_map(kv: KVManager, live: Iterable[tuple[int, Pages]]) -> PageRuns:
-    """What every page is; `live` are the page tables of running sequences, by slot.
+def block_map(kv: KVManager, live: Iterable[tuple[int, BlockTable]]) -> BlockRuns:
+    """Return the state of every block. `live` has the slots and block tables of running sequences.
 
-    Pages that are neither free nor under a sequence are idle in the tree, so the tree is not walked.
+    Blocks that are neither free nor used by a sequence are idle in the tree, so the tree is not walked.
     """
     codes = np.full(kv.pool.num_total, CACHED_IDLE, np.int32)
     codes[np.frombuffer(kv.pool.free_ids(), np.int32)] = FREE
@@ -106,12 +109,12 @@ def page_map(kv: KVManager, live: Iterable[tuple[int, Pages]]) -> PageRuns:
     slots: list[int] = []
     counts: list[int] = []
     seen: set[Node] = set()
-    for slot, pages in live:
-        own = pages.block_ids[pages.num_shared :]
+    for slot, table in live:
+        own = table.block_ids[table.num_shared :]
         private += own
         slots.append(slot)
         counts.append(len(own))
-        node = pages.node
+        node = table.node
         while node is not None and node not in seen:
             seen.add(node)
             held += node.blocks
@@ -124,20 +127,20 @@ def page_map(kv: KVManager, live: Iterable[tuple[int, Pages]]) -> PageRuns:
 
 
 def outline(tree: RadixTree, limit: int) -> TreeView:
-    """The nodes nearest to the roots, at most `limit`; visits no more nodes than these, and the roots."""
+    """Return the nodes nearest to the roots, at most `limit`. Visits only these nodes and the roots."""
     found: list[tuple[Node, int | None, int]] = []
     for salt, root in enumerate(tree.roots):
         found += [(child, None, salt) for child in islice(root.children.values(), limit - len(found))]
         if len(found) == limit:
             break
-    for node, _, salt in found:  # which grows meanwhile: level by level
+    for node, _, salt in found:  # the list grows meanwhile, level by level
         children = islice(node.children.values(), limit - len(found))
         found += [(child, node.blocks[0], salt) for child in children]
     views = [
         NodeView(
             id=node.blocks[0],
             parent=parent,
-            num_pages=len(node.blocks),
+            num_blocks=len(node.blocks),
             num_tokens=len(node.tokens) // TOKEN_BYTES,
             holders=node.refs,
             salt=salt,
@@ -148,20 +151,20 @@ def outline(tree: RadixTree, limit: int) -> TreeView:
 
 
 def first_waiting(scheduler: Scheduler, limit: int) -> list[Sequence]:
-    """In the order they are served, including those that wait for another choice's prompt."""
+    """Return waiting sequences in serving order, including those that wait for another choice's prompt."""
     queued = first_queued(scheduler.queued(), limit)
     parked = [other for leader in (*scheduler.running(), *queued) for other in leader.followers]
-    waiting = {other.key: other for other in (*queued, *parked) if other.status is Status.WAITING}
+    waiting = {other.key: other for other in (*queued, *parked) if other.status is SequenceStatus.WAITING}
     return [waiting[key] for key in sorted(waiting)[:limit]]
 
 
 def first_queued(heap: list[Entry], limit: int) -> list[Sequence]:
-    """The next of a queue, in order. Pops nothing, and looks at few more entries than it finds."""
+    """Return the first sequences of a heap, in order. Pops nothing and visits few other entries."""
     found: list[Sequence] = []
     front = [(heap[0], 0)] if heap else []
     while front and len(found) < limit:
         entry, at = heapq.heappop(front)
-        if entry[2].status is Status.WAITING:
+        if entry[2].status is SequenceStatus.WAITING:
             found.append(entry[2])
         for child in (2 * at + 1, 2 * at + 2):
             if child < len(heap):
@@ -170,8 +173,8 @@ def first_queued(heap: list[Entry], limit: int) -> list[Sequence]:
 
 
 def _sequence_view(sequence: Sequence) -> SequenceView:
-    pages = sequence.pages
-    assert pages is not None
+    table = sequence.block_table
+    assert table is not None
     return SequenceView(
         slot=sequence.slot,
         request_id=sequence.request.request_id,
@@ -180,8 +183,8 @@ def _sequence_view(sequence: Sequence) -> SequenceView:
         num_tokens=len(sequence.token_ids),
         num_computed=sequence.num_computed,
         num_cached=sequence.num_cached,
-        num_pages=len(pages.block_ids),
-        num_shared_pages=pages.num_shared,
+        num_blocks=len(table.block_ids),
+        num_shared_blocks=table.num_shared,
         preemptions=sequence.num_preemptions,
     )
 

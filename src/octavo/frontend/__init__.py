@@ -1,1 +1,1 @@
-"""The front end: text in, messages to the engine, text out. Never imports torch by itself."""
+"""The front end: text in, messages to the engine, text out. Does not import torch itself."""

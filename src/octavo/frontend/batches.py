@@ -1,7 +1,7 @@
-"""What callers of `LLM` pass: one prompt or many, one conversation or many, in any kind of iterable.
+"""Normalise the arguments of `LLM`: one or many prompts or conversations, in any kind of iterable.
 
-Every iterable is read once, so a generator loses nothing; an array (numpy, torch, `array`) counts as the list
-it holds. What has no order (a set) or no clear meaning (bytes, other mappings) is refused.
+Every iterable is read once, so generators work. An array (numpy, torch, `array`) counts as the list of its
+elements. Values without an order (sets) or without a clear meaning (bytes, other mappings) are rejected.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ PromptInput = str | Iterable[int] | Mapping[str, str | Iterable[int]]
 
 
 def one_prompt(value: PromptInput) -> Prompt:
-    """Text; token ids; `{"prompt": ...}` or `{"prompt_token_ids": ...}`."""
+    """Return a prompt given as text, token ids, `{"prompt": ...}` or `{"prompt_token_ids": ...}`."""
     if isinstance(value, Mapping):
         value = _of_mapping(value)
     if isinstance(value, str):
@@ -25,13 +25,14 @@ def one_prompt(value: PromptInput) -> Prompt:
     ids = _items(value, "prompt")
     if not all(isinstance(item, int) for item in ids):
         raise RequestError(
-            "a prompt is a string or a list of token ids; only `generate` takes a list of prompts", "prompt"
+            "a prompt must be a string or a list of token ids; only `generate` accepts a list of prompts",
+            "prompt",
         )
     return ids
 
 
 def prompts_of(value: PromptInput | Iterable[PromptInput]) -> list[Prompt]:
-    """One prompt or many. Whole numbers are the token ids of a single prompt."""
+    """Return one or many prompts as a list. Integers are the token ids of a single prompt."""
     if isinstance(value, str | Mapping):
         return [one_prompt(value)]
     items = _items(value, "prompt")
@@ -44,13 +45,13 @@ def one_conversation(value: Iterable[Message]) -> list[Message]:
     messages = _items(value, "messages")
     if not all(isinstance(message, Mapping) for message in messages):
         raise RequestError(
-            "a conversation is a list of messages, each a mapping with `role` and `content`", "messages"
+            "a conversation must be a list of messages, each a mapping with `role` and `content`", "messages"
         )
     return messages
 
 
 def conversations_of(value: Iterable[Message] | Iterable[Iterable[Message]]) -> list[list[Message]]:
-    """One conversation or many. Mappings are the messages of a single conversation."""
+    """Return one or many conversations as a list. Mappings are the messages of a single conversation."""
     items = _items(value, "messages")
     if any(isinstance(item, Mapping) for item in items):
         return [one_conversation(items)]
@@ -75,13 +76,13 @@ def params_for(
     params: SamplingParams | Iterable[SamplingParams] | None,
     default: SamplingParams,
 ) -> list[SamplingParams]:
-    """One for all prompts, or one for each."""
+    """Return the parameters of each prompt, from one for all prompts or one for each."""
     if params is None or isinstance(params, SamplingParams):
         return [one_params(params, default)] * len(prompts)
     each = _items(params, "params")
     if len(each) != len(prompts):
         raise RequestError(
-            f"{len(prompts)} prompts but {len(each)} params: give one, or one for each", "params"
+            f"{len(prompts)} prompts but {len(each)} params: pass one for all, or one for each", "params"
         )
     return [one_params(one, default) for one in each]
 
@@ -90,7 +91,7 @@ def _of_mapping(value: Mapping[str, Any]) -> str | Iterable[int]:
     keys = list(value)
     if keys not in (["prompt"], ["prompt_token_ids"]):
         raise RequestError(
-            f'a prompt as a mapping is {{"prompt": ...}} or {{"prompt_token_ids": ...}}; this one has {keys}',
+            f'a prompt mapping must be {{"prompt": ...}} or {{"prompt_token_ids": ...}}, but has {keys}',
             "prompt",
         )
     inner: str | Iterable[int] = value[keys[0]]
@@ -100,14 +101,14 @@ def _of_mapping(value: Mapping[str, Any]) -> str | Iterable[int]:
 
 
 def _items(value: Any, param: str) -> list[Any]:
-    """The elements of any iterable that has an order; numbers of arrays as Python's own."""
+    """Return the elements of an ordered iterable, with array elements converted to Python numbers."""
     if isinstance(value, bytes | bytearray | memoryview):
         raise RequestError(f"{param} must not be {_kind(value)}: decode it to a string", param)
     if isinstance(value, set | frozenset):
-        raise RequestError(f"{param} must not be {_kind(value)}, which has no order: give a list", param)
+        raise RequestError(f"{param} must not be {_kind(value)}, which has no order: pass a list", param)
     plain = _without_array(value)
     if isinstance(plain, str | Mapping) or not isinstance(plain, Iterable):
-        raise RequestError(f"{param} must not be {_kind(value)}: give a list", param)
+        raise RequestError(f"{param} must not be {_kind(value)}: pass a list", param)
     return [_without_array(item) for item in plain]
 
 

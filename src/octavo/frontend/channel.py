@@ -1,4 +1,4 @@
-"""The way from the front end to one engine, wherever that engine runs."""
+"""The channel from the front end to one engine, in this process or another."""
 
 from typing import Protocol
 
@@ -6,11 +6,11 @@ from octavo.protocol import Abort, GenerateRequest
 
 
 class EngineChannel(Protocol):
-    """To an engine that can take requests. `in_process` and `socket_channel` implement it.
+    """Sends messages to an engine that is ready. `in_process` and `socket_channel` implement it.
 
-    What the engine answers is not here: whoever runs the channel hands it to `Hub.receive`. In process that
-    is the thread that makes the steps; over a socket it is the task that reads it.
+    The engine's outputs do not pass through this interface: the owner of the channel passes them to
+    `Hub.receive`. In process, that is the thread that runs the steps; over a socket, the task that reads it.
     """
 
     def send(self, message: GenerateRequest | Abort) -> None:
-        """Never waits. Messages arrive in the order in which they were sent."""
+        """Send a message without waiting. Messages arrive in the order in which they were sent."""

@@ -1,9 +1,9 @@
-"""A chat, whoever asks for it: `LLM`, the command line, or an endpoint of the server.
+"""Chats, for all callers: `LLM`, the command line and the server's endpoints.
 
     messages, tools, format, parameters --compose--> prompt, grammar, answer format
     text, reasoning, calls              <------------ `output`, which reads the answer in that format
 
-No wire names here: an endpoint turns its body into a `ChatTask`, and pieces of the answer into its own words.
+No wire format here: an endpoint converts its body into a `ChatTask`, and parts of the answer into its format.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 
 from octavo.dialect.choose import reasons_after
+from octavo.dialect.plain_text import in_plain_words
 from octavo.dialect.reader import AnswerFormat
 from octavo.dialect.reasoning import CLOSE, Reasons
-from octavo.dialect.told import in_plain_words
-from octavo.dialect.tools import described
+from octavo.dialect.tools import parse_tools
 from octavo.errors import RequestError
 from octavo.frontend.answer_grammar import answer_grammars
 from octavo.frontend.intake import FieldGrammar, PromptTask
@@ -24,16 +24,16 @@ from octavo.frontend.text_model import TextModel
 from octavo.frontend.tool_use import OnlyTool, Tool, ToolChoice, ToolUse, tool_use
 from octavo.protocol import SamplingParams
 
-Message = Mapping[str, Any]  # as chat templates read it
+Message = Mapping[str, Any]  # in the form that chat templates read
 
 
 @dataclass(frozen=True)
 class ChatTask:
-    """What a caller wants to be answered."""
+    """A chat to answer."""
 
     messages: Sequence[Message]
     params: SamplingParams  # an answer without calls conforms to its grammar
-    grammar_field: str = "grammar"  # what the caller calls the field that the grammar came from
+    grammar_field: str = "grammar"  # the caller's name for the field of the grammar, for error messages
     tools: Sequence[Tool] = ()
     tool_choice: ToolChoice | OnlyTool = ToolChoice.AUTO
     allows_several_calls: bool = True
@@ -41,52 +41,57 @@ class ChatTask:
 
 
 def compose(task: ChatTask, model: TextModel) -> PromptTask:
-    """The chat as a prompt. Raises a RequestError that names the field at fault, or a TemplateError."""
+    """Return the chat as a prompt. Raises TemplateError, or RequestError with the field that caused it."""
     grammar = task.params.grammar
-    asked = None if grammar is None else FieldGrammar(task.grammar_field, grammar)
+    requested = None if grammar is None else FieldGrammar(task.grammar_field, grammar)
     use = tool_use(
         task.tools,
         task.tool_choice,
         allows_several=task.allows_several_calls,
         family=model.dialect.family,
-        has_format=asked is not None,
+        has_format=requested is not None,
     )
     prompt = render(task.messages, use, model, task.template)
     reasons = reasons_after(prompt, model.dialect)
-    if use.lead:  # the answer begins with a call: if a thought has begun, it has ended
+    if use.lead:  # the answer begins with a call, so reasoning that the template opened must be closed
         prompt += (CLOSE if reasons is Reasons.BEGUN else "") + use.lead
         reasons = Reasons.NEVER
-    spec, to_check = answer_grammars(asked, use, reasons)
+    spec, to_check = answer_grammars(requested, use, reasons)
     return PromptTask(
         prompt,
         task.params if spec == grammar else msgspec.structs.replace(task.params, grammar=spec),
-        add_special_tokens=False,  # the template has written them
+        add_special_tokens=False,  # the template contains them
         format=_answer_format(use, reasons, model),
         grammars=tuple(to_check),
     )
 
 
 def render(messages: Sequence[Message], use: ToolUse, model: TextModel, template: Mapping[str, Any]) -> str:
-    """The prompt, by the checkpoint's own template."""
-    plain = [_with_objects(message, f"messages[{i}]") for i, message in enumerate(messages)]
+    """Return the prompt, rendered with the checkpoint's own template."""
+    plain = [_with_decoded_calls(message, f"messages[{i}]") for i, message in enumerate(messages)]
     if use.tools and not model.dialect.renders_tools:
-        plain = [_in_text(message, f"messages[{i}]") for i, message in enumerate(plain)]
+        plain = [_with_plain_content(message, f"messages[{i}]") for i, message in enumerate(plain)]
         return model.template.render(in_plain_words(plain, use.shown, model.dialect.family), **template)
     return model.template.render(plain, tools=use.shown or None, **template)
 
 
-def _with_objects(message: Message, where: str) -> Message:
-    """Templates expect the arguments of calls as objects, and text beside them; models and clients write
-    arguments as text, and None for no text."""
+def _with_decoded_calls(message: Message, where: str) -> Message:
+    """Return the message with the arguments of its calls as objects, and its content as a string.
+
+    Templates expect this form. Models and clients write arguments as JSON text, and None for no content.
+    """
     if not isinstance(message, Mapping) or not message.get("tool_calls"):
         return message
     if not isinstance(message["tool_calls"], list | tuple):
         raise RequestError(f"{where}.tool_calls must be a list", f"{where}.tool_calls")
-    calls = [_with_object(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(message["tool_calls"])]
+    calls = [
+        _with_decoded_arguments(call, f"{where}.tool_calls[{i}]")
+        for i, call in enumerate(message["tool_calls"])
+    ]
     return {**message, "content": message.get("content") or "", "tool_calls": calls}
 
 
-def _with_object(call: Any, where: str) -> Any:
+def _with_decoded_arguments(call: Any, where: str) -> Any:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("arguments", ""), str | None):
         return call
@@ -98,34 +103,38 @@ def _with_object(call: Any, where: str) -> Any:
     return {**call, "function": {**function, "arguments": {} if arguments is None else arguments}}
 
 
-def _in_text(message: Message, where: str) -> Message:
-    """Of a message that is about to be rewritten, rather than shown to the template as it is: role, text and
-    calls are what they should be."""
+def _with_plain_content(message: Message, where: str) -> Message:
+    """Check role, content and calls of a message, and return it with its content as one string.
+
+    Only for messages that are rewritten before the template sees them.
+    """
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-        raise RequestError(f"{where}: a message is a mapping with `role` and `content`", where)
+        raise RequestError(f"{where}: a message must be a mapping with `role` and `content`", where)
     for i, call in enumerate(message.get("tool_calls") or ()):
         function = call.get("function") if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             field = f"{where}.tool_calls[{i}]"
-            raise RequestError(f'{field}: a call is {{"function": {{"name": ..., "arguments": ...}}}}', field)
+            raise RequestError(
+                f'{field}: a call must have the form {{"function": {{"name": ..., "arguments": ...}}}}', field
+            )
     content = message.get("content")
     if isinstance(content, list | tuple):
         texts = [part["text"] for part in content if isinstance(part, Mapping) and "text" in part]
         if len(texts) < len(content) or not all(isinstance(text, str) for text in texts):
-            raise RequestError(f"{where}.content: beside tools, it must be text", f"{where}.content")
+            raise RequestError(f"{where}.content: with tools, content must be text", f"{where}.content")
         content = "".join(texts)
     return {**message, "content": content or ""}
 
 
 def _answer_format(use: ToolUse, reasons: Reasons, model: TextModel) -> AnswerFormat | None:
-    """None if an answer is nothing but text."""
+    """Return the format of the answer; None if it is plain text."""
     if not use.tools:
         return None if reasons is Reasons.NEVER else AnswerFormat(reasons)
     marker_ids = [model.tokenizer.token_id(marker) for marker in model.dialect.markers]
     return AnswerFormat(
         reasons,
         use.forced_family if use.is_required or use.has_format else use.family,
-        described(use.shown),
+        parse_tools(use.shown),
         max_calls=use.max_calls,
         marker_ids=tuple([token_id for token_id in marker_ids if token_id is not None]),
         call_id_length=model.dialect.call_id_length,

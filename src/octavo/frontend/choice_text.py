@@ -1,8 +1,8 @@
-"""The tokens of one choice to what a client sees of them.
+"""Convert the tokens of one choice to the text, reasoning and calls that a client sees.
 
 tokens --> text --> reasoning | calls | content --> content up to a stop string
 
-Reasoning and calls are not searched for stop strings: those are about the answer.
+Stop strings apply to content only, not to reasoning and calls.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from octavo.text.tokenizer import Tokenizer
 
 
 class ChoiceText:
-    """Owned by one choice. After `is_ended`, nothing is pushed any more."""
+    """Owned by one choice. `push` must not be called when `is_ended` is set."""
 
     def __init__(
         self, tokenizer: Tokenizer, request: PreparedRequest, choice: int, call_ids: "CallIds"
@@ -37,35 +37,35 @@ class ChoiceText:
         self._max_calls = None if format is None else format.max_calls
         self._stop_filter = StopStringFilter(params.stop, include_stop=params.include_stop)
         self._others: list[Other] = []
-        self.is_ended = False  # by a stop string, or before a call too many
-        self.num_reasoning = 0  # tokens, those of the tags included
+        self.is_ended = False  # by a stop string, or because the maximum number of calls was reached
+        self.num_reasoning = 0  # tokens, including those of the tags
 
     @property
     def stop_string(self) -> str | None:
-        """The one that ended it."""
+        """The stop string that ended the choice."""
         return self._stop_filter.matched
 
     def push(self, token_id: int, *, may_stop: bool) -> str:
-        """Content. `may_stop`: it is late enough for a stop string to end the text."""
+        """Add a token and return new content. `may_stop`: `min_tokens` is reached, so stop strings apply."""
         text = self._detokenizer.push((token_id,))
         if self._reader is None:
             return self._content(text, may_stop=may_stop)
         was_reasoning = self._reader.is_reasoning
         pieces = self._reader.push(text)
         self.num_reasoning += was_reasoning or self._reader.is_reasoning
-        return self._sorted(pieces, may_stop=may_stop)
+        return self._sort_pieces(pieces, may_stop=may_stop)
 
     def finish(self) -> str:
-        """What was held back, now that no token follows."""
+        """Return the content that was held back, since no token follows."""
         text = self._detokenizer.finish()
         if self._reader is None:
             content = self._content(text, may_stop=True)
         else:
-            content = self._sorted(self._reader.push(text) + self._reader.finish(), may_stop=True)
+            content = self._sort_pieces(self._reader.push(text) + self._reader.finish(), may_stop=True)
         return content if self.is_ended else content + self._stop_filter.finish()
 
     def take_others(self) -> list[Other]:
-        """Reasoning and calls since the last time. Content beside them has come as text."""
+        """Return reasoning and calls since the last call. `push` and `finish` return content."""
         if not self._others:
             return []
         others, self._others = self._others, []
@@ -78,8 +78,8 @@ class ChoiceText:
         self.is_ended = self._stop_filter.matched is not None
         return text
 
-    def _sorted(self, pieces: list[Piece], *, may_stop: bool) -> str:
-        """Content is the result, and the others are kept."""
+    def _sort_pieces(self, pieces: list[Piece], *, may_stop: bool) -> str:
+        """Return the content, and keep the other pieces for `take_others`."""
         content: list[str] = []
         for piece in pieces:
             if isinstance(piece, Content):
@@ -98,19 +98,21 @@ class ChoiceText:
 
 
 class CallIds:
-    """Ids of the calls of one request: letters and digits, as many as the model's template wants. They are
-    a function of the request, as the answer is: asked again with its seed, all of it comes again."""
+    """Ids of the calls of one request: letters and digits, in the length that the model's template requires.
+
+    Ids depend only on the request, so the same request with the same seed gets the same ids.
+    """
 
     def __init__(self, request: PreparedRequest) -> None:
         self._request = request
 
     def of(self, choice: int, number: int) -> str:
         assert self._request.format is not None, "calls are read in a format"
-        named = hashlib.sha256(b"%b/%d/%d" % (self._key, choice, number)).hexdigest()
-        return named[: self._request.format.call_id_length]
+        digest = hashlib.sha256(b"%b/%d/%d" % (self._key, choice, number)).hexdigest()
+        return digest[: self._request.format.call_id_length]
 
     @cached_property
     def _key(self) -> bytes:
-        """Once for a request, since a prompt may be long, and the calls many."""
+        """Computed once per request, because prompts may be long and calls many."""
         request = self._request
         return hashlib.sha256(msgspec.json.encode((request.prompt_ids, request.params.seed))).digest()

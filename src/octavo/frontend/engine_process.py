@@ -1,4 +1,4 @@
-"""One incarnation of the engine: a process, its folder, and whether it is well."""
+"""One engine process: its folder, its heartbeat and its health."""
 
 import os
 import subprocess
@@ -9,39 +9,44 @@ from pathlib import Path
 from typing import Self
 
 from octavo.link.folder import EXIT_CANNOT_START, EngineFolder, EngineSettings
+from octavo.link.heartbeat import Heartbeat
 from octavo.link.run_folder import RunFolder
-from octavo.link.status_page import Status
 
 ENGINE_MODULE = "octavo.engine.process"
 
-# Seconds without a stamp, beyond those that the engine itself has asked for.
-STALE_AFTER = 3.0
+# Seconds beyond the timeout that the engine wrote into its heartbeat.
+OVERDUE_AFTER = 3.0
 HUNG_AFTER = 6.0
-HELD = frozenset("TtD")  # how Linux shows a process that a signal or a debugger has stopped, or a disk
-INATTENTIVE = 1.0  # seconds between two looks: we were stopped ourselves, and the engine perhaps with us
+# Process states of Linux: stopped by a signal, stopped by a debugger, waiting for a disk.
+STOPPED_STATES = frozenset("TtD")
+# Seconds. After a longer gap between two polls, this process was itself stopped, and perhaps the engine too.
+MAX_POLL_GAP = 1.0
 
 
 @dataclass(frozen=True)
 class Death:
-    """`is_hang`: it was alive, and what it computed is the only thing that can have kept it from stamping."""
+    """Why an engine ended.
+
+    `is_hang`: the process was running, so only its computation can have delayed the heartbeat.
+    """
 
     reason: str
     is_hang: bool = False
-    request_id: str = ""  # with a hang: the request that the step was for, if it was for one alone
+    request_id: str = ""  # after a hang: the only request in the step; empty if there were several
 
 
 class EngineProcess:
-    """Owned by EngineSupervisor, which looks at it all the time. `stop` must be called in the end."""
+    """Owned by EngineSupervisor, which polls it continuously and must call `stop` at the end."""
 
     def __init__(self, path: Path, settings: EngineSettings, module: str = ENGINE_MODULE) -> None:
         self.folder = EngineFolder.create(path, settings)
-        self._page = self.folder.open_status()
-        self._last_look = self._watched_since = time.monotonic()
+        self._heartbeat_file = self.folder.open_heartbeat()
+        self._last_poll = self._watched_since = time.monotonic()
         self._process = subprocess.Popen(
-            # -P: nothing is imported from the folder we happen to be in.
+            # -P: do not import modules from the current folder.
             [sys.executable, "-P", "-m", module, str(path), str(os.getpid())],
             stdin=subprocess.DEVNULL,
-            process_group=0,  # Ctrl-C and Ctrl-Z are for us
+            process_group=0,  # Ctrl-C and Ctrl-Z reach this process only
         )
 
     @property
@@ -49,45 +54,45 @@ class EngineProcess:
         return self._process.pid
 
     @property
-    def status(self) -> Status:
-        return self._page.read()
+    def heartbeat(self) -> Heartbeat:
+        return self._heartbeat_file.read()
 
     @property
-    def is_stale(self) -> bool:
-        """No step has begun for some time: not hung yet, but not well."""
-        return self._overdue(self.status) > STALE_AFTER
+    def is_overdue(self) -> bool:
+        """Whether the heartbeat is overdue, by OVERDUE_AFTER. Beyond HUNG_AFTER, the engine is hung."""
+        return self._overdue(self.heartbeat) > OVERDUE_AFTER
 
     def death(self) -> Death | None:
-        """Why this engine is no more, or None if it lives. To be called often."""
+        """Return why this engine died or hung; None while it is alive. Call it at least once per second."""
         now = time.monotonic()
-        if now - self._last_look > INATTENTIVE:
+        if now - self._last_poll > MAX_POLL_GAP:
             self._watched_since = now
-        self._last_look = now
+        self._last_poll = now
         code = self._process.poll()
         if code is not None:
             failure = self.folder.read_failure()
-            return Death(failure or f"it ended with {f'signal {-code}' if code < 0 else f'code {code}'}")
-        status = self.status
-        if self._overdue(status) > HUNG_AFTER:
-            silent = f"it has shown no sign of life for {now - status.stamp:.0f} s"
-            if self._is_held:
-                return Death(f"{silent}, stopped from outside or waiting for a disk")
-            return Death(silent, is_hang=True, request_id=status.request_id)
+            return Death(failure or f"it exited with {f'signal {-code}' if code < 0 else f'code {code}'}")
+        heartbeat = self.heartbeat
+        if self._overdue(heartbeat) > HUNG_AFTER:
+            silent = f"its last heartbeat was {now - heartbeat.written_at:.0f} s ago"
+            if self._is_stopped:
+                return Death(f"{silent}; the process is stopped or waits for a disk")
+            return Death(silent, is_hang=True, request_id=heartbeat.request_id)
         return None
 
     @property
     def cannot_start(self) -> bool:
-        """No engine can be started with these settings; `death` says why."""
+        """Whether no engine can be started with these settings; `death` returns the reason."""
         return self._process.poll() == EXIT_CANNOT_START
 
     def kill(self) -> None:
-        """At once. Killing is safe: nothing that matters is in there."""
+        """Kill the process at once. This is safe: the engine holds no state that cannot be recomputed."""
         if self._process.poll() is None:
             self._process.kill()
 
     @property
-    def is_gone(self) -> bool:
-        """Its memory is free again."""
+    def has_exited(self) -> bool:
+        """Whether the process has ended and its memory is free again."""
         return self._process.poll() is not None
 
     def stop(self) -> None:
@@ -95,21 +100,21 @@ class EngineProcess:
         self._process.wait()
 
     @property
-    def _is_held(self) -> bool:
-        """It could not have gone on, whatever it computed. (Only Linux tells.)"""
+    def _is_stopped(self) -> bool:
+        """Whether the process could not run, whatever it computed. Known on Linux only; elsewhere False."""
         try:
             stat = Path(f"/proc/{self.pid}/stat").read_text()
         except OSError:
             return False
-        return stat.rpartition(")")[2].split()[0] in HELD
+        return stat.rpartition(")")[2].split()[0] in STOPPED_STATES
 
-    def _overdue(self, status: Status) -> float:
-        return time.monotonic() - max(status.stamp, self._watched_since) - status.patience
+    def _overdue(self, heartbeat: Heartbeat) -> float:
+        return time.monotonic() - max(heartbeat.written_at, self._watched_since) - heartbeat.timeout
 
 
 @dataclass(frozen=True)
 class FirstEngine:
-    """An engine for a supervisor that is still to be imported: both take their time, and at the same time."""
+    """An engine that is started before its supervisor is imported, so that both load at the same time."""
 
     run_folder: RunFolder
     process: EngineProcess
@@ -124,6 +129,6 @@ class FirstEngine:
             raise
 
     def stop(self) -> None:
-        """Twice does no harm."""
+        """Stop the engine and remove its folder. May be called more than once."""
         self.process.stop()
         self.run_folder.remove()

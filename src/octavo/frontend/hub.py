@@ -1,9 +1,9 @@
-"""All requests in flight, over whichever engine can be asked.
+"""All in-flight requests, and the engine that they are sent to.
 
-submit ---> InFlight ---> channel ---> engine
+submit ---> InFlightRequest ---> channel ---> engine
                |                         |
 recipient <-- text <----- receive <------+        when it dies: `disconnect`, then `connect` to the next one,
-                                                  which is asked for what is left of every request
+                                                  to which every unfinished request is replayed
 """
 
 import logging
@@ -11,7 +11,7 @@ import time
 from collections import deque
 
 from octavo.frontend.channel import EngineChannel
-from octavo.frontend.in_flight import ENGINE_HUNG, InFlight
+from octavo.frontend.in_flight import ENGINE_HUNG, InFlightRequest
 from octavo.protocol import (
     Abort,
     EngineOutputs,
@@ -24,31 +24,29 @@ from octavo.protocol import (
 
 logger = logging.getLogger(__name__)
 
-SUSPICIOUS = 2  # engines in a row that died under a request and had given nothing for it
+SUSPECT_AFTER = 2  # engines in a row that died with a request in flight, before any output for it
 
 
 class Hub:
-    """One event loop or one thread owns it. No method waits, so a request is sent, replayed or ended as a
-    whole.
+    """Owned by one event loop or one thread. No method waits, so each changes a request atomically.
 
-    Mostly a new engine is asked for everything at once. But if two engines in a row died under a request and
-    had given nothing for it, or one hung and it is not known over whom, some request may be the cause, and
-    its neighbours must not end with it. Then all that are in flight go one by one, on trial: the next is
-    asked for when the last has got a token for each of its choices. So if the engine dies again, it is plain
-    who was on trial, and only that one is blamed. The least suspicious go first. What is submitted meanwhile
-    waits for the end of the trials.
+    Normally all in-flight requests are replayed to a new engine at once. But if two engines in a row died
+    without output for a request, or one hung, that request may be the cause, and the others must not fail
+    with it. Then the hub isolates the in-flight requests: it sends them one at a time, each as soon as every
+    choice of the previous one has a token. If the engine dies again, only the isolated request is blamed. The
+    least suspect requests go first. Requests submitted meanwhile wait until isolation is over.
 
-    By the law a request that hangs an engine does so again at the same token, which is the first that the
-    next engine computes for it: so it hangs two, and then it is ended.
+    Results are deterministic, so a request that hangs an engine hangs the next one at the same token, which
+    is the first one that the new engine computes for it. After the second hang it ends with an error.
     """
 
     def __init__(self) -> None:
-        self._by_id: dict[str, InFlight] = {}
-        self._queue: deque[InFlight] = deque()  # not asked for yet
-        self._channel: EngineChannel | None = None  # to the engine that can be asked now
-        self._is_wary = False  # until everything in flight has stood its trial
-        self._num_trials = 0  # so many at the head of the queue are asked for one by one
-        self._on_trial: InFlight | None = None  # or was, until it got its tokens
+        self._by_id: dict[str, InFlightRequest] = {}
+        self._queue: deque[InFlightRequest] = deque()  # not sent yet
+        self._channel: EngineChannel | None = None  # to the engine that is ready
+        self._is_isolating = False  # requests are sent one at a time
+        self._num_to_isolate = 0  # requests at the head of the queue that are sent one at a time
+        self._isolated: InFlightRequest | None = None  # the request that was last sent alone
         self._closed_because: Failure | None = None
 
     def __len__(self) -> int:
@@ -56,37 +54,39 @@ class Hub:
 
     @property
     def has_grammars(self) -> bool:
-        """Some request in flight has one."""
+        """Whether any in-flight request has a grammar."""
         return any(one.prepared.params.grammar is not None for one in self._by_id.values())
 
     # -- requests ------------------------------------------------------------------------------------
 
-    def submit(self, in_flight: InFlight) -> None:
-        """Also while there is no engine: the request then waits for the next one."""
+    def submit(self, in_flight: InFlightRequest) -> None:
+        """Accept a request. Without an engine, the request waits for the next one."""
         self._by_id[in_flight.request_id] = in_flight
         if self._closed_because is not None:
             self._end(in_flight, FinishReason.ERROR, self._closed_because)
             return
         self._queue.append(in_flight)
-        self._ask_due()
+        self._send_due()
 
     def abort(self, request_id: str) -> None:
-        """Nobody waits for the request any more. Its pages are free one step later."""
+        """Abort a request, for example after a disconnect. Its blocks are free one step later."""
         in_flight = self._by_id.get(request_id)
         if in_flight is not None:
             self._abort(in_flight)
 
-    def end_overdue(self) -> None:
-        """Deadlines go on while there is no engine to keep them."""
+    def end_expired(self) -> None:
+        """End requests whose deadline has passed while there is no engine to check it."""
         now = time.monotonic()
         for in_flight in list(self._by_id.values()):
             deadline = in_flight.deadline
-            if not in_flight.is_asked and deadline is not None and deadline <= now:
+            if not in_flight.is_sent and deadline is not None and deadline <= now:
                 self._end(in_flight, FinishReason.DEADLINE)
 
     def give_up(self, reason: str) -> None:
-        """No engine will come any more: whatever is in flight, and whatever is submitted later, ends with
-        this error. The first reason given stays."""
+        """End all requests, in flight or submitted later, with this error: there will be no other engine.
+
+        The first reason stays.
+        """
         if self._closed_because is None:
             self._closed_because = Failure(FailureCode.ENGINE_FAILED, reason)
         for in_flight in list(self._by_id.values()):
@@ -95,70 +95,70 @@ class Hub:
     # -- the engine ----------------------------------------------------------------------------------
 
     def connect(self, channel: EngineChannel) -> None:
-        """A new engine can be asked: for what the last one did not finish, and all that comes."""
+        """Use a new engine: replay what the last one did not finish, and send all later requests to it."""
         self._channel = channel
-        self._on_trial = None
-        # A trial of many choices takes long.
-        self._queue = deque(sorted(self._by_id.values(), key=lambda one: (one.blame, one.num_left)))
-        self._is_wary = self._is_wary or any(one.blame >= SUSPICIOUS for one in self._queue)
-        self._num_trials = len(self._queue) if self._is_wary else 0
-        self._ask_due()
+        self._isolated = None
+        # Isolating a request with many choices takes long, so it goes last among its equals.
+        self._queue = deque(sorted(self._by_id.values(), key=lambda one: (one.suspicion, one.num_unfinished)))
+        self._is_isolating = self._is_isolating or any(one.suspicion >= SUSPECT_AFTER for one in self._queue)
+        self._num_to_isolate = len(self._queue) if self._is_isolating else 0
+        self._send_due()
 
     def disconnect(self) -> None:
-        """The engine is dead, or cannot be heard any more."""
+        """Stop using the engine: it is dead, or its messages cannot be read."""
         self._channel = None
         for in_flight in self._by_id.values():
             in_flight.lose_engine()
 
-    def blame_hang(self, request_id: str) -> None:
-        """The engine that is gone hung. `request_id`: what it worked for, if that was one request alone."""
-        on_trial = self._on_trial if self._is_trial_on else None
-        guilty = self._by_id.get(request_id) if request_id else on_trial
-        if guilty is not None and self._is_wary:
-            logger.error("request %s hung the engine: it is ended", guilty.request_id)
-            self._end(guilty, FinishReason.ERROR, ENGINE_HUNG)
-            self._is_wary = bool(self._by_id)  # there may be another among them
+    def report_hang(self, request_id: str) -> None:
+        """Handle a hang of the last engine. `request_id`: the only request in its step, else empty."""
+        isolated = self._isolated if self._is_isolation_pending else None
+        culprit = self._by_id.get(request_id) if request_id else isolated
+        if culprit is not None and self._is_isolating:
+            logger.error("request %s hung the engine, ending it with an error", culprit.request_id)
+            self._end(culprit, FinishReason.ERROR, ENGINE_HUNG)
+            self._is_isolating = bool(self._by_id)  # another one may hang the engine too
             return
-        # Once may have been the machine's fault.
-        self._is_wary = True
-        whom = "one of several requests" if guilty is None else f"request {guilty.request_id}"
-        logger.error("the engine hung over %s: all are tried one by one", whom)
+        # A single hang may be the machine's fault.
+        self._is_isolating = True
+        cause = "one of several requests" if culprit is None else f"request {culprit.request_id}"
+        logger.error("the engine hung while computing %s, isolating all in-flight requests", cause)
 
     def receive(self, message: EngineOutputs) -> None:
-        """What a step of the engine gave. To be called by whoever runs the channel."""
+        """Process the outputs of one step. Called by the owner of the channel."""
         for output in message.outputs:
             in_flight = self._by_id.get(output.request_id)
             if in_flight is not None:
                 self._deliver(in_flight, output)
-        self._ask_due()
+        self._send_due()
 
     # -- parts ---------------------------------------------------------------------------------------
 
-    def _ask_due(self) -> None:
-        while self._queue and self._channel is not None and not self._is_trial_on:
+    def _send_due(self) -> None:
+        while self._queue and self._channel is not None and not self._is_isolation_pending:
             in_flight = self._queue.popleft()
-            self._on_trial = in_flight if self._num_trials else None
-            self._num_trials = max(0, self._num_trials - 1)
-            if in_flight.request_id not in self._by_id:  # it ended while it waited
+            self._isolated = in_flight if self._num_to_isolate else None
+            self._num_to_isolate = max(0, self._num_to_isolate - 1)
+            if in_flight.request_id not in self._by_id:  # ended while it was queued
                 continue
-            messages, ended = in_flight.ask()
+            messages, ended = in_flight.prepare_send()
             for message in messages:
                 self._send(message)
             self._deliver_ends(in_flight, ended)
-        if self._channel is not None and not self._num_trials and not self._is_trial_on:
-            self._is_wary = False
+        if self._channel is not None and not self._num_to_isolate and not self._is_isolation_pending:
+            self._is_isolating = False
 
     @property
-    def _is_trial_on(self) -> bool:
-        tried = self._on_trial
-        return tried is not None and not tried.is_fully_proven and tried.request_id in self._by_id
+    def _is_isolation_pending(self) -> bool:
+        isolated = self._isolated
+        return isolated is not None and not isolated.has_all_outputs and isolated.request_id in self._by_id
 
-    def _deliver(self, in_flight: InFlight, output: TokenOutput) -> None:
+    def _deliver(self, in_flight: InFlightRequest, output: TokenOutput) -> None:
         recipient = in_flight.recipient
         try:
             processed = in_flight.process(output)
-        except Exception as error:  # whatever it is, it is this request's alone
-            logger.exception("the text of request %s cannot be made", in_flight.request_id)
+        except Exception as error:  # it must end only this request
+            logger.exception("failed to produce the text of request %s", in_flight.request_id)
             self._send(Abort(in_flight.request_id))
             self._forget(in_flight)
             recipient.put(error)
@@ -171,26 +171,26 @@ class Hub:
             self._forget(in_flight)
             recipient.put(processed.finished)
         elif recipient.is_full and not in_flight.is_stopped:
-            logger.warning("request %s is not being read: it is ended", in_flight.request_id)
+            logger.warning("output of request %s is not being read, aborting it", in_flight.request_id)
             self._abort(in_flight)
 
-    def _abort(self, in_flight: InFlight) -> None:
+    def _abort(self, in_flight: InFlightRequest) -> None:
         in_flight.stop(None)
-        if in_flight.is_asked:
+        if in_flight.is_sent:
             self._send(Abort(in_flight.request_id))
         else:
             self._end(in_flight, FinishReason.ABORT)
 
-    def _end(self, in_flight: InFlight, reason: FinishReason, failure: Failure | None = None) -> None:
+    def _end(self, in_flight: InFlightRequest, reason: FinishReason, failure: Failure | None = None) -> None:
         self._deliver_ends(in_flight, in_flight.end(reason, failure))
 
-    def _deliver_ends(self, in_flight: InFlight, outputs: list[TokenOutput]) -> None:
-        """Outputs that no engine gave. Delivering one may end the request: the others are void then."""
+    def _deliver_ends(self, in_flight: InFlightRequest, outputs: list[TokenOutput]) -> None:
+        """Deliver outputs that are not from an engine. If one ends the request, the others are dropped."""
         for output in outputs:
             if in_flight.request_id in self._by_id:
                 self._deliver(in_flight, output)
 
-    def _forget(self, in_flight: InFlight) -> None:
+    def _forget(self, in_flight: InFlightRequest) -> None:
         del self._by_id[in_flight.request_id]
 
     def _send(self, message: GenerateRequest | Abort) -> None:

@@ -1,4 +1,4 @@
-"""One request in flight, as the front end remembers it: enough to ask any engine for the rest."""
+"""One in-flight request, with all that the front end needs to replay it to another engine."""
 
 import msgspec
 
@@ -8,25 +8,25 @@ from octavo.frontend.updates import Recipient
 from octavo.protocol import Failure, FailureCode, FinishReason, GenerateRequest, Timings, TokenOutput
 from octavo.text.tokenizer import Tokenizer
 
-# A request that kills engines must not do so for ever.
-MOST_REPLAYS = 3  # without a new token in between
-MOST_REPLAYS_IN_ALL = 50
+# Limits on how often one request may kill an engine.
+MAX_REPLAYS = 3  # in a row, without a new token
+MAX_TOTAL_REPLAYS = 50
 
 ENGINE_LOST = Failure(
-    FailureCode.ENGINE_FAILED, "the engine was restarted several times while it computed this request"
+    FailureCode.ENGINE_FAILED, "the engine was restarted several times while computing this request"
 )
 
 ENGINE_HUNG = Failure(
     FailureCode.ENGINE_FAILED,
-    "the engine hung while it computed this request, and was replaced; do not send the same request again",
+    "the engine hung while computing this request and was restarted; do not send the same request again",
 )
 
 
-class InFlight:
+class InFlightRequest:
     """Mutated by Hub only.
 
-    By the law, the tokens after those already emitted are the ones that would have come: a request that is
-    asked again with `resume_ids` goes on as if nothing had happened.
+    Generation is deterministic: a request that is replayed with its emitted tokens as `resume_ids` continues
+    with exactly the tokens that the first engine would have produced.
     """
 
     def __init__(self, prepared: PreparedRequest, tokenizer: Tokenizer, recipient: Recipient) -> None:
@@ -35,85 +35,86 @@ class InFlight:
         self.recipient = recipient
         self._text = RequestText(prepared, tokenizer)
         self._emitted = [list(message.resume_ids) for message in prepared.messages]
-        self._num_cached = [0] * len(prepared.messages)  # as the first engine said
-        self._ended: set[int] = set()  # choices whose last output has come
-        self._stopped: set[int] = set()  # choices that the front end has ended, by a stop string or an abort
-        self._num_scored = 0  # prompt logprobs that were passed on
-        self._num_repeated = 0  # of them, those that the engine of now will tell again
-        self._num_asked = 0
-        self.is_asked = False  # the engine of now knows the request
-        self.is_proven = False  # and has given a token for it, or its end
-        self._unproven: set[int] = set()  # choices for which it has not
-        self.blame = 0  # engines in a row that died while they knew it, and had given nothing for it
+        self._num_cached = [0] * len(prepared.messages)  # as reported by the first engine
+        self._ended: set[int] = set()  # choices whose last output was received
+        self._stopped: set[int] = set()  # choices that the front end ended, by a stop string or an abort
+        self._num_scored = 0  # prompt logprobs delivered so far
+        self._num_repeated = 0  # of them, those that the current engine will send again
+        self._num_sends = 0
+        self.is_sent = False  # the current engine has the request
+        self.has_output = False  # the current engine has returned a token or a finish reason for it
+        self._without_output: set[int] = set()  # choices for which the current engine has returned neither
+        self.suspicion = 0  # engines in a row that died with this request in flight, before any output for it
 
     @property
     def num_replays(self) -> int:
-        return max(0, self._num_asked - 1)
+        return max(0, self._num_sends - 1)
 
     @property
     def is_stopped(self) -> bool:
         return len(self._stopped) == len(self._emitted)
 
     @property
-    def is_fully_proven(self) -> bool:
-        """The engine has given a token, or the end, for every choice that it was asked for."""
-        return not self._unproven
+    def has_all_outputs(self) -> bool:
+        """Whether the engine has returned a token or a finish reason for every choice that was sent to it."""
+        return not self._without_output
 
     @property
-    def num_left(self) -> int:
-        """Choices that have not ended."""
-        return len(self._left())
+    def num_unfinished(self) -> int:
+        """The number of choices that have not ended."""
+        return len(self._unfinished())
 
-    def ask(self) -> tuple[list[GenerateRequest], list[TokenOutput]]:
-        """What to ask an engine that does not know the request, and the outputs that no engine will give."""
-        if self.blame > MOST_REPLAYS or self.num_replays >= MOST_REPLAYS_IN_ALL:
+    def prepare_send(self) -> tuple[list[GenerateRequest], list[TokenOutput]]:
+        """Return the messages to send to a new engine, and the last outputs of choices that are not sent."""
+        if self.suspicion > MAX_REPLAYS or self.num_replays >= MAX_TOTAL_REPLAYS:
             return [], self.end(FinishReason.ERROR, ENGINE_LOST)
-        self._num_asked += 1
-        self.is_asked, self.is_proven = True, False
+        self._num_sends += 1
+        self.is_sent, self.has_output = True, False
         self._num_repeated = self._num_scored
-        left = self._left()
-        again = [
+        unfinished = self._unfinished()
+        messages = [
             msgspec.structs.replace(message, resume_ids=tuple(self._emitted[message.choice]))
-            for message in left
+            for message in unfinished
             if message.choice not in self._stopped
         ]
-        self._unproven = {message.choice for message in again}
-        return again, [_ended(m, FinishReason.ABORT) for m in left if m.choice in self._stopped]
+        self._without_output = {message.choice for message in messages}
+        return messages, [_ended(m, FinishReason.ABORT) for m in unfinished if m.choice in self._stopped]
 
     def process(self, output: TokenOutput) -> Processed:
-        """Remember an output, be it of the engine or of ours, and make text of it."""
-        processed = self._text.process(self._note(output))
+        """Record an output, from the engine or the front end, and convert it to text."""
+        processed = self._text.process(self._record(output))
         if processed.abort is not None:
             self.stop(processed.abort.choice)
         return processed
 
     def stop(self, choice: int | None) -> None:
-        """The front end wants no more of a choice, or of any."""
+        """Mark one choice, or with None every choice, as ended by the front end."""
         self._stopped |= set(range(len(self._emitted))) if choice is None else {choice}
 
     def lose_engine(self) -> None:
-        if self.is_asked and not self.is_proven:
-            self.blame += 1
-        self.is_asked = False
+        """Note that the engine died. A request without output from it becomes more suspect."""
+        if self.is_sent and not self.has_output:
+            self.suspicion += 1
+        self.is_sent = False
 
     def end(self, reason: FinishReason, failure: Failure | None = None) -> list[TokenOutput]:
-        """No engine will say more: the last outputs of all choices that have none."""
-        return [_ended(message, reason, failure) for message in self._left()]
+        """Return a last output for every choice that has none, since no engine will send one."""
+        return [_ended(message, reason, failure) for message in self._unfinished()]
 
     @property
     def deadline(self) -> float | None:
         return self.prepared.messages[0].deadline
 
-    def _note(self, output: TokenOutput) -> TokenOutput:
-        """The result is without what was told before a restart."""
+    def _record(self, output: TokenOutput) -> TokenOutput:
+        """Record the output and return it without the parts that were delivered before a restart."""
         choice, scores = output.choice, output.prompt_logprobs
         if output.token_ids or output.finish is not None:
             self._emitted[choice] += output.token_ids
-            self.is_proven, self.blame = True, 0
-            self._unproven.discard(choice)
+            self.has_output, self.suspicion = True, 0
+            self._without_output.discard(choice)
         if output.finish is not None:
             self._ended.add(choice)
-        if self._num_asked <= 1:
+        if self._num_sends <= 1:
             self._num_scored += len(scores)
             self._num_cached[choice] = output.num_cached
             return output
@@ -124,7 +125,7 @@ class InFlight:
             output, prompt_logprobs=scores[repeated:], num_cached=self._num_cached[choice]
         )
 
-    def _left(self) -> list[GenerateRequest]:
+    def _unfinished(self) -> list[GenerateRequest]:
         return [message for message in self.prepared.messages if message.choice not in self._ended]
 
 

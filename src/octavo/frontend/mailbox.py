@@ -1,15 +1,15 @@
-"""What becomes of the requests of an `LLM`, on its way to the threads and tasks that wait for it."""
+"""Mailboxes that carry updates of the requests of an `LLM` to the threads and tasks that wait for them."""
 
 from collections import deque
 
 from octavo.errors import RequestError
 from octavo.frontend.intake import PreparedRequest
 from octavo.frontend.output import StreamDelta
-from octavo.frontend.updates import Update, drained
+from octavo.frontend.updates import Update, drain
 
 
 class Mailbox:
-    """Filled on the engine thread and emptied by whoever waits: a deque's append and popleft are atomic."""
+    """Filled on the engine thread, emptied by the waiting caller. A deque's append and popleft are atomic."""
 
     def __init__(self) -> None:
         self._waiting: deque[Update | Exception] = deque()
@@ -21,12 +21,12 @@ class Mailbox:
         self._waiting.append(update)
 
     def take(self) -> list[Update]:
-        """All that has come. If the text of a request could not be made, what went wrong is raised."""
-        return drained(self._waiting)
+        """Return all updates received. Raises the exception of a request whose text could not be produced."""
+        return drain(self._waiting)
 
 
 class Names:
-    """The callers' ids of requests under way, each with the engine's. Touched on the engine thread only."""
+    """Maps the callers' ids of in-flight requests to the engine's. Used on the engine thread only."""
 
     def __init__(self) -> None:
         self._request_ids: dict[str, str] = {}
@@ -40,15 +40,15 @@ class Names:
         return self._request_ids.get(name)
 
     def free(self, prepared: PreparedRequest) -> None:
-        """A name that was freed before may already belong to another request."""
+        """Free the name of a request, unless it was freed before and now belongs to another request."""
         if self._request_ids.get(prepared.name) == prepared.request_id:
             del self._request_ids[prepared.name]
 
 
 class Delivery:
-    """Hands on what becomes of one request, and frees its name at the end. Used on the engine thread only."""
+    """Passes on the updates of one request, and frees its name at the end. Used on the engine thread only."""
 
-    is_full = False  # a caller in this process may read as late as it likes
+    is_full = False  # callers in this process may read at any time
 
     def __init__(self, prepared: PreparedRequest, names: Names, mailbox: Mailbox) -> None:
         self._prepared = prepared

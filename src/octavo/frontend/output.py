@@ -1,4 +1,4 @@
-"""From the engine's tokens back to text: detokenising, stop strings, results."""
+"""Convert the engine's tokens to text and results: detokenising, stop strings, choices."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ import msgspec
 from octavo.dialect.pieces import (
     CallArguments,
     CallStart,
-    FunctionCall,
     Other,
+    ParsedCall,
     Reasoning,
     joined,
 )
@@ -19,7 +19,7 @@ from octavo.text.tokenizer import Tokenizer
 
 
 class StreamDelta(msgspec.Struct, frozen=True, kw_only=True):
-    """What one step added to one choice. The last one of a choice has `finish_reason`."""
+    """What one step added to one choice. The last delta of a choice has `finish_reason`."""
 
     request_id: str
     choice: int
@@ -30,26 +30,26 @@ class StreamDelta(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: tuple[TokenLogprob, ...] = ()
     finish_reason: str | None = None
     num_cached: int = 0  # prompt tokens whose KV was found in the prefix cache
-    prompt_logprobs: tuple[TokenLogprob, ...] = ()  # with the first token of choice 0, if asked for
-    error: str | None = None  # with the finish reason `error`: what to tell a person
-    error_code: FailureCode | None = None  # likewise: what to decide by
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()  # with the first token of choice 0, if requested
+    error: str | None = None  # with the finish reason `error`: a message for people
+    error_code: FailureCode | None = None  # with the finish reason `error`: a code for programs
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     text: str
-    reasoning: str | None = None  # None if there was none
-    calls: tuple[FunctionCall, ...] = ()
+    reasoning: str | None = None  # None if the model wrote none
+    calls: tuple[ParsedCall, ...] = ()
     num_reasoning: int = 0  # tokens
     token_ids: tuple[int, ...]
-    logprobs: tuple[TokenLogprob, ...] | None  # None if not asked for
+    logprobs: tuple[TokenLogprob, ...] | None  # None if not requested
     finish_reason: str
     stop_reason: str | int | None = None  # the stop string or stop token that ended it
     timings: Timings
     num_preemptions: int = 0
-    error: str | None = None  # with the finish reason `error`: what to tell a person
-    error_code: FailureCode | None = None  # likewise: what to decide by
-    parsed: Any = None  # of an answer that was held to a schema: the object; None if cut off or calls
+    error: str | None = None  # with the finish reason `error`: a message for people
+    error_code: FailureCode | None = None  # with the finish reason `error`: a code for programs
+    parsed: Any = None  # with a schema: the answer as an object; None if it was cut off or has calls
 
 
 class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,10 +58,10 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str
     prompt: str | None
     prompt_ids: tuple[int, ...]
-    prompt_logprobs: tuple[TokenLogprob, ...] | None  # of prompt tokens 1, 2, ...; None if not asked for
+    prompt_logprobs: tuple[TokenLogprob, ...] | None  # of prompt tokens 1, 2, ...; None if not requested
     choices: tuple[Choice, ...]
     num_cached: int  # prompt tokens whose KV was found in the prefix cache
-    seed: int  # ask with this seed again, and the same comes back
+    seed: int  # the same request with this seed returns the same result
 
     @property
     def text(self) -> str:
@@ -76,7 +76,7 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
         return self.choices[0].reasoning
 
     @property
-    def calls(self) -> tuple[FunctionCall, ...]:
+    def calls(self) -> tuple[ParsedCall, ...]:
         return self.choices[0].calls
 
     @property
@@ -93,13 +93,13 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChoiceState:
-    """One choice while it grows. Mutated by RequestText only."""
+    """One unfinished choice. Mutated by RequestText only."""
 
     def __init__(
         self, tokenizer: Tokenizer, request: PreparedRequest, choice: int, call_ids: CallIds
     ) -> None:
         self.text = ChoiceText(tokenizer, request, choice, call_ids)
-        self.pieces: list[str] = []  # of content
+        self.pieces: list[str] = []  # content
         self.others: list[Other] = []
         self.token_ids: list[int] = []
         self.logprobs: list[TokenLogprob] = []
@@ -111,11 +111,11 @@ class ChoiceState:
 class Processed(msgspec.Struct, frozen=True):
     delta: StreamDelta | None = None
     finished: RequestOutput | None = None
-    abort: Abort | None = None  # to be sent to the engine: a stop string ended the choice
+    abort: Abort | None = None  # to send to the engine, because a stop string ended the choice
 
 
 class RequestText:
-    """The text of one request while it grows. Owned by its `InFlight`."""
+    """The text of one unfinished request. Owned by its `InFlightRequest`."""
 
     def __init__(self, prepared: PreparedRequest, tokenizer: Tokenizer) -> None:
         self._prepared = prepared
@@ -154,9 +154,9 @@ class RequestText:
             if stop_token and index == len(output.token_ids) - 1:
                 choice.stop_reason = token
                 if not self._prepared.params.include_stop:
-                    break  # the token that means "stop" is counted, but it is not text
-            is_late_enough = len(choice.token_ids) + used >= self._prepared.params.min_tokens
-            pieces.append(choice.text.push(token, may_stop=is_late_enough))
+                    break  # the stop token counts as a token, but is not part of the text
+            may_stop = len(choice.token_ids) + used >= self._prepared.params.min_tokens
+            pieces.append(choice.text.push(token, may_stop=may_stop))
             if choice.text.is_ended:
                 break
         if output.finish is not None and not choice.text.is_ended:
@@ -200,7 +200,7 @@ class RequestText:
             prompt_ids=prepared.prompt_ids,
             prompt_logprobs=None if params.prompt_logprobs is None else tuple(self._prompt_logprobs),
             choices=tuple(
-                _choice(index, choice, wants_logprobs=params.logprobs is not None)
+                _choice(index, choice, has_logprobs=params.logprobs is not None)
                 for index, choice in enumerate(self._choices)
             ),
             num_cached=self._num_cached,
@@ -208,7 +208,7 @@ class RequestText:
         )
 
 
-def _choice(index: int, choice: ChoiceState, *, wants_logprobs: bool) -> Choice:
+def _choice(index: int, choice: ChoiceState, *, has_logprobs: bool) -> Choice:
     last = choice.last
     assert last is not None
     assert last.timings is not None
@@ -221,7 +221,7 @@ def _choice(index: int, choice: ChoiceState, *, wants_logprobs: bool) -> Choice:
         calls=others.calls,
         num_reasoning=choice.text.num_reasoning,
         token_ids=tuple(choice.token_ids),
-        logprobs=tuple(choice.logprobs) if wants_logprobs else None,
+        logprobs=tuple(choice.logprobs) if has_logprobs else None,
         finish_reason=choice.finish.value,
         stop_reason=choice.stop_reason,
         timings=last.timings,

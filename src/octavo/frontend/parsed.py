@@ -1,4 +1,4 @@
-"""Answers that are held to a schema, and what they are as objects."""
+"""Answers that conform to a schema, and their conversion to objects."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from octavo.grammar.specs import Schema
 from octavo.protocol import SamplingParams
 
 
-def held_to(schema: Schema | None, params: SamplingParams) -> SamplingParams:
+def constrained_by(schema: Schema | None, params: SamplingParams) -> SamplingParams:
     if schema is None:
         return params
     return msgspec.structs.replace(params, grammar=schema_grammar(schema, "schema"))
@@ -26,7 +26,7 @@ def with_objects(schema: Schema | None, output: RequestOutput) -> RequestOutput:
 def _object(schema: Schema, choice: Choice) -> Any:
     was_cut_off = choice.finish_reason != "stop" or isinstance(choice.stop_reason, str)
     if was_cut_off or choice.calls:
-        return None  # the beginning of an object, or no object at all
+        return None  # an incomplete object, or none
     if isinstance(schema, type):
         return schema.model_validate_json(choice.text)
     return msgspec.json.decode(choice.text)

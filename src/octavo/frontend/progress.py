@@ -13,7 +13,7 @@ REDRAW_SECONDS = 0.2
 
 class BatchProgress:
     def __init__(self, num_requests: int, *, enabled: bool | None) -> None:
-        """`enabled` None: on a terminal only."""
+        """Create the bar. With `enabled` None it is shown on a terminal only."""
         disable = None if enabled is None else not enabled
         self._bar: Any = tqdm(total=num_requests, unit="request", disable=disable, dynamic_ncols=True)
         self._enabled = not self._bar.disable

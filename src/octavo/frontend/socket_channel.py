@@ -13,16 +13,16 @@ from octavo.view import EngineView
 
 
 class SocketChannel:
-    """Owned by the event loop: one task opens it, reads it and closes it; any may send."""
+    """Owned by the event loop: one task opens, reads and closes it; any task may send."""
 
     def __init__(self, socket: zmq.asyncio.Socket, ready: Ready) -> None:
         self._socket = socket
         self.facts = ready.facts
-        self.stats = ready.stats  # when it was opened
+        self.stats = ready.stats  # at the time of opening
 
     @classmethod
     async def open(cls, context: zmq.asyncio.Context, address: str) -> Self:
-        """Returns when the engine at this address can take requests."""
+        """Connect to the engine at this address. Returns when it is ready for requests."""
         socket = context.socket(zmq.DEALER)
         try:
             socket.setsockopt(zmq.LINGER, 0)
@@ -31,25 +31,25 @@ class SocketChannel:
             socket.connect(address)
             socket.send(encode(Hello()))
             ready = decode_from_engine(await socket.recv())
-            assert isinstance(ready, Ready), "an engine says nothing before it is ready"
+            assert isinstance(ready, Ready), "the first message of an engine is Ready"
         except BaseException:
             socket.close()
             raise
         return cls(socket, ready)
 
     def send(self, message: ToEngine) -> None:
-        # Without a limit on its queue, ZeroMQ takes a message at once: there is nothing to wait for.
+        # The ZeroMQ queue has no limit, so sending never waits.
         self._socket.send(encode(message))
 
     async def read(
         self, receive: Callable[[EngineOutputs], None], show: Callable[[EngineView], None]
     ) -> None:
-        """Hand on what the engine sends, one message at a time, until this is cancelled."""
+        """Pass the engine's messages to `receive` and `show` until this task is cancelled."""
         while True:
             message = decode_from_engine(await self._socket.recv())
             if isinstance(message, EngineOutputs):
                 receive(message)
-                await asyncio.sleep(0)  # those who wait for this step's text go before the next step's
+                await asyncio.sleep(0)  # let the readers of this step's text run before the next step
             elif isinstance(message, EngineView):
                 show(message)
 

@@ -1,7 +1,7 @@
-"""An engine process that is kept alive: started, watched, and replaced when it dies.
+"""The supervisor of the engine process: starts it, watches it, and replaces it when it dies or hangs.
 
-Requests are the hub's. It is told when an engine can be asked and when that engine is gone, and the requests
-outlive the engines.
+The hub owns the requests, which outlive engines. The supervisor connects the hub to an engine that is ready,
+and disconnects it when that engine dies.
 """
 
 import asyncio
@@ -17,12 +17,13 @@ from enum import StrEnum
 import msgspec
 import zmq.asyncio
 
+from octavo.config import counted
 from octavo.frontend.engine_process import ENGINE_MODULE, Death, EngineProcess, FirstEngine
 from octavo.frontend.hub import Hub
 from octavo.frontend.socket_channel import SocketChannel
 from octavo.link.folder import EngineSettings
+from octavo.link.heartbeat import Heartbeat, Phase
 from octavo.link.run_folder import RunFolder
-from octavo.link.status_page import Phase, Status
 from octavo.observe.engine_tally import EngineTally
 from octavo.protocol import EngineFacts, EngineOutputs, EngineStats
 from octavo.view import EngineView, Watch
@@ -30,31 +31,31 @@ from octavo.view import EngineView, Watch
 logger = logging.getLogger(__name__)
 
 WATCH_SECONDS = 0.02
-# Engines that died before they were ready, one after the other: so many if there never was one that was, else
-# for so many seconds.
-MOST_FRUITLESS_STARTS = 5
-MOST_FRUITLESS_SECONDS = 300.0
-LONGEST_DELAY = 5.0  # seconds between a death and the next start
+# When to give up on engines that die before they are ready: after this many in a row if no engine was ever
+# ready, otherwise after this many seconds.
+MAX_FAILED_STARTS = 5
+MAX_FAILED_SECONDS = 300.0
+MAX_DELAY = 5.0  # seconds between a death and the next start
 
-# What clients are told: never anything of this machine. The log says more.
-FAILED = "the engine has failed; the server's log has the reason"
+# What clients see: nothing about this machine. The log has the details.
+FAILED = "the engine failed; see the server's log for the reason"
 
 
 class EngineState(StrEnum):
     STARTING = "starting"
     READY = "ready"
     RESTARTING = "restarting"
-    FAILED = "failed"  # no engine will come any more
+    FAILED = "failed"  # no engine will be started again
     CLOSED = "closed"
 
 
 @dataclass
-class EngineLife:
-    """What one engine has been good for, so that the supervisor knows how to go on."""
+class EngineRun:
+    """What one engine achieved, from which the supervisor decides how to continue."""
 
     was_started: bool = True
     was_ready: bool = False
-    was_useful: bool = False  # it gave an output
+    was_useful: bool = False  # it returned an output
     death: Death | None = None
     cannot_start: bool = False
 
@@ -70,7 +71,7 @@ class EngineSupervisor:
         module: str = ENGINE_MODULE,
         first: FirstEngine | None = None,
     ) -> None:
-        """`module` is what the engine process runs. `first` is ours from now on."""
+        """`module` is what the engine process runs. The supervisor takes ownership of `first`."""
         self._settings = settings
         self._hub = hub
         self._module = module
@@ -83,9 +84,9 @@ class EngineSupervisor:
         self._became_ready = asyncio.Event()
         self._has_failed = asyncio.Event()
         self.state = EngineState.STARTING
-        self.failure: str | None = None  # with `FAILED`, what to tell whoever runs the server
-        self.problem: str | None = None  # why there is no engine now, in words that anybody may read
-        self.facts: EngineFacts | None = None  # of the last engine that was ready
+        self.failure: str | None = None  # in state `FAILED`: the reason, for the operator of the server
+        self.problem: str | None = None  # why there is no engine now, safe to show to clients
+        self.facts: EngineFacts | None = None  # of the engine that was ready last
         self.tally = EngineTally()
         self.num_restarts = 0
         self.on_view: Callable[[EngineView], None] | None = None  # see `watch`
@@ -94,7 +95,7 @@ class EngineSupervisor:
         self._task = asyncio.create_task(self._supervise(), name="octavo-supervisor")
 
     async def close(self) -> None:
-        """End the engine. What is in flight gets an error. Twice does no harm."""
+        """Stop the engine. In-flight requests end with an error. May be called more than once."""
         self.state = EngineState.CLOSED
         self._give_up("the server is shutting down")
         if self._task is not None:
@@ -109,11 +110,11 @@ class EngineSupervisor:
             self._folder.remove()
 
     async def wait_until_ready(self) -> None:
-        """Returns when requests can be taken, or never will be: see `state`."""
+        """Return when an engine is ready, or when none ever will be: see `state`."""
         await self._became_ready.wait()
 
     async def wait_until_failed(self) -> None:
-        """Returns when no engine will come any more."""
+        """Return when the supervisor has given up starting engines."""
         await self._has_failed.wait()
 
     @property
@@ -121,22 +122,22 @@ class EngineSupervisor:
         return None if self._engine is None else self._engine.pid
 
     @property
-    def engine_status(self) -> Status | None:
-        return None if self._engine is None else self._engine.status
+    def engine_heartbeat(self) -> Heartbeat | None:
+        return None if self._engine is None else self._engine.heartbeat
 
     @property
     def is_live(self) -> bool:
-        """A step can run, or an engine is being started."""
+        """Whether an engine is running without an overdue heartbeat, or is about to be started."""
         if self.state in (EngineState.FAILED, EngineState.CLOSED):
             return False
-        return self._engine is None or not self._engine.is_stale
+        return self._engine is None or not self._engine.is_overdue
 
     @property
     def stats(self) -> EngineStats | None:
         return self.tally.stats
 
     def watch(self, seconds: float, interval: float) -> None:
-        """Let the engine of now, if there is one, show itself to `on_view` for so long."""
+        """Ask the current engine, if any, to send views to `on_view` for `seconds`, one per `interval`."""
         if self._channel is not None:
             self._channel.send(Watch(seconds, interval))
 
@@ -150,67 +151,67 @@ class EngineSupervisor:
             self._fail(f"the engine could not be started: {error}")
 
     async def _keep_alive(self) -> str:
-        """Start an engine, watch it, and start the next, until that makes no sense any more: why."""
-        fruitless_starts = useless_lives = 0
+        """Start and watch one engine after another, until giving up. Return the reason."""
+        failed_starts = unproductive_runs = 0
         ready_at = time.monotonic()
         while True:
-            life, death = await self._live_once()
-            fruitless_starts = 0 if life.was_ready else fruitless_starts + 1
-            useless_lives = 0 if life.was_useful else useless_lives + 1
-            ready_at = time.monotonic() if life.was_ready else ready_at
-            if life.cannot_start and self.facts is None:
+            run, death = await self._run_engine()
+            failed_starts = 0 if run.was_ready else failed_starts + 1
+            unproductive_runs = 0 if run.was_useful else unproductive_runs + 1
+            ready_at = time.monotonic() if run.was_ready else ready_at
+            if run.cannot_start and self.facts is None:
                 return death.reason
-            is_new = self.facts is None and fruitless_starts >= MOST_FRUITLESS_STARTS
-            if is_new or time.monotonic() - ready_at > MOST_FRUITLESS_SECONDS:
+            is_new = self.facts is None and failed_starts >= MAX_FAILED_STARTS
+            if is_new or time.monotonic() - ready_at > MAX_FAILED_SECONDS:
                 return f"the engine could not be started: {death.reason}"
             self.state = EngineState.RESTARTING
             self._became_ready.clear()
             self.num_restarts += 1
-            delay = 0.0 if not useless_lives else min(0.1 * 2**useless_lives, LONGEST_DELAY)
-            what = "the engine died" if life.was_started else "no engine can be started"
-            logger.warning("%s (%s); the next is started in %.1f s", what, death.reason, delay)
-            await self._rest(delay)
+            delay = 0.0 if not unproductive_runs else min(0.1 * 2**unproductive_runs, MAX_DELAY)
+            event = "the engine died" if run.was_started else "the engine cannot be started"
+            logger.warning("%s (%s), starting the next one in %.1f s", event, death.reason, delay)
+            await self._wait(delay)
 
-    async def _rest(self, seconds: float) -> None:
-        """Deadlines go on."""
+    async def _wait(self, seconds: float) -> None:
+        """Wait, and end requests whose deadline passes meanwhile."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
-            self._hub.end_overdue()
+            self._hub.end_expired()
             await asyncio.sleep(min(left, WATCH_SECONDS))
 
-    async def _live_once(self) -> tuple[EngineLife, Death]:
-        """An engine from start to death."""
-        life = EngineLife()
+    async def _run_engine(self) -> tuple[EngineRun, Death]:
+        """Run one engine from its start to its death."""
+        run = EngineRun()
         try:
             engine = self._first or self._start_engine()
-        except OSError as error:  # no room on the disk, no descriptor, no process: it may pass
+        except OSError as error:  # no disk space, file descriptor or process left: perhaps temporary
             self.problem = f"the engine cannot be started: {os.strerror(error.errno or errno.EIO)}"
-            life.was_started = False
-            return life, Death(str(error))
+            run.was_started = False
+            return run, Death(str(error))
         self._first, self._engine = None, engine
-        self.tally.begin(time.monotonic())
-        reader = asyncio.create_task(self._read(engine, life), name="octavo-engine-reader")
+        self.tally.start_began(time.monotonic())
+        reader = asyncio.create_task(self._read(engine, run), name="octavo-engine-reader")
         try:
-            while life.death is None:
+            while run.death is None:
                 await asyncio.sleep(WATCH_SECONDS)
-                life.death = engine.death()
-                self.tally.watch(engine.status.phase, time.monotonic())
-                if reader.done() and life.death is None:
-                    life.death = Death(f"its messages could not be read: {reader.exception()}")
+                run.death = engine.death()
+                self.tally.note_phase(engine.heartbeat.phase, time.monotonic())
+                if reader.done() and run.death is None:
+                    run.death = Death(f"its messages could not be read: {reader.exception()}")
                 if self._channel is None:
-                    self._hub.end_overdue()
-            life.cannot_start = engine.cannot_start
-            return life, life.death
+                    self._hub.end_expired()
+            run.cannot_start = engine.cannot_start
+            return run, run.death
         finally:
             engine.kill()
             reader.cancel()
-            # `close` may cancel us at this point. `await reader` would pass that on to the reader.
+            # `close` may cancel this task here; `await reader` would cancel the reader too.
             await asyncio.wait([reader])
             if not reader.cancelled():
-                reader.exception()  # told above, as the engine's death
-            while not engine.is_gone:  # the next one needs its memory
+                reader.exception()  # already reported above, as the engine's death
+            while not engine.has_exited:  # the next one needs its memory
                 await asyncio.sleep(WATCH_SECONDS)
-            self._engine = None  # its stamp says nothing of whether another can be started
+            self._engine = None  # its heartbeat must not count for the next engine
             if self._folder is not None:
                 self._folder.remove_engine(self.num_restarts)
 
@@ -219,55 +220,55 @@ class EngineSupervisor:
         settings = msgspec.structs.replace(self._settings, expects_grammars=self._hub.has_grammars)
         return EngineProcess(self._folder.engine_path(self.num_restarts), settings, self._module)
 
-    async def _read(self, engine: EngineProcess, life: EngineLife) -> None:
-        """From the moment an engine is ready until it is not heard any more."""
-        while engine.status.phase is not Phase.SERVING:
+    async def _read(self, engine: EngineProcess, run: EngineRun) -> None:
+        """Connect to an engine when it is ready, and read its messages until it is dead."""
+        while engine.heartbeat.phase is not Phase.SERVING:
             await asyncio.sleep(WATCH_SECONDS)
         channel = await SocketChannel.open(self._context, engine.folder.address)
 
         def receive(message: EngineOutputs) -> None:
-            life.was_useful = life.was_useful or bool(message.outputs)
+            run.was_useful = run.was_useful or bool(message.outputs)
             self.tally.note(message.stats)
             self._hub.receive(message)
 
         try:
-            life.was_ready = True
+            run.was_ready = True
             self._connect(channel)
             await channel.read(receive, self._show)
         finally:
             self._channel = None
             self._hub.disconnect()
-            if life.death is not None and life.death.is_hang:
-                self._hub.blame_hang(life.death.request_id)
-            self.tally.lose()
+            if run.death is not None and run.death.is_hang:
+                self._hub.report_hang(run.death.request_id)
+            self.tally.engine_lost()
             channel.close()
 
     def _connect(self, channel: SocketChannel) -> None:
         if self.facts is None:
             self._pin(channel.facts)
         self.facts, self._channel, self.problem = channel.facts, channel, None
-        self.tally.watch(Phase.SERVING, time.monotonic())
-        self.tally.meet(channel.stats)
-        again = f" again; {len(self._hub)} requests go on" if self.num_restarts else ""
-        logger.info("the engine is ready%s (%s)", again, self.tally.phases_in_words())
+        self.tally.note_phase(Phase.SERVING, time.monotonic())
+        self.tally.engine_ready(channel.stats)
+        again = f" again, replaying {counted(len(self._hub), 'request')}" if self.num_restarts else ""
+        logger.info("the engine is ready%s (%s)", again, self.tally.phase_summary())
         self._hub.connect(channel)
         if self.state is not EngineState.CLOSED:
             self.state = EngineState.READY
         self._became_ready.set()
 
     def _pin(self, facts: EngineFacts) -> None:
-        """However much memory is free then, the next engine must take every request that this one took."""
+        """Fix the sizes for later engines: however much memory is free, they must fit the same requests."""
         sizes = {"max_model_len": facts.max_model_len, "kv_memory": facts.kv_bytes}
         self._settings = msgspec.structs.replace(self._settings, options={**self._settings.options, **sizes})
 
     def _show(self, view: EngineView) -> None:
-        """What people look at must never cost them the engine."""
+        """Pass a view on. An error in `on_view` must not end the engine."""
         if self.on_view is None:
             return
         try:
             self.on_view(view)
         except Exception:
-            logger.exception("a view cannot be shown")
+            logger.exception("failed to show a view of the engine")
 
     def _fail(self, reason: str) -> None:
         self.state, self.failure = EngineState.FAILED, reason

@@ -1,4 +1,4 @@
-"""A checkpoint as far as text goes: how it writes, and how it is written to."""
+"""The text side of a checkpoint: tokenizer, chat template, dialect and sampling defaults."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ RECOMMENDED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 @dataclass(frozen=True)
 class TextModel:
-    name: str  # as clients ask for it
+    name: str  # the model name that clients use
     assets: TextAssets
     tokenizer: Tokenizer
     template: ChatTemplate
@@ -38,8 +38,7 @@ class TextModel:
 
 
 def default_params(generation_config: Mapping[str, Any]) -> SamplingParams:
-    """What the checkpoint recommends for requests that say nothing: only what `generation_config.json` says;
-    where it asks for greedy decoding, that."""
+    """Return the defaults that `generation_config.json` recommends; `do_sample: false` means greedy."""
     values = {
         name: generation_config[name] for name in RECOMMENDED if generation_config.get(name) is not None
     }
@@ -49,6 +48,6 @@ def default_params(generation_config: Mapping[str, Any]) -> SamplingParams:
         return SamplingParams(**values)
     except RequestError as error:
         raise CheckpointError(
-            f"generation_config.json of the checkpoint has a bad value: {error}. Correct {error.param} there,"
-            " or remove it."
+            f"generation_config.json of the checkpoint has an invalid value: {error}. Correct or remove"
+            f" {error.param} there."
         ) from error

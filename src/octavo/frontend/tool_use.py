@@ -1,4 +1,4 @@
-"""Which tools a model sees, and how it may call them."""
+"""The tools that a model sees, and how it may call them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ Tool = Mapping[str, Any]  # {"type": "function", "function": {"name": ..., "para
 
 class ToolChoice(StrEnum):
     NONE = "none"  # the model sees no tools
-    AUTO = "auto"  # it calls what it likes, or nothing
+    AUTO = "auto"  # the model calls any tools, or none
     REQUIRED = "required"  # at least one call
 
 
 @dataclass(frozen=True)
 class OnlyTool:
-    """The function with this name is called, and once."""
+    """A tool choice: the function with this name is called exactly once."""
 
     name: str
 
@@ -28,10 +28,10 @@ class OnlyTool:
 class OfferedTool:
     """A tool that the model sees."""
 
-    index: int  # among those that the caller gave
+    index: int  # in the caller's list
     name: str
-    is_strict: bool  # arguments always conform to their schema
-    shown: dict[str, Any]  # as templates expect it; how strictly it is kept is not the model's business
+    is_strict: bool  # arguments always conform to the schema
+    shown: dict[str, Any]  # in the form that templates expect, without `strict`
 
     @property
     def function(self) -> dict[str, Any]:
@@ -41,20 +41,20 @@ class OfferedTool:
 
 @dataclass(frozen=True)
 class ToolUse:
-    """No tools: the model sees none, and its answer is not searched for calls."""
+    """How tools are used. Without tools, the answer is not searched for calls."""
 
     tools: tuple[OfferedTool, ...] = ()
-    family: str = ""  # how the model writes calls by itself
+    family: str = ""  # the model's native format for calls
     is_required: bool = False  # at least one call
-    has_format: bool = False  # an answer without calls is held to one
+    has_format: bool = False  # an answer without calls must conform to a grammar
     max_calls: int | None = None
 
     @property
     def forced_family(self) -> str:
-        """How calls are written where a grammar has the say.
+        """The format of calls under a grammar.
 
-        Python is not a thing to hold a model to. And where JSON may come instead of a call, a tag must tell
-        them apart from the first character on.
+        Python calls (Gemma) are not constrained by a grammar. Where the answer may be JSON instead of a call,
+        a tag must distinguish them from the first character on.
         """
         if not self.is_required:
             return "hermes"
@@ -62,7 +62,7 @@ class ToolUse:
 
     @property
     def lead(self) -> str:
-        """What the answer begins with before the model writes a word: special tokens are in no grammar."""
+        """The start of the answer, added to the prompt, because grammars cannot contain special tokens."""
         return MISTRAL_OPEN if self.is_required and self.family == "mistral" else ""
 
     @property
@@ -86,16 +86,16 @@ def tool_use(
     names = [tool.name for tool in offered]
     for name in names:
         if names.count(name) > 1:
-            raise RequestError(f"tools: there are two functions with the name {name!r}", "tools")
+            raise RequestError(f"tools: function name {name!r} is not unique", "tools")
     is_required = choice is ToolChoice.REQUIRED or isinstance(choice, OnlyTool)
     if is_required and not tools:
-        raise RequestError("tool_choice needs tools to choose from", "tool_choice")
+        raise RequestError("tool_choice requires tools: send at least one", "tool_choice")
     if choice is ToolChoice.NONE:
         return ToolUse()
     if isinstance(choice, OnlyTool):
         if choice.name not in names:
             raise RequestError(
-                f"tool_choice: no tool has the name {choice.name!r}", "tool_choice.function.name"
+                f"tool_choice: there is no tool named {choice.name!r}", "tool_choice.function.name"
             )
         return ToolUse((offered[names.index(choice.name)],), family, is_required, has_format, max_calls=1)
     return ToolUse(offered, family, is_required, has_format, max_calls=None if allows_several else 1)
@@ -106,6 +106,6 @@ def _offered(index: int, tool: Tool) -> OfferedTool:
     name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(name, str) or not name:
         shape = '{"type": "function", "function": {"name": ..., "parameters": ...}}'
-        raise RequestError(f"tools[{index}]: a tool is {shape}", "tools")
+        raise RequestError(f"tools[{index}]: a tool must have the form {shape}", "tools")
     shown = {key: value for key, value in function.items() if key != "strict"}
     return OfferedTool(index, name, bool(function.get("strict")), {**tool, "function": shown})

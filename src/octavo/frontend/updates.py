@@ -1,4 +1,4 @@
-"""What becomes of requests, on its way to those who wait for it."""
+"""Updates of requests, from the hub to the tasks that wait for them."""
 
 import asyncio
 import contextlib
@@ -10,24 +10,24 @@ from octavo.frontend.output import RequestOutput, StreamDelta
 
 Update = StreamDelta | RequestOutput
 
-MOST_BUFFERED = 4096  # updates that nobody reads
+MAX_BUFFERED = 4096  # unread updates
 
 
 class Recipient(Protocol):
-    """Whoever is told what becomes of a request."""
+    """Receives the updates of a request."""
 
     def put(self, update: Update | Exception) -> None:
-        """Never waits. A request's last update is a `RequestOutput`, or what went wrong with its text."""
+        """Add an update without waiting. The last one is a `RequestOutput` or an exception."""
 
     @property
     def is_full(self) -> bool:
-        """It is not being read, and its requests are to be ended."""
+        """Whether too many updates are unread, so that the request must be aborted."""
 
 
-def drained(waiting: deque[Update | Exception]) -> list[Update]:
-    """All that waits. An exception is raised, but only after what came before it has been taken."""
+def drain(waiting: deque[Update | Exception]) -> list[Update]:
+    """Remove and return all updates. An exception is raised after the updates before it were returned."""
     taken: list[Update] = []
-    with contextlib.suppress(IndexError):  # another thread may take from it as well
+    with contextlib.suppress(IndexError):  # another thread may remove updates too
         while waiting and not (taken and isinstance(waiting[0], Exception)):
             update = waiting.popleft()
             if isinstance(update, Exception):
@@ -39,8 +39,8 @@ def drained(waiting: deque[Update | Exception]) -> list[Update]:
 class Updates:
     """A mailbox that one task reads, on the event loop that fills it.
 
-    It may be that of several requests, whose names tell their updates apart. If the text of one could not be
-    made, reading raises what went wrong.
+    Several requests may share it; their names distinguish the updates. If the text of one could not be
+    produced, reading raises its exception.
     """
 
     def __init__(self) -> None:
@@ -52,24 +52,24 @@ class Updates:
         self._arrived.set()
 
     def wake(self) -> None:
-        """Let `take` return, with nothing if nothing has come."""
+        """Let `take` return, with an empty list if there are no updates."""
         self._arrived.set()
 
     @property
     def is_full(self) -> bool:
-        return len(self._waiting) > MOST_BUFFERED
+        return len(self._waiting) > MAX_BUFFERED
 
     async def take(self) -> list[Update]:
-        """All that has come, of whichever request; waits for something to come."""
+        """Wait for updates and return all of them, of any request."""
         await self._arrived.wait()
         self._arrived.clear()
-        taken = drained(self._waiting)
-        if self._waiting:  # an exception, which is for the next call
+        taken = drain(self._waiting)
+        if self._waiting:  # an exception, for the next call to raise
             self._arrived.set()
         return taken
 
     async def __aiter__(self) -> AsyncIterator[Update]:
-        """Up to the end of one request."""
+        """Yield updates up to the end of one request."""
         while True:
             for update in await self.take():
                 yield update

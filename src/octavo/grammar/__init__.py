@@ -1,5 +1,5 @@
-"""Grammars: what an answer must conform to, and the tokens that may come next. No torch.
+"""Grammars: constraints on an answer, and the tokens that they allow next. Does not import torch.
 
-`limits` and `checker` are the front end's side: no grammar comes to an engine that was not compiled once
-where that can be killed. `compiler` and `matcher` are the engine's.
+The front end uses `limits` and `checker`: an engine gets only grammars that were compiled once before, in a
+process that can be killed. The engine uses `compiler` and `matcher`.
 """

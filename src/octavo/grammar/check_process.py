@@ -1,7 +1,8 @@
-"""Compiles grammars that nobody knows yet: `python -m octavo.grammar.check_process PARENT`.
+"""Check new grammars by compiling them: `python -m octavo.grammar.check_process PARENT`.
 
-Each in a child of its own, which the kernel ends when its time or its memory is used up. One after the other:
-most take a millisecond or two, and two at a time would take two cores from those who compute tokens.
+Each grammar is compiled in its own child process, which the kernel kills when it exceeds its time or memory
+limit. Grammars are checked one after the other: most take one or two milliseconds, and two at a time would
+take two cores away from the computation of tokens.
 """
 
 import contextlib
@@ -13,26 +14,24 @@ import sys
 import msgspec
 
 from octavo.errors import GrammarError
-from octavo.grammar.checker import LOST, Verdict
+from octavo.grammar.checker import NOT_CHECKED, Verdict
 from octavo.grammar.compiler import compile_grammar
 from octavo.grammar.matcher import GrammarMatcher
 from octavo.grammar.vocabulary import Vocabulary, byte_vocabulary
-from octavo.link.parent import live_and_die_with
+from octavo.link.parent import bind_to_parent
 from octavo.protocol import GrammarSpec
 
 CPU_SECONDS = 0.25
-WALL_SECONDS = 5.0  # on a machine that has little time for us: then nothing is known of the grammar
+WALL_SECONDS = 5.0  # reached only on an overloaded machine; the check is then inconclusive
 MEMORY_BYTES = 1 << 30
-NICENESS = 5  # tokens come first
+NICENESS = 5  # the computation of tokens has priority
 
-NO_ANSWER = (
-    "the grammar cannot be used: no answer conforms to it, or it is too complex from the first token on"
-)
-TOO_COMPLEX = "the grammar takes too long, or too much memory, to compile: make it simpler"
+NO_ANSWER = "the grammar cannot be used: no answer can match it, or it is too complex from the first token on"
+TOO_COMPLEX = "the grammar takes too much time or memory to compile: simplify it"
 
 
 def main(parent: int) -> None:
-    live_and_die_with(parent)
+    bind_to_parent(parent)
     os.nice(NICENESS)
     vocabulary = byte_vocabulary()
     for line in sys.stdin.buffer:
@@ -52,12 +51,12 @@ def _verdict(spec: GrammarSpec, vocabulary: Vocabulary) -> Verdict:
             os._exit(0)
         os._exit(1)
     os.close(writer)
-    with os.fdopen(reader, "rb") as answer:
-        told = answer.read()
+    with os.fdopen(reader, "rb") as pipe:
+        output = pipe.read()
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM:
-        return Verdict(LOST, is_final=False)
-    return msgspec.json.decode(told, type=Verdict) if status == 0 else Verdict(TOO_COMPLEX)
+        return Verdict(NOT_CHECKED, is_final=False)
+    return msgspec.json.decode(output, type=Verdict) if status == 0 else Verdict(TOO_COMPLEX)
 
 
 def _compile(spec: GrammarSpec, vocabulary: Vocabulary) -> Verdict:
@@ -65,12 +64,12 @@ def _compile(spec: GrammarSpec, vocabulary: Vocabulary) -> Verdict:
         compiled = compile_grammar(spec, vocabulary)
     except GrammarError as error:
         return Verdict(str(error))
-    # With the first mask it shows whether there is any answer: `start: start` has none.
+    # Computing the first mask detects grammars that match nothing, such as `start: start`.
     return Verdict() if GrammarMatcher(compiled).can_begin() else Verdict(NO_ANSWER)
 
 
 def _limit_this_process() -> None:
-    """Timers that nobody handles end a process, in whatever code it is."""
+    """Set limits on time and memory. Signals of timers without a handler kill the process in any code."""
     signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
     signal.setitimer(signal.ITIMER_REAL, WALL_SECONDS)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))

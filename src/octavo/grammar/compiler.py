@@ -1,7 +1,7 @@
-"""From a spec to a compiled grammar, by llguidance.
+"""Compile a grammar spec with llguidance.
 
-What bounds the work is counted in steps and states, never in seconds: so whether a grammar is accepted, and
-whether an answer under it ends with an error, depends on the grammar and the tokens alone.
+All limits on work count steps and states, never seconds. Whether a grammar is accepted, and whether an answer
+that follows it ends with an error, therefore depends on the grammar and the tokens alone.
 """
 
 import json
@@ -15,36 +15,36 @@ from octavo.grammar.limits import check_spec, choices_of, schema_of
 from octavo.grammar.vocabulary import Vocabulary
 from octavo.protocol import GrammarKind, GrammarSpec
 
-# Between two parts of a JSON text: nothing, a space, or a new line with its indentation. Were it unbounded, a
-# model that is lost could write spaces for ever.
+# Allowed between two parts of a JSON text: nothing, a space, or a new line with its indentation. Without a
+# bound, a confused model could write spaces forever.
 WHITESPACE = r" |\n[ \t]{0,32}"
 
-# These go over what a schema says of itself in "x-guidance", which a client could write.
+# These override the options in "x-guidance" of a schema, which a client could set.
 JSON_OPTIONS: Any = {
     "whitespace_pattern": WHITESPACE,
     "whitespace_flexible": True,
     "item_separator": ",",
     "key_separator": ":",
-    "coerce_one_of": False,  # a oneOf whose branches overlap is refused, not taken for an anyOf
-    "lenient": False,  # so is every keyword that cannot be kept
+    "coerce_one_of": False,  # a oneOf with overlapping branches is rejected, not treated as an anyOf
+    "lenient": False,  # unsupported keywords are rejected
 }
 
-MAX_LEXER_STATES = 20_000  # of one answer; each takes one or two kilobytes
-STEP_LEXER_FUEL = 50_000  # for one token: about 4 ms
+MAX_LEXER_STATES = 20_000  # per answer; each takes one or two kilobytes
+STEP_LEXER_FUEL = 50_000  # per token: about 4 ms
 STEP_MAX_ITEMS = 50_000
-# Of the parser, at one place of the text. A schema has four for each property that may come next. In a
-# grammar that a client writes they may be as many ways to read one text, and time grows with their square.
+# Items of the parser at one position of the text. A schema has four for each property that may come next. In
+# a client's Lark grammar, each may be a different parse of the text so far, and time grows with their square.
 MAX_ITEMS_IN_ROW = 2_000
 MAX_ITEMS_IN_ROW_OF_LARK = 300
 INITIAL_LEXER_FUEL = 1_000_000
 MAX_GRAMMAR_SIZE = 100_000
 
 UNSUPPORTED = re.compile(r"Unimplemented keys: (\[.*?\])")
-LONGEST_MESSAGE = 300
+MAX_MESSAGE_CHARS = 300
 
 
 class CompiledGrammar:
-    """Never used itself, only copied: so a copy knows nothing of the answers before it."""
+    """A template that is only copied, never advanced, so that a copy has no state of earlier answers."""
 
     def __init__(self, matcher: llguidance.LLMatcher) -> None:
         self._pristine = matcher
@@ -54,7 +54,7 @@ class CompiledGrammar:
 
 
 def compile_grammar(spec: GrammarSpec, vocabulary: Vocabulary) -> CompiledGrammar:
-    """Raises GrammarError. A spec that nobody has checked may take long: see `checker`."""
+    """Raises GrammarError. Compiling an unchecked spec may take long: see `checker`."""
     check_spec(spec)
     try:
         source = _source(spec)
@@ -75,13 +75,13 @@ def _limits(kind: GrammarKind) -> llguidance.LLParserLimits:
         max_items_in_row=MAX_ITEMS_IN_ROW_OF_LARK if kind is GrammarKind.LARK else MAX_ITEMS_IN_ROW,
         max_lexer_states=MAX_LEXER_STATES,
         max_grammar_size=MAX_GRAMMAR_SIZE,
-        precompute_large_lexemes=False,  # it would take as long as the vocabulary is large
+        precompute_large_lexemes=False,  # takes time in proportion to the vocabulary
         verbose_errors=False,
     )
 
 
 def _source(spec: GrammarSpec) -> str:
-    """In the notation of llguidance."""
+    """Return the grammar in the format of llguidance."""
     make = llguidance.LLMatcher
     match spec.kind:
         case GrammarKind.JSON_SCHEMA:
@@ -97,12 +97,12 @@ def _source(spec: GrammarSpec) -> str:
 
 
 def _message(problem: str) -> str:
-    """For the person who sent the grammar."""
+    """Return the error message for the client that sent the grammar."""
     found = UNSUPPORTED.search(problem)
     if found:
         keywords = ", ".join(json.loads(found[1]))
-        return f"the schema has keywords that are not supported: {keywords}"
+        return f"the schema has unsupported keywords: {keywords}"
     if "coerce_one_of" in problem:
-        return "oneOf is supported only where its branches cannot both hold: use anyOf"
+        return "oneOf is supported only if its branches exclude each other: use anyOf"
     words = " ".join(problem.split())
-    return f"the grammar cannot be used: {words[:LONGEST_MESSAGE]}"
+    return f"the grammar cannot be used: {words[:MAX_MESSAGE_CHARS]}"

@@ -1,4 +1,4 @@
-"""A cache that holds so many bytes and no more."""
+"""An LRU cache with a limit on bytes."""
 
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -9,7 +9,7 @@ Value = TypeVar("Value")
 
 
 class ByteBoundedLru(Generic[Key, Value]):
-    """What was not used for longest goes first. Who puts an entry in says how many bytes it counts for."""
+    """Evicts the least recently used entries first. The caller of `put` states the size of the entry."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -27,7 +27,7 @@ class ByteBoundedLru(Generic[Key, Value]):
         return entry[0]
 
     def put(self, key: Key, value: Value, num_bytes: int) -> None:
-        """An entry larger than the whole is not kept."""
+        """Add or replace an entry. An entry larger than the whole cache is not stored."""
         if key in self._entries:
             self.num_bytes -= self._entries.pop(key)[1]
         if num_bytes > self._max_bytes:

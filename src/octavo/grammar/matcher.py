@@ -1,4 +1,4 @@
-"""Where an answer stands in its grammar."""
+"""The state of an answer with respect to its grammar."""
 
 import ctypes
 from collections.abc import Sequence
@@ -7,37 +7,40 @@ from octavo.errors import GrammarTooComplex
 from octavo.grammar.compiler import CompiledGrammar
 
 TOO_COMPLEX = (
-    "The grammar of this request became too complex to follow at this point of the answer. "
-    "Make it simpler: fewer alternatives that begin alike, smaller repeat counts."
+    "The grammar of this request became too complex at this point of the answer. "
+    "Simplify it: use fewer alternatives with a common beginning, and smaller repeat counts."
 )
 
 
 class GrammarMatcher:
-    """A function of the grammar and the tokens appended so far, and of nothing else.
+    """Its state depends only on the grammar and the tokens appended so far.
 
-    At each token llguidance is asked the same questions in the same order, whoever asks: which tokens are
-    forced; if none is, which are allowed. Tokens drawn elsewhere (before a preemption, a crash) are gone
-    through in the same way: that fills tables inside, and only equal ones meet their bounds at one token.
+    For each token, llguidance gets the same queries in the same order: which tokens are forced; if none is,
+    which are allowed. Tokens that were drawn elsewhere (before a preemption or a crash) are replayed with the
+    same queries: these fill internal tables, and only equal tables reach their limits at the same token.
     """
 
     def __init__(self, compiled: CompiledGrammar, drawn: Sequence[int] = ()) -> None:
         self._matcher = compiled.new_matcher()
-        # What was forced when that was last asked, and how much of it has come since; None: to be asked.
+        # The forced tokens of the last query, and how many of them were appended since; None: query again.
         self._queue: tuple[list[int], int] | None = None
-        self._history: list[tuple[list[int], int]] = []  # of `_queue`, one per token
+        self._history: list[tuple[list[int], int]] = []  # previous values of `_queue`, one per token
         for token_id in drawn:
             self.follow(token_id)
 
     @property
     def forced(self) -> int | None:
-        """The next token, if there is no choice: of the bytes that must come, as the tokenizer has them."""
+        """Return the next token if there is only one option: the tokenizer's encoding of the forced bytes."""
         if self._queue is None:
             self._queue = self._matcher.compute_ff_tokens(), 0
-        tokens, come = self._queue
-        return tokens[come] if come < len(tokens) else None
+        tokens, num_appended = self._queue
+        return tokens[num_appended] if num_appended < len(tokens) else None
 
     def fill(self, address: int, num_bytes: int) -> None:
-        """Write the mask of the next token there: bit i % 32 of the int32 word i / 32. Without the GIL."""
+        """Write the mask of the next token to `address`: token i is bit i % 32 of int32 word i / 32.
+
+        Releases the GIL during the computation.
+        """
         forced = self.forced
         if forced is None:
             self._matcher.unsafe_compute_mask_ptr(address, num_bytes)
@@ -47,7 +50,7 @@ class GrammarMatcher:
             ctypes.c_uint32.from_address(address + forced // 32 * 4).value = 1 << forced % 32
 
     def can_begin(self) -> bool:
-        """Whether there is a first token."""
+        """Return whether the grammar allows a first token."""
         self._matcher.compute_bitmask()
         return not self._matcher.is_error()
 
@@ -61,21 +64,22 @@ class GrammarMatcher:
         is_forced = self.forced == token_id
         assert self._queue is not None
         self._history.append(self._queue)
-        tokens, come = self._queue
-        self._queue = (tokens, come + 1) if is_forced and come + 1 < len(tokens) else None
+        tokens, num_appended = self._queue
+        has_more = is_forced and num_appended + 1 < len(tokens)
+        self._queue = (tokens, num_appended + 1) if has_more else None
         self._matcher.consume_token(token_id)
         self._check()
 
-    def append_forced(self, most: int) -> list[int]:
-        """Append what is forced from here on, and tell what that was."""
+    def append_forced(self, limit: int) -> list[int]:
+        """Append up to `limit` forced tokens and return them."""
         tokens: list[int] = []
-        while len(tokens) < most and (forced := self.forced) is not None:
+        while len(tokens) < limit and (forced := self.forced) is not None:
             self.append(forced)
             tokens.append(forced)
         return tokens
 
     def roll_back(self, num_tokens: int) -> None:
-        """Forget the last tokens: a draft that was not accepted."""
+        """Remove the last tokens: a draft that was not accepted."""
         if num_tokens:
             self._queue = self._history[-num_tokens]
             del self._history[-num_tokens:]
@@ -84,7 +88,7 @@ class GrammarMatcher:
 
     @property
     def is_accepting(self) -> bool:
-        """The answer may end here."""
+        """Return whether the answer may end here."""
         return self._matcher.is_accepting()
 
     def _check(self) -> None:

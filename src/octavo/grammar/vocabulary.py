@@ -1,4 +1,4 @@
-"""A vocabulary as llguidance wants it: the bytes of every token, in a trie."""
+"""The vocabulary in the form that llguidance needs: the bytes of all tokens in a trie."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -9,13 +9,13 @@ from octavo.text.tokenizer import Tokenizer
 
 
 class Vocabulary(Protocol):
-    """An `llguidance.LLTokenizer`. To make one takes about a second for 150,000 tokens."""
+    """An `llguidance.LLTokenizer`. Building one takes about a second for 150,000 tokens."""
 
     vocab_size: int
 
 
 class _Tokens:
-    """What the library asks of a tokenizer of ours."""
+    """The tokenizer interface that llguidance expects."""
 
     is_tokenizer_wrapper = True
 
@@ -37,7 +37,10 @@ class _Tokens:
 
 
 def vocabulary_of(tokenizer: Tokenizer, num_tokens: int) -> Vocabulary:
-    """`num_tokens` is the model's. Rows without a token are never allowed; tokens without a row go out."""
+    """Return the vocabulary of a model whose output has `num_tokens` rows.
+
+    Rows without a token are never allowed; tokens without a row are left out.
+    """
     known = min(num_tokens, tokenizer.vocab_size)
     pieces = [tokenizer.token_bytes(token_id) for token_id in range(known)]
     pieces += [b""] * (num_tokens - known)
@@ -55,12 +58,12 @@ def make_vocabulary(
     encode: Callable[[str], list[int]],
 ) -> Vocabulary:
     if not eos_ids:
-        raise ValueError("a grammar needs a token that ends the answer; this vocabulary has none")
+        raise ValueError("a grammar needs a token that ends the answer, but this vocabulary has none")
     tokens: Any = _Tokens(pieces, eos_ids[0], special_ids, encode)
     return llguidance.LLTokenizer(tokens, eos_token=list(eos_ids))
 
 
 def byte_vocabulary() -> Vocabulary:
-    """256 bytes and an end: enough to find out whether a grammar is one."""
+    """Return a vocabulary of 256 bytes and an end token, which is enough to check grammars."""
     pieces = [bytes([byte]) for byte in range(256)] + [b"<end>"]
     return make_vocabulary(pieces, [256], [256], lambda text: list(text.encode()))

@@ -1,1 +1,1 @@
-"""The native kernels for CPUs. `library.py` finds and loads them; each has a torch oracle in the tests."""
+"""The native kernels for CPUs. `library.py` finds and loads them. Tests compare each with a torch version."""

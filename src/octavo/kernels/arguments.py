@@ -1,7 +1,7 @@
-"""The arguments of kernels: structures of octavo_kernels.h in which every field has a role.
+"""The arguments of kernels: the structures of octavo_kernels.h, with a role for every field.
 
-The roles are for the tape, which runs recorded calls again with the values of another step: they say which
-fields that changes. Nothing here needs torch.
+The tape uses the roles: it replays recorded calls with the values of another step, and the roles determine
+which fields change. This module does not import torch.
 """
 
 import ctypes
@@ -14,11 +14,11 @@ from typing import Any, ClassVar
 Pointer = ctypes.c_void_p
 Size = ctypes.c_int64
 
-F32 = 1  # of `ov_dtype`; the rows of every other one are bf16
+F32 = 1  # in `ov_dtype`; rows of every other dtype are bf16
 
 
 class Kernel(enum.IntEnum):
-    """`ov_kernel` of octavo_kernels.h: the kernels of a forward pass. The function of GEMM is `ov_gemm`."""
+    """`ov_kernel` of octavo_kernels.h: the kernels of a forward pass. GEMM's function is `ov_gemm`, etc."""
 
     EMBEDDING = 0
     GEMM = 1
@@ -33,7 +33,7 @@ class Kernel(enum.IntEnum):
 
 
 class StepValue(enum.IntEnum):
-    """What a step brings: numbers, addresses of int64 vectors, and where the result goes."""
+    """Values that change with every step: numbers, addresses of int64 vectors, the address of the result."""
 
     NUM_ROWS = 0
     NUM_SEQUENCES = 1
@@ -53,22 +53,22 @@ STEP_VECTORS = tuple(StepValue)[StepValue.TOKEN_IDS : StepValue.OUTPUT]
 
 
 class Role(enum.Enum):
-    """What a field is for the tape, where that is neither a value of the step nor a `Result`."""
+    """The role of a field that is neither a value of the step nor a `ResultField`."""
 
     NUMBER = enum.auto()  # the same in every step: a size, a stride, a dtype
-    CONSTANT = enum.auto()  # memory that stays where it is: weights, tables, KV pages; or null
-    INPUT = enum.auto()  # rows that an earlier kernel of the pass has written
+    CONSTANT = enum.auto()  # memory with a fixed address: weights, tables, KV blocks; or null
+    INPUT = enum.auto()  # rows that an earlier kernel of the forward pass has written
 
 
 NUMBER, CONSTANT, INPUT = Role
 
 
 @dataclass(frozen=True)
-class Result:
-    """The role of a pointer to the rows that the kernel writes: new ones, or some that there are already."""
+class ResultField:
+    """The role of a pointer to the rows that the kernel writes: new rows or existing ones."""
 
-    stride: str  # the field with the elements from row to row
-    dtype: str  # the field with their dtype, which may be in an inner structure: "pages.dtype"
+    stride: str  # name of the field with the row stride, in elements
+    dtype: str  # name of the field with the dtype, which may be in an inner structure: "kv.dtype"
 
     def row_bytes(self, arguments: "KernelArguments") -> int:
         size = 4 if attrgetter(self.dtype)(arguments) == F32 else 2
@@ -77,15 +77,15 @@ class Result:
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a structure, and what it is for the tape."""
+    """A field of a structure, and its role for the tape."""
 
     name: str
     kind: Any  # the ctypes type
-    role: Role | Result | StepValue  # a value of the step: that number, or a pointer to that vector
+    role: Role | ResultField | StepValue  # StepValue: this number, or a pointer to this vector
 
     def __post_init__(self) -> None:
         if self.kind is Pointer:
-            fits = self.role in (CONSTANT, INPUT, *STEP_VECTORS) or isinstance(self.role, Result)
+            fits = self.role in (CONSTANT, INPUT, *STEP_VECTORS) or isinstance(self.role, ResultField)
         elif self.kind is Size:
             fits = self.role in (NUMBER, *STEP_NUMBERS)
         else:
@@ -97,7 +97,7 @@ class Field:
 class KernelArguments(ctypes.Structure):
     """The arguments of one kernel: its structure in octavo_kernels.h, field by field.
 
-    A class has its fields in `declared`, and `_fields_` by `c_fields`: none is without a role.
+    Subclasses list their fields in `declared` and make `_fields_` with `c_fields`: every field has a role.
     """
 
     kernel: ClassVar[Kernel]
@@ -105,11 +105,11 @@ class KernelArguments(ctypes.Structure):
 
     def __init_subclass__(cls) -> None:
         if list(cls.__dict__["_fields_"]) != c_fields(cls.declared):
-            raise TypeError(f"{cls.__name__}: every field must be declared, with its role")
+            raise TypeError(f"{cls.__name__}: every field must be declared with its role")
         names = {field.name for field in cls.declared}
         for role in (field.role for field in cls.declared):
-            if isinstance(role, Result) and not names >= {role.stride, role.dtype.split(".")[0]}:
-                raise TypeError(f"{cls.__name__} has no {role.stride} or no {role.dtype}")
+            if isinstance(role, ResultField) and not names >= {role.stride, role.dtype.split(".")[0]}:
+                raise TypeError(f"{cls.__name__} lacks the field {role.stride} or {role.dtype}")
 
     @classmethod
     def offset(cls, name: str) -> int:
@@ -117,5 +117,5 @@ class KernelArguments(ctypes.Structure):
 
 
 def c_fields(declared: Sequence[Field]) -> list[tuple[str, Any]]:
-    """As ctypes has them."""
+    """Return the fields in the form that ctypes expects."""
     return [(field.name, field.kind) for field in declared]

@@ -14,12 +14,12 @@ from octavo.kernels.arguments import (
     Kernel,
     KernelArguments,
     Pointer,
-    Result,
+    ResultField,
     Size,
     StepValue,
     c_fields,
 )
-from octavo.kernels.library import Engine, Format, KernelLibrary, Memory
+from octavo.kernels.library import Format, KernelLibrary, KernelPool, Memory
 from octavo.kernels.spread import new_rows
 from octavo.weight_format import FORMATS, BadBlocks
 
@@ -39,7 +39,7 @@ class GemmArguments(KernelArguments):
         Field("x_stride", Size, NUMBER),
         Field("packed", Pointer, CONSTANT),
         Field("bias", Pointer, CONSTANT),
-        Field("y", Pointer, Result("y_stride", "out_dtype")),
+        Field("y", Pointer, ResultField("y_stride", "out_dtype")),
         Field("y_stride", Size, NUMBER),
         Field("m", Size, StepValue.NUM_ROWS),
         Field("n", Size, NUMBER),
@@ -57,7 +57,7 @@ class EmbeddingArguments(KernelArguments):
         Field("n", Size, NUMBER),
         Field("k", Size, NUMBER),
         Field("ids", Pointer, StepValue.TOKEN_IDS),
-        Field("y", Pointer, Result("y_stride", "format")),
+        Field("y", Pointer, ResultField("y_stride", "format")),
         Field("y_stride", Size, NUMBER),
         Field("num_rows", Size, StepValue.NUM_ROWS),
     )
@@ -73,11 +73,11 @@ PROTOTYPES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
 
 
 class PackedMatrix:
-    """A weight [n, k] in the packed form, and the target its rows are streamed into: no second copy.
+    """A packed weight [n, k]. It is also the target that rows are written to, so there is no second copy.
 
-    It lies in memory of its own, unless `place` puts it elsewhere.
+    It has its own memory unless `place` assigns other memory.
 
-    Several threads may write it at once if their rows are in different groups of `ROW_GROUP`.
+    Several threads may write it in parallel if their rows are in different groups of `ROW_GROUP`.
     """
 
     def __init__(self, library: KernelLibrary, n: int, k: int, format: str) -> None:
@@ -89,11 +89,12 @@ class PackedMatrix:
         self.num_bytes: int = library.functions.ov_packed_bytes(self.stored, n, k)
         if self.num_bytes == 0:
             raise ValueError(f"a weight [{n}, {k}] cannot be packed as {format}")
-        self._owner: object = Memory(library, self.num_bytes)  # takes no memory before it is written
+        self._owner: object = Memory(library, self.num_bytes)  # uses no physical memory until it is written
         self.address = self._owner.address
 
     def place(self, address: int, owner: object) -> None:
-        """Use `num_bytes` at a multiple of 64: zeroed, or this matrix packed before. `owner` keeps them."""
+        """Use `num_bytes` at `address`, a multiple of 64: zeroed, or with this matrix already packed. `owner`
+        keeps the memory alive."""
         self.address, self._owner = address, owner
 
     @property
@@ -102,7 +103,7 @@ class PackedMatrix:
 
     @property
     def format(self) -> str | None:
-        """The quantised form whose blocks it takes; None: it takes values."""
+        """The quantised format whose weight blocks it accepts. None: it accepts values."""
         return self.stored.name if self.stored.name in FORMATS else None
 
     @property
@@ -111,24 +112,25 @@ class PackedMatrix:
 
     @property
     def layout(self) -> str:
-        """With the library's `layout_version`, what the bytes depend on besides the values."""
+        """Everything that the bytes depend on besides the values and the library's `layout_version`."""
         return f"{self.stored.name} {self.n} {self.k}"
 
     def write_rows(self, start: int, rows: torch.Tensor) -> None:
-        """Rows start, start + 1, ... in any dtype. ValueError if they do not fit."""
+        """Write rows start, start + 1, ... in any dtype. Raises ValueError if they do not fit."""
         if self.format is not None or rows.dim() != 2 or rows.shape[1] != self.k:
             raise ValueError(f"{tuple(rows.shape)} at row {start} does not fit into {self}")
         self._pack(start, rows.to("cpu", self.dtype).contiguous())
 
     def write_blocks(self, start: int, blocks: torch.Tensor) -> None:
-        """The same, as uint8 [rows, bytes of a row] of the form. `BadBlocks` if a scale is not finite."""
+        """Write rows as weight blocks of the format, uint8 [rows, bytes per row]. Raises `BadBlocks` if a
+        scale is not finite."""
         if (
             self.format is None
             or blocks.dtype != torch.uint8
             or blocks.dim() != 2
             or blocks.shape[1] != FORMATS[self.format].row_bytes(self.k)
         ):
-            raise ValueError(f"blocks {tuple(blocks.shape)} at row {start} do not fit into {self}")
+            raise ValueError(f"weight blocks {tuple(blocks.shape)} at row {start} do not fit into {self}")
         self._pack(start, blocks.contiguous())
 
     def __str__(self) -> str:
@@ -143,8 +145,8 @@ class PackedMatrix:
         self._library.check(status)
 
 
-def read_rows(engine: Engine, weight: PackedMatrix, ids: torch.Tensor) -> torch.Tensor:
-    """[ids, k]: what an embedding looks up."""
+def read_rows(pool: KernelPool, weight: PackedMatrix, ids: torch.Tensor) -> torch.Tensor:
+    """Return the rows of an embedding with these ids, [ids, k]."""
     if ids.dtype != torch.int64 or ids.dim() != 1 or ids.device.type != "cpu" or not ids.is_contiguous():
         raise ValueError("ids must be a contiguous int64 vector on the CPU")
     y = new_rows((len(ids), weight.k), weight.dtype)
@@ -161,12 +163,12 @@ def read_rows(engine: Engine, weight: PackedMatrix, ids: torch.Tensor) -> torch.
         y.stride(0),
         len(ids),
     )
-    engine.run(arguments, weight, ids, y)
+    pool.run(arguments, weight, ids, y)
     return y
 
 
 def multiply(
-    engine: Engine,
+    pool: KernelPool,
     x: torch.Tensor,
     weight: PackedMatrix,
     bias: torch.Tensor | None,
@@ -174,13 +176,14 @@ def multiply(
     *,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """x [m, k] times the weight's transpose, plus the bias (float32): [m, n]. `out`: where it goes."""
+    """Return x [m, k] times the weight's transpose plus the float32 bias: [m, n], in `out` if given."""
     if x.dim() != 2 or x.dtype != weight.dtype or x.device.type != "cpu":
         raise ValueError(
-            f"x is {x.dtype} {tuple(x.shape)} on {x.device}; {weight.dtype} [m, {weight.k}] is wanted"
+            f"x is {x.dtype} {tuple(x.shape)} on {x.device}; "
+            f"it must be {weight.dtype} [m, {weight.k}] on the CPU"
         )
     if x.shape[1] != weight.k:
-        raise ValueError(f"x has {x.shape[1]} columns, the weight has {weight.k}")
+        raise ValueError(f"x has {x.shape[1]} columns, but the weight has {weight.k}")
     if x.stride(1) != 1:
         x = x.contiguous()
     if bias is not None and (bias.dtype != torch.float32 or tuple(bias.shape) != (weight.n,)):
@@ -188,7 +191,7 @@ def multiply(
     shape = (len(x), weight.n)
     y = new_rows(shape, out_dtype) if out is None else out
     if tuple(y.shape) != shape or y.dtype != out_dtype or (y.numel() and y.stride(1) != 1):
-        raise ValueError(f"the result is {out_dtype} {shape}; {y.dtype} {tuple(y.shape)} has no room for it")
+        raise ValueError(f"out is {y.dtype} {tuple(y.shape)}, but the result is {out_dtype} {shape}")
     if len(x) == 0:
         return y
     arguments = GemmArguments(
@@ -206,5 +209,5 @@ def multiply(
         weight.n,
         weight.k,
     )
-    engine.run(arguments, x, weight, bias, y)
+    pool.run(arguments, x, weight, bias, y)
     return y

@@ -1,6 +1,6 @@
-"""The native library: found, loaded, and asked what this processor can do.
+"""Find and load the native library, and query what this processor supports.
 
-Nothing here needs torch. A tensor crosses the border as a pointer; the modules beside this one check it.
+This module does not import torch. Tensors are passed as pointers, which the other modules here check.
 """
 
 import ctypes
@@ -24,9 +24,9 @@ CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 class Isa(enum.IntEnum):
-    """Instruction sets, as in octavo_kernels.h. They differ in speed; a result depends on none of them.
+    """Instruction sets, as in octavo_kernels.h. They differ in speed; their results are bit-identical.
 
-    `KernelLibrary.has_isa` says which of them this processor has: no order does.
+    `KernelLibrary.has_isa` returns whether this processor has one. The order of the numbers implies nothing.
     """
 
     PORTABLE = 0
@@ -37,7 +37,7 @@ class Isa(enum.IntEnum):
 
 
 class Format(enum.IntEnum):
-    """`ov_format`: how a weight is stored. `KernelLibrary.has_format` says for which there are kernels."""
+    """`ov_format`: how a weight is stored. `KernelLibrary.has_format` returns whether kernels support it."""
 
     BF16 = 0
     F32 = 1
@@ -65,7 +65,7 @@ class Format(enum.IntEnum):
 @dataclass(frozen=True)
 class RecordedCall:
     arguments: KernelArguments
-    memory: tuple[object, ...]  # kept alive, so that no two addresses of a recording are the same
+    memory: tuple[object, ...]  # kept alive, so that addresses within a recording are unique
 
 
 class TimeStruct(ctypes.Structure):
@@ -75,7 +75,7 @@ class TimeStruct(ctypes.Structure):
 
 
 class TimesStruct(ctypes.Structure):
-    """`ov_times`: a field for each kind of kernel, with the names of `KernelTimes`."""
+    """`ov_times`: one field per kind of kernel, with the names of `KernelTimes`."""
 
     _fields_ = tuple((kind, TimeStruct) for kind in KernelTimes.__struct_fields__)
 
@@ -86,9 +86,9 @@ PROTOTYPES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "ov_has_isa": (ctypes.c_int, (ctypes.c_int32,)),
     "ov_best_isa": (ctypes.c_int, ()),
     "ov_has_format": (ctypes.c_int, (ctypes.c_int32,)),
-    "ov_engine_open": (ctypes.c_int, (ctypes.c_int32, ctypes.c_int, ctypes.POINTER(Pointer))),
-    "ov_engine_close": (None, (Pointer,)),
-    "ov_engine_times": (ctypes.c_int, (Pointer, ctypes.POINTER(TimesStruct))),
+    "ov_pool_open": (ctypes.c_int, (ctypes.c_int32, ctypes.c_int, ctypes.POINTER(Pointer))),
+    "ov_pool_close": (None, (Pointer,)),
+    "ov_pool_times": (ctypes.c_int, (Pointer, ctypes.POINTER(TimesStruct))),
     "ov_alloc": (Pointer, (ctypes.c_uint64,)),
     "ov_free": (None, (Pointer, ctypes.c_uint64)),
     "ov_layout_version": (ctypes.c_int32, ()),
@@ -99,9 +99,9 @@ PROTOTYPES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
 
 
 def find_library() -> Path | None:
-    """The library that was built when the package was installed; None where no compiler was at hand.
+    """Return the library that was built when the package was installed, or None if there was no compiler.
 
-    `OCTAVO_KERNEL_LIBRARY` names another one: a build with sanitizers, say.
+    `OCTAVO_KERNEL_LIBRARY` selects another one, for example a build with sanitizers.
     """
     if LIBRARY_VARIABLE in os.environ:
         return Path(os.environ[LIBRARY_VARIABLE])
@@ -113,15 +113,15 @@ def find_library() -> Path | None:
 
 
 def usable_cores() -> int:
-    """What this process may use, which in a container is less than the machine has."""
+    """Return how many cores this process may use. In a container that can be less than the machine has."""
     if hasattr(os, "sched_getaffinity"):
-        return min(len(os.sched_getaffinity(0)), _cores_of_quota())
+        return min(len(os.sched_getaffinity(0)), _quota_cores())
     return os.cpu_count() or 1
 
 
-def _cores_of_quota() -> int:
-    """A container's share of processor time, which does not show in the cores it may run on. With more
-    threads than that, all of them stand still for the rest of a period whenever the share is used up."""
+def _quota_cores() -> int:
+    """Return the container's CPU quota in cores. The affinity mask does not reflect it. With more threads
+    than that, all of them are throttled for the rest of a period once the quota is used up."""
     try:
         quota, period = CPU_QUOTA.read_text().split()
         return max(1, int(quota) // int(period))
@@ -130,7 +130,7 @@ def _cores_of_quota() -> int:
 
 
 class KernelLibrary:
-    """The functions of the C interface, with their types. Immutable; any number of engines may share it."""
+    """The functions of the C interface with their types. Immutable; any number of pools may share it."""
 
     def __init__(self, path: Path) -> None:
         self.functions = ctypes.CDLL(str(path))
@@ -144,16 +144,16 @@ class KernelLibrary:
 
     @property
     def arithmetic(self) -> int:
-        """The number of the definition that every result follows on every processor: octavo_kernels.h."""
+        """Version of the arithmetic that defines every result on every processor: see octavo_kernels.h."""
         return int(self.functions.ov_arithmetic())
 
     @property
     def layout_version(self) -> int:
-        """The number of the packed forms of weights: a file of them is of use under the same number only."""
+        """Version of the layout of packed weights. A file of them is valid only for the same version."""
         return int(self.functions.ov_layout_version())
 
     def checksum(self, address: int, num_bytes: int) -> int:
-        """64 bits that tell accidental changes of memory, at its speed. Threads may call it at once."""
+        """Return a 64-bit checksum that detects accidental changes, at memory speed. Thread-safe."""
         return int(self.functions.ov_checksum(address, num_bytes))
 
     @property
@@ -165,21 +165,24 @@ class KernelLibrary:
 
     @property
     def isas(self) -> list[Isa]:
-        """Those that this processor has, the best last."""
+        """The instruction sets of this processor, the best last."""
         return [isa for isa in Isa if self.has_isa(isa)]
 
     def has_format(self, name: str) -> bool:
-        """Whether there are kernels for weights that are stored so."""
+        """Return whether there are kernels for weights in this format."""
         return name in Format.__members__ and bool(self.functions.ov_has_format(Format[name]))
 
     def check(self, status: int) -> None:
-        """The border refused the arguments: a mistake of the caller, and nothing was written."""
+        """Raise if the library rejected the arguments: an error of the caller. Nothing was written."""
         if status:
             raise ValueError(f"native kernel: {self.functions.ov_status_text(status).decode()}")
 
 
-class Engine:
-    """Threads and scratch memory that kernels run on. One caller at a time, and one recording."""
+class KernelPool:
+    """The kernel thread pool: threads and scratch memory that kernels run on.
+
+    One caller at a time, and one recording.
+    """
 
     def __init__(self, library: KernelLibrary, num_threads: int, isa: Isa) -> None:
         self.library = library
@@ -187,10 +190,10 @@ class Engine:
         self.isa = isa
         self.handle = Pointer()
         self._recorded: list[RecordedCall] | None = None
-        library.check(library.functions.ov_engine_open(num_threads, isa, ctypes.byref(self.handle)))
+        library.check(library.functions.ov_pool_open(num_threads, isa, ctypes.byref(self.handle)))
 
     def run(self, arguments: KernelArguments, *memory: object) -> None:
-        """One kernel. `memory` is what the arguments point to."""
+        """Run one kernel, or record it inside `recording`. `memory` is what the arguments point to."""
         if self._recorded is not None:
             self._recorded.append(RecordedCall(arguments, memory))
             return
@@ -199,7 +202,7 @@ class Engine:
 
     @contextmanager
     def recording(self) -> Iterator[list[RecordedCall]]:
-        """Kernels are written down and not run: what they give is garbage."""
+        """Record kernels instead of running them. Their results are undefined."""
         recorded: list[RecordedCall] = []
         self._recorded = recorded
         try:
@@ -208,9 +211,9 @@ class Engine:
             self._recorded = None
 
     def times(self) -> KernelTimes:
-        """What the kernels took since the engine was opened; take the difference of two."""
+        """Return the time that kernels took since the pool was opened. Subtract two for an interval."""
         times = TimesStruct()
-        self.library.check(self.library.functions.ov_engine_times(self.handle, ctypes.byref(times)))
+        self.library.check(self.library.functions.ov_pool_times(self.handle, ctypes.byref(times)))
         return KernelTimes(
             **{
                 kind: KernelTime(getattr(times, kind).nanoseconds / 1e9, getattr(times, kind).calls)
@@ -219,29 +222,31 @@ class Engine:
         )
 
     def probe_read(self, memory: "Memory", start: int, num_bytes: int) -> float:
-        """Bytes per second when all threads read a part of the memory once."""
+        """Return the bytes per second when all threads read a range of the memory once."""
         if memory.address is None or start < 0 or num_bytes < 0 or start + num_bytes > memory.num_bytes:
-            raise ValueError(f"{num_bytes} bytes from {start} on are not in a memory of {memory.num_bytes}")
+            raise ValueError(
+                f"{num_bytes} bytes from {start} on are not inside a memory of {memory.num_bytes}"
+            )
         return float(self.library.functions.ov_probe_read(self.handle, memory.address + start, num_bytes))
 
     def probe_amx(self, num_steps: int) -> float:
-        """Floating-point operations per second of all threads, multiplying tiles; 0 without AMX."""
+        """Return the floating-point operations per second when all threads multiply tiles; 0 without AMX."""
         return float(self.library.functions.ov_probe_amx(self.handle, num_steps))
 
     def __del__(self) -> None:
         if getattr(self, "handle", None):
-            self.library.functions.ov_engine_close(self.handle)
+            self.library.functions.ov_pool_close(self.handle)
 
 
 class Memory:
-    """Zeroed memory on huge pages, given back with the object."""
+    """Zeroed memory on huge pages, freed with the object."""
 
     def __init__(self, library: KernelLibrary, num_bytes: int) -> None:
         self._library = library
         self.num_bytes = num_bytes
         self.address: int | None = library.functions.ov_alloc(num_bytes)
         if self.address is None:
-            raise MemoryError(f"{num_bytes:,} bytes for packed weights or KV are not to be had")
+            raise MemoryError(f"cannot allocate {num_bytes:,} bytes for packed weights or KV")
 
     def __del__(self) -> None:
         if getattr(self, "address", None):

@@ -1,10 +1,10 @@
-"""The native library with the functions of every kernel declared, and an engine on it."""
+"""Load the native library with the functions of every kernel, and open a kernel thread pool."""
 
 from pathlib import Path
 
 from octavo.errors import ConfigError
 from octavo.kernels import attention, gemm, rows, sampling, tape
-from octavo.kernels.library import Engine, Isa, KernelLibrary, usable_cores
+from octavo.kernels.library import Isa, KernelLibrary, KernelPool, usable_cores
 
 
 def load_kernels(path: Path) -> KernelLibrary:
@@ -14,13 +14,17 @@ def load_kernels(path: Path) -> KernelLibrary:
     return library
 
 
-def open_engine(path: Path, kernels: str, threads: int | None) -> Engine:
-    """`kernels`: the name of an instruction set, or "auto" for the best there is.
+def open_pool(path: Path, kernels: str, threads: int | None) -> KernelPool:
+    """Load the library at `path` and open a kernel thread pool.
 
-    `threads` None: one for each core that this process may use.
+    `kernels`: the name of an instruction set, or "auto" for the best available. `threads` None: one per
+    usable core.
     """
     library = load_kernels(path)
     isa = library.best_isa if kernels == "auto" else Isa[kernels.upper()]
     if not library.has_isa(isa):
-        raise ConfigError(f"this processor has no {kernels}; its best is {library.best_isa.name.lower()}")
-    return Engine(library, threads or usable_cores(), isa)
+        raise ConfigError(
+            f"this processor does not support {kernels}; "
+            f"use --kernels {library.best_isa.name.lower()} or auto"
+        )
+    return KernelPool(library, threads or usable_cores(), isa)

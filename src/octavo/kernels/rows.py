@@ -18,19 +18,19 @@ from octavo.kernels.arguments import (
     Kernel,
     KernelArguments,
     Pointer,
-    Result,
+    ResultField,
     Size,
     StepValue,
     c_fields,
 )
 from octavo.kernels.gemm import DTYPES
-from octavo.kernels.library import Engine
+from octavo.kernels.library import KernelPool
 from octavo.kernels.spread import new_rows
 
 
 class Activation(enum.IntEnum):
     SILU = 0
-    GELU = 1  # the tanh form
+    GELU = 1  # with the tanh approximation
 
 
 class RmsNormArguments(KernelArguments):
@@ -42,7 +42,7 @@ class RmsNormArguments(KernelArguments):
         Field("x_stride", Size, NUMBER),
         Field("x_head_stride", Size, NUMBER),
         Field("gain", Pointer, CONSTANT),
-        Field("y", Pointer, Result("y_stride", "dtype")),
+        Field("y", Pointer, ResultField("y_stride", "dtype")),
         Field("y_stride", Size, NUMBER),
         Field("y_head_stride", Size, NUMBER),
         Field("num_rows", Size, StepValue.NUM_ROWS),
@@ -62,9 +62,9 @@ class AddRmsNormArguments(KernelArguments):
         Field("update", Pointer, INPUT),
         Field("update_stride", Size, NUMBER),
         Field("gain", Pointer, CONSTANT),
-        Field("sum", Pointer, Result("sum_stride", "dtype")),
+        Field("sum", Pointer, ResultField("sum_stride", "dtype")),
         Field("sum_stride", Size, NUMBER),
-        Field("y", Pointer, Result("y_stride", "dtype")),
+        Field("y", Pointer, ResultField("y_stride", "dtype")),
         Field("y_stride", Size, NUMBER),
         Field("num_rows", Size, StepValue.NUM_ROWS),
         Field("width", Size, NUMBER),
@@ -83,7 +83,7 @@ class RopeArguments(KernelArguments):
         Field("sines", Pointer, CONSTANT),
         Field("positions", Pointer, StepValue.POSITIONS),
         Field("num_positions", Size, NUMBER),
-        Field("y", Pointer, Result("y_stride", "dtype")),
+        Field("y", Pointer, ResultField("y_stride", "dtype")),
         Field("y_stride", Size, NUMBER),
         Field("y_head_stride", Size, NUMBER),
         Field("num_rows", Size, StepValue.NUM_ROWS),
@@ -100,7 +100,7 @@ class GatedArguments(KernelArguments):
         Field("activation", ctypes.c_int32, NUMBER),
         Field("gate_up", Pointer, INPUT),
         Field("gate_up_stride", Size, NUMBER),
-        Field("y", Pointer, Result("y_stride", "dtype")),
+        Field("y", Pointer, ResultField("y_stride", "dtype")),
         Field("y_stride", Size, NUMBER),
         Field("num_rows", Size, StepValue.NUM_ROWS),
         Field("width", Size, NUMBER),
@@ -116,7 +116,7 @@ class AddArguments(KernelArguments):
         Field("a_stride", Size, NUMBER),
         Field("b", Pointer, INPUT),
         Field("b_stride", Size, NUMBER),
-        Field("y", Pointer, Result("y_stride", "dtype")),
+        Field("y", Pointer, ResultField("y_stride", "dtype")),
         Field("y_stride", Size, NUMBER),
         Field("num_rows", Size, StepValue.NUM_ROWS),
         Field("width", Size, NUMBER),
@@ -131,7 +131,7 @@ class ScaleArguments(KernelArguments):
         Field("factor", ctypes.c_float, NUMBER),
         Field("x", Pointer, INPUT),
         Field("x_stride", Size, NUMBER),
-        Field("y", Pointer, Result("y_stride", "dtype")),
+        Field("y", Pointer, ResultField("y_stride", "dtype")),
         Field("y_stride", Size, NUMBER),
         Field("num_rows", Size, StepValue.NUM_ROWS),
         Field("width", Size, NUMBER),
@@ -140,7 +140,7 @@ class ScaleArguments(KernelArguments):
 
 
 class SoftcapArguments(ctypes.Structure):
-    """`ov_softcap_args`. Not of a kernel on the tape, which ends before the logits."""
+    """`ov_softcap_args`. This kernel is never on the tape, which ends before the logits."""
 
     _fields_ = (
         ("dtype", ctypes.c_int32),
@@ -160,7 +160,7 @@ PROTOTYPES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "ov_rope": (ctypes.c_int, (Pointer, ctypes.POINTER(RopeArguments))),
     "ov_gated": (ctypes.c_int, (Pointer, ctypes.POINTER(GatedArguments))),
     "ov_add": (ctypes.c_int, (Pointer, ctypes.POINTER(AddArguments))),
-    # A typed pointer, since `c_char_p` and `c_void_p` take `bytes`, and the kernel writes.
+    # A typed pointer, because `c_char_p` and `c_void_p` accept immutable `bytes`, and the kernel writes.
     "ov_finite": (ctypes.c_int, (ctypes.c_int32, Pointer, Size, Size, Size, ctypes.POINTER(ctypes.c_uint8))),
     "ov_scale": (ctypes.c_int, (Pointer, ctypes.POINTER(ScaleArguments))),
     "ov_softcap": (ctypes.c_int, (Pointer, ctypes.POINTER(SoftcapArguments))),
@@ -168,8 +168,8 @@ PROTOTYPES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
 }
 
 
-def rms_norm(engine: Engine, x: torch.Tensor, gain: torch.Tensor, eps: float) -> torch.Tensor:
-    """Over the last dimension of [T, width] or [T, heads, width]."""
+def rms_norm(pool: KernelPool, x: torch.Tensor, gain: torch.Tensor, eps: float) -> torch.Tensor:
+    """Normalise over the last dimension of [T, width] or [T, heads, width]."""
     heads = _as_heads(x)
     _check_gain(gain, heads.shape[2])
     y = new_rows(x.shape, x.dtype)
@@ -185,16 +185,16 @@ def rms_norm(engine: Engine, x: torch.Tensor, gain: torch.Tensor, eps: float) ->
         *_head_strides(_as_heads(y)),
         *heads.shape,
     )
-    engine.run(arguments, x, gain, y)
+    pool.run(arguments, x, gain, y)
     return y
 
 
 def add_rms_norm(
-    engine: Engine, stream: torch.Tensor, update: torch.Tensor, gain: torch.Tensor, eps: float
+    pool: KernelPool, stream: torch.Tensor, update: torch.Tensor, gain: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(stream + update, its norm), of [T, width]"""
+    """Return (stream + update, its norm), each [T, width]."""
     _check_rows(stream)
-    _check_alike(stream, update)
+    _check_same(stream, update)
     _check_gain(gain, stream.shape[1])
     total, y = new_rows(stream.shape, stream.dtype), new_rows(stream.shape, stream.dtype)
     if not y.numel():
@@ -213,12 +213,12 @@ def add_rms_norm(
         _row_stride(y),
         *stream.shape,
     )
-    engine.run(arguments, stream, update, gain, total, y)
+    pool.run(arguments, stream, update, gain, total, y)
     return total, y
 
 
 def rope(
-    engine: Engine,
+    pool: KernelPool,
     x: torch.Tensor,
     positions: torch.Tensor,
     cosines: torch.Tensor,
@@ -226,20 +226,20 @@ def rope(
     *,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Rotates each head's first half against its second, [T, heads, head_dim]. `out` may be `x`."""
+    """Rotate each head's first half against its second, [T, heads, head_dim]. `out` may be `x`."""
     if x.dim() != 3:
         raise ValueError(f"{tuple(x.shape)} is not [T, heads, head_dim]")
     _check_rows(x)
     y = new_rows(x.shape, x.dtype) if out is None else out
-    _check_alike(x, y)
+    _check_same(x, y)
     table = cosines.shape
     for angles in (cosines, sines):
         if angles.dtype != torch.float32 or angles.shape != table or not angles.is_contiguous():
-            raise ValueError("the tables of rope must be float32 [positions, head_dim / 2], contiguous")
+            raise ValueError("rope tables must be float32 [positions, head_dim / 2] and contiguous")
     if len(table) != 2 or 2 * table[1] != x.shape[2]:
-        raise ValueError(f"a table of {tuple(table)} does not turn heads of {x.shape[2]}")
+        raise ValueError(f"a rope table of {tuple(table)} does not match heads of size {x.shape[2]}")
     if positions.dtype != torch.int64 or tuple(positions.shape) != (len(x),) or not positions.is_contiguous():
-        raise ValueError(f"positions must be int64 [{len(x)}], contiguous")
+        raise ValueError(f"positions must be int64 [{len(x)}] and contiguous")
     if not y.numel():
         return y
     arguments = RopeArguments(
@@ -254,16 +254,16 @@ def rope(
         *_head_strides(y),
         *x.shape,
     )
-    engine.run(arguments, x, positions, cosines, sines, y)
+    pool.run(arguments, x, positions, cosines, sines, y)
     return y
 
 
 def rope_angles(
-    engine: Engine, inverse_frequencies: torch.Tensor, first_position: int, num_positions: int
+    pool: KernelPool, inverse_frequencies: torch.Tensor, first_position: int, num_positions: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The tables of `rope` from `first_position` on: cosines and sines, [num_positions, head_dim / 2].
+    """Return the tables of `rope` from `first_position` on: cosines and sines, [num_positions, head_dim / 2].
 
-    Also while a pass is recorded: tables are constants of the tape.
+    They are computed immediately, even during a recording: tables are constants of the tape.
     """
     if (
         inverse_frequencies.dtype != torch.float32
@@ -275,9 +275,9 @@ def rope_angles(
     half = len(inverse_frequencies)
     cosines, sines = (torch.empty(num_positions, half, dtype=torch.float32) for _ in range(2))
     if cosines.numel():
-        engine.library.check(
-            engine.library.functions.ov_rope_angles(
-                engine.handle,
+        pool.library.check(
+            pool.library.functions.ov_rope_angles(
+                pool.handle,
                 inverse_frequencies.data_ptr(),
                 half,
                 first_position,
@@ -289,8 +289,8 @@ def rope_angles(
     return cosines, sines
 
 
-def gated(engine: Engine, gate_up: torch.Tensor, activation: Activation) -> torch.Tensor:
-    """activation(gate) * up, of [T, 2 * n] with the gate first: [T, n]"""
+def gated(pool: KernelPool, gate_up: torch.Tensor, activation: Activation) -> torch.Tensor:
+    """Return activation(gate) * up, [T, n], for [T, 2 * n] with the gate first."""
     _check_rows(gate_up)
     if gate_up.dim() != 2 or gate_up.shape[1] % 2:
         raise ValueError(f"{tuple(gate_up.shape)} is not [T, 2 * n]")
@@ -308,14 +308,14 @@ def gated(engine: Engine, gate_up: torch.Tensor, activation: Activation) -> torc
         num_rows,
         width,
     )
-    engine.run(arguments, gate_up, y)
+    pool.run(arguments, gate_up, y)
     return y
 
 
-def add(engine: Engine, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """[T, width]"""
+def add(pool: KernelPool, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return a + b, [T, width]."""
     _check_rows(a)
-    _check_alike(a, b)
+    _check_same(a, b)
     y = new_rows(a.shape, a.dtype)
     if not y.numel():
         return y
@@ -329,12 +329,12 @@ def add(engine: Engine, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         _row_stride(y),
         *a.shape,
     )
-    engine.run(arguments, a, b, y)
+    pool.run(arguments, a, b, y)
     return y
 
 
-def scale(engine: Engine, x: torch.Tensor, factor: float) -> torch.Tensor:
-    """x * factor, [T, width]; the caller has rounded the factor to the dtype where that is wanted."""
+def scale(pool: KernelPool, x: torch.Tensor, factor: float) -> torch.Tensor:
+    """Return x * factor, [T, width]. The factor is not rounded to the dtype."""
     _check_rows(x)
     y = new_rows(x.shape, x.dtype)
     if not y.numel():
@@ -342,47 +342,47 @@ def scale(engine: Engine, x: torch.Tensor, factor: float) -> torch.Tensor:
     arguments = ScaleArguments(
         DTYPES[x.dtype], factor, x.data_ptr(), _row_stride(x), y.data_ptr(), _row_stride(y), *x.shape
     )
-    engine.run(arguments, x, y)
+    pool.run(arguments, x, y)
     return y
 
 
-def softcap(engine: Engine, x: torch.Tensor, cap: float) -> torch.Tensor:
-    """tanh(x / cap) * cap in place of x, [T, width]; also while a pass is recorded."""
+def softcap(pool: KernelPool, x: torch.Tensor, cap: float) -> torch.Tensor:
+    """Replace x [T, width] by tanh(x / cap) * cap. Runs immediately, even during a recording."""
     _check_rows(x)
     if x.numel():
         stride = _row_stride(x)
         arguments = SoftcapArguments(
             DTYPES[x.dtype], cap, x.data_ptr(), stride, x.data_ptr(), stride, *x.shape
         )
-        engine.library.check(engine.library.functions.ov_softcap(engine.handle, ctypes.byref(arguments)))
+        pool.library.check(pool.library.functions.ov_softcap(pool.handle, ctypes.byref(arguments)))
     return x
 
 
-def are_finite(engine: Engine, x: torch.Tensor) -> list[bool]:
-    """For each row of [T, width], whether all its numbers are finite."""
+def are_finite(pool: KernelPool, x: torch.Tensor) -> list[bool]:
+    """Return for each row of [T, width] whether all its numbers are finite."""
     _check_rows(x)
     if not x.numel():
         return [True] * len(x)
     finite = (ctypes.c_uint8 * len(x))()
-    engine.library.check(
-        engine.library.functions.ov_finite(DTYPES[x.dtype], x.data_ptr(), _row_stride(x), *x.shape, finite)
+    pool.library.check(
+        pool.library.functions.ov_finite(DTYPES[x.dtype], x.data_ptr(), _row_stride(x), *x.shape, finite)
     )
-    return [bool(one) for one in finite]
+    return [bool(flag) for flag in finite]
 
 
 def _check_rows(x: torch.Tensor) -> None:
     if x.dtype not in DTYPES or x.device.type != "cpu" or x.dim() not in (2, 3):
         raise ValueError(
-            f"{x.dtype} {tuple(x.shape)} on {x.device}: bfloat16 or float32 rows on the CPU are wanted"
+            f"expected bfloat16 or float32 rows on the CPU, not {x.dtype} {tuple(x.shape)} on {x.device}"
         )
     if x.shape[-1] > 1 and x.stride(-1) != 1:
         raise ValueError("rows must be contiguous in their last dimension")
 
 
-def _check_alike(x: torch.Tensor, other: torch.Tensor) -> None:
+def _check_same(x: torch.Tensor, other: torch.Tensor) -> None:
     _check_rows(other)
     if other.shape != x.shape or other.dtype != x.dtype:
-        raise ValueError(f"{other.dtype} {tuple(other.shape)} stands beside {x.dtype} {tuple(x.shape)}")
+        raise ValueError(f"{other.dtype} {tuple(other.shape)} does not match {x.dtype} {tuple(x.shape)}")
 
 
 def _check_gain(gain: torch.Tensor, width: int) -> None:
@@ -396,14 +396,14 @@ def _as_heads(x: torch.Tensor) -> torch.Tensor:
 
 
 def _row_stride(x: torch.Tensor) -> int:
-    """Of [T, width]. A single row may have any stride in torch."""
+    """Return the row stride of [T, width]. In torch, the stride of a single row is arbitrary."""
     if x.dim() != 2:
         raise ValueError(f"{tuple(x.shape)} is not [T, width]")
     return x.stride(0) if len(x) > 1 else x.shape[1]
 
 
 def _head_strides(x: torch.Tensor) -> tuple[int, int]:
-    """Of [T, heads, width]: from row to row, and from head to head."""
+    """Return the strides of rows and heads of [T, heads, width]."""
     num_rows, num_heads, width = x.shape
     head_stride = x.stride(1) if num_heads > 1 else width
     return x.stride(0) if num_rows > 1 else (num_heads - 1) * head_stride + width, head_stride

@@ -1,4 +1,4 @@
-"""Sampling: one native call draws the tokens of all rows. `octavo.sampling` is the oracle."""
+"""Sampling: one native call draws the tokens of all rows. `octavo.sampling` is the reference."""
 
 import ctypes
 import enum
@@ -9,7 +9,7 @@ import msgspec
 import torch
 
 from octavo.kernels.arguments import Pointer, Size
-from octavo.kernels.library import Engine
+from octavo.kernels.library import KernelPool
 from octavo.protocol import LOGPROB_FLOOR
 
 
@@ -76,7 +76,7 @@ PROTOTYPES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """What one row asks for. Ids are int64, values and counts float32, each with its list of distinct ids."""
+    """Sampling parameters of one row. Ids are distinct int64; values and counts are float32, one per id."""
 
     temperature: float
     noise_key: int = 0
@@ -91,25 +91,24 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     bias_ids: torch.Tensor | None = None
     bias_values: torch.Tensor | None = None
     banned_ids: torch.Tensor | None = None
-    logprobs: int | None = None  # None: none; k: the token's, and the k best
-    given: int | None = None  # a token to score instead of drawing one
-    allowed: torch.Tensor | None = (
-        None  # int32 words: bit i % 32 of word i / 32 says that token i may be drawn
-    )
+    logprobs: int | None = None  # None: none; k: those of the token and of the k best
+    given: int | None = None  # score this token instead of drawing one
+    allowed: torch.Tensor | None = None  # int32 words: token i may be drawn if bit i % 32 of word i / 32 is 1
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class SampledRow(msgspec.Struct, frozen=True):
     token_id: int
     logprob: float | None
     top: tuple[tuple[int, float], ...]  # best first
     status: RowStatus
 
 
-def sample(engine: Engine, logits: torch.Tensor, rows: Sequence[Row]) -> list[Outcome]:
-    """One token for each row of float32 [rows, vocab]."""
+def sample(pool: KernelPool, logits: torch.Tensor, rows: Sequence[Row]) -> list[SampledRow]:
+    """Draw one token for each row of float32 [rows, vocab]."""
     if logits.dtype != torch.float32 or logits.device.type != "cpu" or logits.dim() != 2:
         raise ValueError(
-            f"logits are {logits.dtype} {tuple(logits.shape)} on {logits.device}; float32 [rows, vocab]"
+            f"logits are {logits.dtype} {tuple(logits.shape)} on {logits.device}; "
+            "they must be float32 [rows, vocab] on the CPU"
         )
     if len(logits) != len(rows):
         raise ValueError(f"{len(logits)} rows of logits for {len(rows)} rows to sample")
@@ -119,14 +118,14 @@ def sample(engine: Engine, logits: torch.Tensor, rows: Sequence[Row]) -> list[Ou
     if vocab > 1 and logits.stride(1) != 1:
         logits = logits.contiguous()
     num_top = [-1 if row.logprobs is None else min(row.logprobs, vocab) for row in rows]
-    most = max(0, *num_top)
-    top_ids = torch.empty(len(rows), most, dtype=torch.int64) if most else None
-    top_logprobs = torch.empty(len(rows), most, dtype=torch.float32) if most else None
+    limit = max(0, *num_top)
+    top_ids = torch.empty(len(rows), limit, dtype=torch.int64) if limit else None
+    top_logprobs = torch.empty(len(rows), limit, dtype=torch.float32) if limit else None
     arguments = (SampleRowArguments * len(rows))(*map(_arguments, rows, num_top))
     sampled = (Sampled * len(rows))()
-    engine.library.check(
-        engine.library.functions.ov_sample(
-            engine.handle,
+    pool.library.check(
+        pool.library.functions.ov_sample(
+            pool.handle,
             logits.data_ptr(),
             logits.stride(0) if len(rows) > 1 else vocab,
             len(rows),
@@ -135,7 +134,7 @@ def sample(engine: Engine, logits: torch.Tensor, rows: Sequence[Row]) -> list[Ou
             sampled,
             None if top_ids is None else top_ids.data_ptr(),
             None if top_logprobs is None else top_logprobs.data_ptr(),
-            most,
+            limit,
             LOGPROB_FLOOR,
         )
     )
@@ -144,17 +143,17 @@ def sample(engine: Engine, logits: torch.Tensor, rows: Sequence[Row]) -> list[Ou
     return list(map(_outcome, sampled, num_top, top_ids.tolist(), top_logprobs.tolist()))
 
 
-def _outcome(one: Sampled, num_top: int, top_ids: list[int], top_logprobs: list[float]) -> Outcome:
+def _outcome(one: Sampled, num_top: int, top_ids: list[int], top_logprobs: list[float]) -> SampledRow:
     if one.error != RowStatus.OK:
-        return Outcome(one.token_id, None, (), RowStatus(one.error))
+        return SampledRow(one.token_id, None, (), RowStatus(one.error))
     if num_top < 0:
-        return Outcome(one.token_id, None, (), RowStatus.OK)
+        return SampledRow(one.token_id, None, (), RowStatus.OK)
     top = tuple(zip(top_ids[:num_top], top_logprobs[:num_top], strict=True))
-    return Outcome(one.token_id, one.logprob, top, RowStatus.OK)
+    return SampledRow(one.token_id, one.logprob, top, RowStatus.OK)
 
 
 def _arguments(row: Row, num_top: int) -> SampleRowArguments:
-    """Holds addresses of the row's tensors: the row must live as long."""
+    """Return the row's arguments. They contain addresses of its tensors, so the row must outlive them."""
     seen_ids, num_seen = _list(row.seen_ids, torch.int64)
     seen_counts, num_counts = _list(row.seen_counts, torch.float32)
     bias_ids, num_biased = _list(row.bias_ids, torch.int64)
@@ -162,7 +161,7 @@ def _arguments(row: Row, num_top: int) -> SampleRowArguments:
     banned_ids, num_banned = _list(row.banned_ids, torch.int64)
     allowed, num_allowed_words = _list(row.allowed, torch.int32)
     if num_seen != num_counts or num_biased != num_values:
-        raise ValueError("every seen id has a count and every biased id a value")
+        raise ValueError("every seen id must have a count, and every biased id a value")
     return SampleRowArguments(
         row.temperature,
         row.top_p,
@@ -188,9 +187,9 @@ def _arguments(row: Row, num_top: int) -> SampleRowArguments:
 
 
 def _list(items: torch.Tensor | None, dtype: torch.dtype) -> tuple[int | None, int]:
-    """Address and length."""
+    """Return the address and length of a list of ids, values or words."""
     if items is None or not len(items):
         return None, 0
     if items.dtype != dtype or items.dim() != 1 or not items.is_contiguous() or items.device.type != "cpu":
-        raise ValueError(f"{items.dtype} {tuple(items.shape)} where a contiguous list of {dtype} is wanted")
+        raise ValueError(f"expected a contiguous list of {dtype}, not {items.dtype} {tuple(items.shape)}")
     return items.data_ptr(), len(items)

@@ -1,12 +1,12 @@
-"""What the native attention can do. Needs neither torch nor the library."""
+"""Limits of the native attention. Needs neither torch nor the library."""
 
-NATIVE_PAGE = 32  # tokens: two tiles of keys
+NATIVE_BLOCK = 32  # tokens: two tiles of keys
 
 
-def native_problem(page_size: int, head_dim: int) -> str | None:
-    """Why pages and heads of these sizes are left to torch, if they are."""
-    if page_size % NATIVE_PAGE:
-        return f"page_size {page_size} is not a multiple of {NATIVE_PAGE}"
+def native_problem(block_size: int, head_dim: int) -> str | None:
+    """Return why the native attention does not support these sizes, or None if it does."""
+    if block_size % NATIVE_BLOCK:
+        return f"block_size {block_size} is not a multiple of {NATIVE_BLOCK}"
     if head_dim % 16 or head_dim > 256:
-        return f"heads of {head_dim} are not a multiple of 16 up to 256"
+        return f"head size {head_dim} is not a multiple of 16 up to 256"
     return None

@@ -1,20 +1,20 @@
 """A forward pass as one native call.
 
-    record   the model's Python runs once, on a small made-up batch; its kernels are written down and not run
+    record   the model's Python code runs once on a small dummy batch; its kernels are recorded and not run
     resolve  every argument has the role that its structure declares (arguments.py): the same in every step
-             (weights, KV pages), a value of the step (the number of rows, positions, ...) or a place in a
-             register: what a kernel of the pass writes and others read
-    run      a step brings its values; the registers get places in one piece of memory, and the tape plays
+             (weights, KV blocks), a value of the step (the number of rows, positions, ...) or an address in a
+             register, which one kernel of the forward pass writes and others read
+    run      with the values of a step, the registers are placed in one allocation and the calls are replayed
 
-A register is a matrix with a row for each token of the step. Registers that do not live at the same time
-share their place:
+A register is a matrix with one row per token of the step. Registers that are not live at the same time share
+memory:
 
     kernel     norm  qkv  rope  rope  write  attend  out  ...
     x           w     r
     qkv               w    r     r      r
     query                  w                   r
     key                          w      r
-    attended                                   w      r          may have x's place
+    attended                                   w      r          may share memory with x
 """
 
 import bisect
@@ -32,11 +32,11 @@ from octavo.kernels.arguments import (
     Field,
     KernelArguments,
     Pointer,
-    Result,
+    ResultField,
     Size,
     StepValue,
 )
-from octavo.kernels.library import Engine, RecordedCall
+from octavo.kernels.library import KernelPool, RecordedCall
 from octavo.kernels.spread import new_rows
 
 
@@ -79,7 +79,7 @@ PROTOTYPES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
 
 @dataclass
 class Register:
-    """Memory that a kernel of the recording wrote, and when it is in use."""
+    """Memory that a kernel of the recording writes, and the range of calls that use it."""
 
     address: int  # in the recording
     row_bytes: int
@@ -89,7 +89,7 @@ class Register:
 
 @dataclass(frozen=True)
 class Patch:
-    """The argument at `offset` is the step's value, or the address of the register, plus `addend`."""
+    """Sets the argument at `offset` to a value of the step, or to the address of a register plus `addend`."""
 
     offset: int
     source: StepValue | Register
@@ -98,7 +98,7 @@ class Patch:
 
 @dataclass
 class Resolver:
-    """Finds out where the arguments of a recording come from, call by call in order."""
+    """Determines where the arguments of a recording come from. Calls must be resolved in order."""
 
     num_rows: int
     vectors: Mapping[StepValue, int]  # their addresses in the recording
@@ -106,30 +106,30 @@ class Resolver:
 
     def resolve(self, number: int, arguments: KernelArguments) -> list[Patch]:
         return [
-            Patch(arguments.offset(one.name), *self._source(number, arguments, one))
-            for one in arguments.declared
-            if one.role not in (NUMBER, CONSTANT)
+            Patch(arguments.offset(argument.name), *self._source(number, arguments, argument))
+            for argument in arguments.declared
+            if argument.role not in (NUMBER, CONSTANT)
         ]
 
     def _source(
-        self, number: int, arguments: KernelArguments, one: Field
+        self, number: int, arguments: KernelArguments, argument: Field
     ) -> tuple[StepValue, int] | tuple[Register, int]:
-        """Of a field, and what is added to it."""
-        value, role = getattr(arguments, one.name) or 0, one.role
+        """Return the source of an argument and the addend."""
+        value, role = getattr(arguments, argument.name) or 0, argument.role
         if isinstance(role, StepValue):
             if role in STEP_NUMBERS or self.vectors.get(role) == value:
                 return role, 0
         else:
             register = self._register_at(value)
-            if register is None and isinstance(role, Result):
-                # It was just made: its rows are as far apart as they will be in its place.
+            if register is None and isinstance(role, ResultField):
+                # A new register. Its row stride is the same when the tape runs.
                 register = self._add(value, role.row_bytes(arguments), number)
             if register is not None:
                 register.last_call = number
                 return register, value - register.address
         raise ValueError(
-            f"{arguments.kernel.name}'s {one.name} was not computed by a kernel: "
-            "a tape cannot follow what torch does"
+            f"argument {argument.name} of {arguments.kernel.name} was not computed by a kernel: "
+            "a tape cannot record torch operations"
         )
 
     def _register_at(self, address: int) -> Register | None:
@@ -146,24 +146,24 @@ class Resolver:
 
 
 class Tape:
-    """A recorded pass, with the memory of its registers. One caller at a time."""
+    """A recorded forward pass with the memory of its registers. One caller at a time."""
 
     def __init__(
         self,
-        engine: Engine,
+        pool: KernelPool,
         calls: Sequence[RecordedCall],
         vectors: Mapping[StepValue, int],
         output: torch.Tensor,
     ) -> None:
-        """`vectors`: the addresses that the recorded pass was given; `output`: its result, [rows, width]."""
-        self._engine = engine
-        self._calls = calls  # they own the constants
+        """`vectors`: the addresses that the recorded pass received; `output`: its result, [rows, width]."""
+        self._pool = pool
+        self._calls = calls  # keeps the constants alive
         resolver = Resolver(len(output), vectors)
         patches = [resolver.resolve(number, call.arguments) for number, call in enumerate(calls)]
         registers = [r for r in resolver.registers if r.address != output.data_ptr()]
         is_new = output.stride() == new_rows(output.shape, output.dtype).stride()
         if len(registers) == len(resolver.registers) or not is_new:
-            raise ValueError("the result of a recorded pass must be what a kernel wrote")
+            raise ValueError("a kernel must write the result of a recorded forward pass")
         places = share_places(registers)
         sources = {
             id(register): len(StepValue) + place for register, place in zip(registers, places, strict=True)
@@ -174,29 +174,29 @@ class Tape:
         self._output_width, self._output_dtype = output.shape[1], output.dtype
         self._handle = Pointer()
         structs, _alive = _call_structs(calls, patches, sources)
-        engine.library.check(
-            engine.library.functions.ov_tape_open(
+        pool.library.check(
+            pool.library.functions.ov_tape_open(
                 structs, len(calls), len(StepValue), row_bytes, len(row_bytes), ctypes.byref(self._handle)
             )
         )
 
     def run(self, num_rows: int, num_sequences: int, addresses: Sequence[int]) -> torch.Tensor:
-        """The result of the pass, [num_rows, width]. `addresses` are those of the `STEP_VECTORS`."""
+        """Run the pass and return its result, [num_rows, width]. `addresses` are those of `STEP_VECTORS`."""
         output = new_rows((num_rows, self._output_width), self._output_dtype)
         values = StepValues(num_rows, num_sequences, *addresses, output.data_ptr())
-        library = self._engine.library
-        library.check(library.functions.ov_tape_run(self._engine.handle, self._handle, values, len(values)))
+        library = self._pool.library
+        library.check(library.functions.ov_tape_run(self._pool.handle, self._handle, values, len(values)))
         return output
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None):
-            self._engine.library.functions.ov_tape_close(self._handle)
+            self._pool.library.functions.ov_tape_close(self._handle)
 
 
 def share_places(registers: Sequence[Register]) -> list[int]:
-    """For each register the number of its place. Those that share one have the same size, and one is written
-    only by a call after the last that reads the other."""
-    in_use: list[Register] = []  # for each place, the last register that has it
+    """Return the number of the place of each register. Registers that share a place have the same row size,
+    and the first call of one comes after the last call of the other."""
+    in_use: list[Register] = []  # the latest register of each place
     places = {}
     for register in sorted(registers, key=lambda register: register.first_call):
         free = (
@@ -213,7 +213,8 @@ def share_places(registers: Sequence[Register]) -> list[int]:
 def _call_structs(
     calls: Sequence[RecordedCall], patches: Sequence[Sequence[Patch]], sources: Mapping[int, int]
 ) -> tuple[Any, list[Any]]:
-    """The calls as the library takes them, and what they point to. `sources`: by the register's identity."""
+    """Return the calls as C structures, and the objects that they point to. `sources` is keyed by the `id` of
+    the register."""
     structs, alive = (TapeCallStruct * len(calls))(), []
     for struct, call, patched in zip(structs, calls, patches, strict=True):
         array = (PatchStruct * len(patched))()

@@ -1,1 +1,1 @@
-"""What joins the front end to an engine process: messages, a folder, a page of shared memory. No torch."""
+"""The link between front end and engine process: messages, folder, heartbeat in shared memory. No torch."""

@@ -1,4 +1,4 @@
-"""The folder of one engine process: who starts it writes the settings, and both find the socket there."""
+"""The folder that an engine process shares with its parent: settings, socket, heartbeat, failure."""
 
 from pathlib import Path
 from typing import Any, Self
@@ -6,12 +6,12 @@ from typing import Any, Self
 import msgspec
 
 from octavo.errors import ConfigError
+from octavo.link.heartbeat import HeartbeatFile
 from octavo.link.profile_window import ProfileWindow
-from octavo.link.status_page import StatusPage
 
-EXIT_CANNOT_START = 3  # the settings or the checkpoint are wrong: to try again would not help
-# Bytes in the path of a unix socket: the smallest of the kernels' limits (macOS has 103, Linux 107).
-LONGEST_SOCKET_PATH = 103
+EXIT_CANNOT_START = 3  # the settings or the checkpoint are wrong, so a restart would fail too
+# Bytes in the path of a Unix socket: the minimum over operating systems (macOS allows 103, Linux 107).
+MAX_SOCKET_PATH = 103
 
 
 class EngineSettings(msgspec.Struct, frozen=True):
@@ -19,11 +19,11 @@ class EngineSettings(msgspec.Struct, frozen=True):
     log_level: str = "info"
     log_format: str = "human"
     profile: ProfileWindow | None = None
-    expects_grammars: bool = False  # requests with grammars wait for this engine
+    expects_grammars: bool = False  # in-flight requests with grammars will be replayed to this engine
 
 
 class EngineFolder:
-    """Only the user may look into it: the socket has no other lock."""
+    """Accessible to the user only, which is the only protection of the socket."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -31,28 +31,28 @@ class EngineFolder:
         self.address = f"ipc://{self.socket}"
         self._settings = path / "settings.json"
         self._failure = path / "failure.txt"
-        self._status = path / "status"
+        self._heartbeat = path / "status"
 
     @classmethod
     def create(cls, path: Path, settings: EngineSettings) -> Self:
         folder = cls(path)
         if not folder.fits:
             raise ConfigError(
-                f"the path of a socket may have {LONGEST_SOCKET_PATH} bytes; {folder.socket} has more:"
-                " let TMPDIR name a shorter folder"
+                f"the socket path {folder.socket} is longer than {MAX_SOCKET_PATH} bytes:"
+                " set TMPDIR to a folder with a shorter path"
             )
         path.mkdir(mode=0o700)
         folder._settings.write_bytes(msgspec.json.encode(settings))
-        StatusPage.create(folder._status)
+        HeartbeatFile.create(folder._heartbeat)
         return folder
 
     @property
     def fits(self) -> bool:
-        """Whether a socket can have this path. Kernels count bytes, not characters."""
-        return len(bytes(self.socket)) <= LONGEST_SOCKET_PATH
+        """Whether the socket path is short enough. The limit is in bytes, not characters."""
+        return len(bytes(self.socket)) <= MAX_SOCKET_PATH
 
-    def open_status(self) -> StatusPage:
-        return StatusPage.open(self._status)
+    def open_heartbeat(self) -> HeartbeatFile:
+        return HeartbeatFile.open(self._heartbeat)
 
     def read_settings(self) -> EngineSettings:
         return msgspec.json.decode(self._settings.read_bytes(), type=EngineSettings)

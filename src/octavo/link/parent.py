@@ -1,4 +1,4 @@
-"""The tie between a process of ours and the one that started it."""
+"""Bind a child process to the process that started it."""
 
 import ctypes
 import os
@@ -8,11 +8,11 @@ import sys
 PR_SET_PDEATHSIG = 1
 
 
-def live_and_die_with(parent: int) -> None:
-    """Only the parent ends this process, and it does not outlive the parent, not even after kill -9."""
+def bind_to_parent(parent: int) -> None:
+    """Ignore SIGINT, SIGTERM and SIGHUP, and end when the parent ends, even if by SIGKILL."""
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before we asked
+    if os.getppid() != parent:  # it died before prctl was called
         sys.exit(0)

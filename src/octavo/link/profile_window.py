@@ -1,4 +1,4 @@
-"""Which part of an engine's life is to be recorded, and where. The engine writes it: see `engine.profile`."""
+"""The part of an engine's run to record, and the file for it. `engine.profile` writes the file."""
 
 from pathlib import Path
 
@@ -9,13 +9,13 @@ from octavo.errors import ConfigError
 
 class ProfileWindow(msgspec.Struct, frozen=True):
     path: str
-    seconds: float  # from the first step that an engine does for a request
+    seconds: float  # from the engine's first step for a request
 
     def begin_file(self) -> None:
-        """An empty trace. Raises ConfigError now, rather than when there is something to write."""
+        """Write an empty trace, so that a ConfigError is raised now and not at the first step."""
         try:
             Path(self.path).write_bytes(b"[\n")
         except OSError as error:
             raise ConfigError(
-                f"cannot write the profile {self.path}: {error.strerror}; give another file"
+                f"cannot write the profile {self.path}: {error.strerror}; choose another file"
             ) from error

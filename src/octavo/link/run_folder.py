@@ -1,4 +1,4 @@
-"""The folder of one server, for the folders of its engines; and what servers that were killed have left."""
+"""The folder of one server, which contains those of its engines; cleanup after servers that were killed."""
 
 import contextlib
 import fcntl
@@ -12,12 +12,15 @@ from octavo.link.folder import EngineFolder
 
 PREFIX = "octavo-"
 LOCK = "lock"
-MOST_RESTARTS = 999_999  # the path of an engine with this number still fits
+MAX_RESTARTS = 999_999  # the socket path of an engine with this number still fits
 
 
 class RunFolder:
-    """Only the user may look into it. Its lock is held as long as the owner lives, kill -9 or not: so the
-    next server can tell which folders nobody needs any more."""
+    """Accessible to the user only.
+
+    The owner holds the folder's lock until it ends, even by SIGKILL. So the next server recognises the
+    folders of dead servers and deletes them.
+    """
 
     def __init__(self, path: Path, lock: int) -> None:
         self.path = path
@@ -26,14 +29,14 @@ class RunFolder:
     @classmethod
     def create(cls) -> Self:
         path = Path(tempfile.mkdtemp(prefix=PREFIX))
-        if not EngineFolder(path / _name(MOST_RESTARTS)).fits:
+        if not EngineFolder(path / _name(MAX_RESTARTS)).fits:
             path.rmdir()
             path = Path(tempfile.mkdtemp(prefix=PREFIX, dir="/tmp"))
         sweep(path.parent)
         return cls(path, _locked(path))
 
     def engine_path(self, number: int) -> Path:
-        """Where engine `number` has its folder. Should somebody have cleaned ours away, there is another."""
+        """Return the folder path of engine `number`. If the run folder was deleted, create a new one."""
         if not (self.path / LOCK).exists():
             again = type(self).create()
             os.close(self._lock)
@@ -44,7 +47,7 @@ class RunFolder:
         shutil.rmtree(self.path / _name(number), ignore_errors=True)
 
     def remove(self) -> None:
-        """Twice does no harm."""
+        """Delete the folder and release its lock. May be called more than once."""
         shutil.rmtree(self.path, ignore_errors=True)
         if self._lock >= 0:
             os.close(self._lock)
@@ -52,9 +55,9 @@ class RunFolder:
 
 
 def sweep(parent: Path) -> None:
-    """Remove the folders there whose owners are dead. Those of other users are left alone."""
+    """Delete the run folders in `parent` whose owners are dead, except those of other users."""
     for lock in parent.glob(f"{PREFIX}*/{LOCK}"):
-        with contextlib.suppress(OSError):  # somebody else sweeps too, or may not be swept
+        with contextlib.suppress(OSError):  # another server deletes it at the same time, or access is denied
             descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
                 if os.fstat(descriptor).st_uid == os.getuid():
@@ -69,7 +72,7 @@ def _name(number: int) -> str:
 
 
 def _locked(path: Path) -> int:
-    """The lock gets its name when it is held: nobody finds it open."""
+    """Lock the file before it gets its final name, so that other servers never find it unlocked."""
     unnamed = path / "new"
     descriptor = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""What goes over the socket between front end and engine: structs of `protocol` and `view` as msgpack.
+"""Messages on the socket between front end and engine: structs of `protocol` and `view` as msgpack.
 Never pickle."""
 
 import msgspec

@@ -1,4 +1,4 @@
-"""What a model is, read from a checkpoint's config.json. Needs no torch."""
+"""The configuration of a model, parsed from a checkpoint's config.json. Does not import torch."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,8 @@ class LinearScaling:
 
 @dataclass(frozen=True)
 class Llama3Scaling:
-    """Long wavelengths are divided by `factor`, short ones kept, those between interpolated."""
+    """Frequencies of long wavelengths are divided by `factor`, those of short wavelengths are kept, and those
+    in between are interpolated."""
 
     factor: float
     low_freq_factor: float
@@ -27,7 +28,7 @@ class Llama3Scaling:
 
 @dataclass(frozen=True)
 class FactorScaling:
-    """One divisor for each frequency, as GGUF files carry them."""
+    """One divisor per frequency, as stored in GGUF files."""
 
     factors: tuple[float, ...]
 
@@ -57,7 +58,7 @@ class ModelConfig:
     max_positions: int
     norm_eps: float
     tie_embeddings: bool
-    attention_bias: bool  # on all four projections; Qwen2 has its own rule
+    attention_bias: bool  # on all four projections; ignored for Qwen2
     mlp_bias: bool
     attention_scale: float
     attention_softcap: float | None
@@ -66,17 +67,18 @@ class ModelConfig:
 
     @staticmethod
     def from_huggingface(config: Mapping[str, Any]) -> "ModelConfig":
-        """Reads both styles: `rope_theta` with `rope_scaling`, and transformers 5's `rope_parameters`."""
+        """Parse config.json in both styles: `rope_theta` with `rope_scaling`, and `rope_parameters` as in
+        transformers 5."""
         architecture = _architecture(config)
-        fields = _Fields(config, _DEFAULTS[architecture])
-        fields.refuse_unsupported()
+        fields = _ConfigFields(config, _DEFAULTS[architecture])
+        fields.check_supported()
         num_heads = fields.integer("num_attention_heads")
         num_kv_heads = fields.optional_integer("num_key_value_heads") or num_heads
         head_dim = fields.optional_integer("head_dim") or fields.integer("hidden_size") // num_heads
         if num_heads % num_kv_heads or head_dim % 2:
             raise CheckpointError(
-                f"config.json: {num_heads} attention heads of size {head_dim} do not go with {num_kv_heads} "
-                "key-value heads; the checkpoint is damaged"
+                f"config.json: {num_heads} attention heads of size {head_dim} are not possible with "
+                f"{num_kv_heads} key-value heads; the checkpoint is damaged, download it again"
             )
         return ModelConfig(
             architecture=architecture,
@@ -92,7 +94,7 @@ class ModelConfig:
             tie_embeddings=bool(fields.get("tie_word_embeddings")),
             attention_bias=bool(fields.get("attention_bias")),
             mlp_bias=bool(fields.get("mlp_bias")),
-            # Not a power, whose last bit is the C library's affair.
+            # Not a power: its last bit depends on the C library.
             attention_scale=1 / math.sqrt(fields.optional_number("query_pre_attn_scalar") or head_dim),
             attention_softcap=fields.optional_number("attn_logit_softcapping"),
             logit_softcap=fields.optional_number("final_logit_softcapping"),
@@ -100,7 +102,7 @@ class ModelConfig:
         )
 
 
-# What transformers assumes where a config is silent. Layers from `max_window_layers` on may slide.
+# Defaults of transformers. Layers from `max_window_layers` on may have a sliding window.
 _COMMON: Mapping[str, Any] = {
     "rms_norm_eps": 1e-6,
     "rope_theta": 10_000.0,
@@ -138,16 +140,14 @@ _SLIDING, _FULL = "sliding_attention", "full_attention"
 
 def unknown_architecture(name: str) -> CheckpointError:
     known = ", ".join(sorted(_DEFAULTS))
-    return CheckpointError(
-        f"the architecture {name} is not supported; choose a checkpoint of one of: {known}"
-    )
+    return CheckpointError(f"the architecture {name} is not supported; use a checkpoint with one of: {known}")
 
 
 def _architecture(config: Mapping[str, Any]) -> str:
     names = config.get("architectures")
     if not isinstance(names, Sequence) or isinstance(names, str) or len(names) != 1:
         raise CheckpointError(
-            f"config.json must name one architecture in 'architectures', and it has {names!r}"
+            f"config.json: 'architectures' must contain one architecture, but it is {names!r}"
         )
     name = str(names[0])
     if name not in _DEFAULTS:
@@ -156,8 +156,8 @@ def _architecture(config: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class _Fields:
-    """A config.json over its family's defaults. null means the same as absent, but for `sliding_window`."""
+class _ConfigFields:
+    """A config.json with its family's defaults. null is the same as absent, except for `sliding_window`."""
 
     config: Mapping[str, Any]
     defaults: Mapping[str, Any]
@@ -169,13 +169,13 @@ class _Fields:
     def number(self, name: str) -> float:
         value = self.get(name)
         if not isinstance(value, int | float) or isinstance(value, bool):
-            raise CheckpointError(f"config.json: '{name}' must be a number, and it is {value!r}")
+            raise CheckpointError(f"config.json: '{name}' must be a number, but it is {value!r}")
         return float(value)
 
     def integer(self, name: str) -> int:
         value = self.get(name)
         if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-            raise CheckpointError(f"config.json: '{name}' must be a positive integer, and it is {value!r}")
+            raise CheckpointError(f"config.json: '{name}' must be a positive integer, but it is {value!r}")
         return value
 
     def optional_number(self, name: str) -> float | None:
@@ -185,13 +185,14 @@ class _Fields:
         return None if self.get(name) is None else self.integer(name)
 
     def window(self) -> int | None:
-        """null turns the window off; absent is the family's default; Llama has none, whatever is said."""
+        """Return the size of the sliding window. null disables it, absent means the family's default, and
+        Llama never has one."""
         if "sliding_window" not in self.defaults or not self.get("use_sliding_window"):
             return None
         value = self.config.get("sliding_window", self.defaults["sliding_window"])
         return None if value is None else self.integer("sliding_window")
 
-    def refuse_unsupported(self) -> None:
+    def check_supported(self) -> None:
         activation = self.get("hidden_activation") or self.get("hidden_act")
         if activation != self.defaults["hidden_act"]:
             raise CheckpointError(
@@ -200,25 +201,26 @@ class _Fields:
             )
         if self.get("use_bidirectional_attention"):
             raise CheckpointError(
-                "config.json: bidirectional attention makes this an embedding model; it cannot generate text"
+                "config.json: the model has bidirectional attention; it is an embedding model and cannot "
+                "generate text"
             )
 
 
-def _layers(fields: _Fields, head_dim: int) -> tuple[LayerConfig, ...]:
+def _layers(fields: _ConfigFields, head_dim: int) -> tuple[LayerConfig, ...]:
     windows = {_SLIDING: fields.window(), _FULL: None}
     kinds = _layer_kinds(fields)
     ropes = {kind: _rope(fields, kind, head_dim) for kind in dict.fromkeys(kinds)}
     return tuple(LayerConfig(windows[kind], ropes[kind]) for kind in kinds)
 
 
-def _layer_kinds(fields: _Fields) -> list[str]:
+def _layer_kinds(fields: _ConfigFields) -> list[str]:
     num_layers = fields.integer("num_hidden_layers")
     kinds = fields.get("layer_types")
     if kinds is not None:
         if len(kinds) != num_layers or not set(kinds) <= {_SLIDING, _FULL}:
             raise CheckpointError(
-                f"config.json: 'layer_types' must give '{_SLIDING}' or '{_FULL}' for each of {num_layers} "
-                f"layers, and it is {kinds!r}"
+                f"config.json: 'layer_types' must be '{_SLIDING}' or '{_FULL}' for each of {num_layers} "
+                f"layers, but it is {kinds!r}"
             )
         return list(kinds)
     if fields.get("sliding_window_pattern") is not None:  # Gemma: every n-th layer is global
@@ -228,8 +230,11 @@ def _layer_kinds(fields: _Fields) -> list[str]:
     return [_FULL if index < first_sliding else _SLIDING for index in range(num_layers)]
 
 
-def _rope(fields: _Fields, kind: str, head_dim: int) -> RopeConfig:
-    """Gemma's sliding layers have a base of their own, and parameters not given by kind are not for them."""
+def _rope(fields: _ConfigFields, kind: str, head_dim: int) -> RopeConfig:
+    """Return the rope parameters for layers of this kind.
+
+    Gemma's sliding layers have their own base, and parameters that are not per kind do not apply to them.
+    """
     local = kind == _SLIDING and fields.get("rope_local_base_freq") is not None
     theta = fields.number("rope_local_base_freq" if local else "rope_theta")
     parameters = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
@@ -237,7 +242,7 @@ def _rope(fields: _Fields, kind: str, head_dim: int) -> RopeConfig:
         parameters = parameters.get(kind) or {}
     elif local:
         parameters = {}
-    rope = _Fields(parameters, {"rope_theta": theta, "partial_rotary_factor": 1.0})
+    rope = _ConfigFields(parameters, {"rope_theta": theta, "partial_rotary_factor": 1.0})
     if rope.number("partial_rotary_factor") != 1.0:
         raise CheckpointError("config.json: 'partial_rotary_factor' other than 1 is not supported")
     scaling = _scaling(rope, fields.integer("max_position_embeddings"), head_dim)
@@ -245,7 +250,7 @@ def _rope(fields: _Fields, kind: str, head_dim: int) -> RopeConfig:
 
 
 def _scaling(
-    parameters: _Fields, max_positions: int, head_dim: int
+    parameters: _ConfigFields, max_positions: int, head_dim: int
 ) -> LinearScaling | Llama3Scaling | FactorScaling | None:
     kind = parameters.get("rope_type") or parameters.get("type") or "default"
     match kind:
@@ -264,9 +269,12 @@ def _scaling(
         case "factors":
             factors = tuple(float(factor) for factor in parameters.get("factors") or ())
             if len(factors) != head_dim // 2:
-                raise CheckpointError(f"{len(factors)} rope factors do not go with a head size of {head_dim}")
+                raise CheckpointError(
+                    f"{len(factors)} rope factors do not match a head size of {head_dim}; "
+                    f"expected {head_dim // 2}"
+                )
             return FactorScaling(factors)
     raise CheckpointError(
-        f"the rope scaling {kind!r} is not supported, only default, linear, llama3 and factors; where it "
-        "only stretches the context, remove it from config.json to run with the context of the training"
+        f"the rope scaling {kind!r} is not supported, only default, linear, llama3 and factors; if it "
+        "only extends the context, remove it from config.json to run with the context length of the training"
     )

@@ -1,8 +1,9 @@
 """Gemma 3, text only.
 
-Norms stand before and after each block, and their checkpoints hold the gain minus one. Queries and keys are
-normalised per head. Embeddings are scaled by the root of the hidden size, the MLP is gated by gelu. Most
-layers slide and a few are global, each kind with its own rope base: that is in the config's layers.
+Attention and the MLP have a norm before and after them; checkpoints contain the gain minus one. Queries and
+keys are normalised per head. Embeddings are scaled by the square root of the hidden size, and the MLP is
+gated by gelu. Most layers have a sliding window and a few are global, each kind with its own rope base; this
+is in `ModelConfig.layers`.
 """
 
 import math
@@ -10,8 +11,8 @@ from functools import partial
 
 import torch
 
-from octavo.models.blocks import Attention, Decoder, GatedMlp
 from octavo.models.config import LayerConfig, ModelConfig
+from octavo.models.layers import Attention, Decoder, GatedMlp
 from octavo.models.weights import WeightSet
 from octavo.ops import KV, Batch, RopeTable
 

@@ -1,21 +1,22 @@
 """Llama 2 and 3, SmolLM2, Mistral.
 
-The plain decoder: a norm before each block, no biases unless the config asks for them. Llama 3's rope
-scaling and Mistral's sliding window are in the config's layers, and SmolLM2's head is its embedding.
+The plain decoder: a norm before attention and before the MLP, and no biases unless the config enables them.
+Llama 3's rope scaling and Mistral's sliding window are in `ModelConfig.layers`. SmolLM2 uses its embedding as
+the head.
 """
 
 from functools import partial
 
 import torch
 
-from octavo.models.blocks import Attention, Decoder, GatedMlp
 from octavo.models.config import LayerConfig, ModelConfig
+from octavo.models.layers import Attention, Decoder, GatedMlp
 from octavo.models.weights import WeightSet
 from octavo.ops import KV, Batch, RopeTable
 
 
 class LlamaLayer:
-    """Qwen's is the same but for what the keywords say."""
+    """A layer of Llama and Qwen. The keyword arguments are the differences between them."""
 
     def __init__(
         self,

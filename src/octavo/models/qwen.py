@@ -1,13 +1,14 @@
 """Qwen2, Qwen2.5 and Qwen3.
 
-A Llama layer but for attention: Qwen2 has a bias on queries, keys and values, and none on the output; Qwen3
-normalises each head's query and key before rope, and its heads need not add up to the hidden size.
+The layers differ from Llama's only in attention. Qwen2 has a bias on queries, keys and values, and none on
+the output. Qwen3 normalises each head's query and key before rope, and the total size of its heads need not
+equal the hidden size.
 """
 
 from functools import partial
 
-from octavo.models.blocks import Decoder
 from octavo.models.config import ModelConfig
+from octavo.models.layers import Decoder
 from octavo.models.llama import LlamaLayer
 from octavo.models.weights import WeightSet
 

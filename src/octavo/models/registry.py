@@ -1,4 +1,4 @@
-"""From a config to a model that waits for its weights."""
+"""Build a model from its config, ready for its weights to be loaded."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
@@ -18,11 +18,12 @@ class Model(Protocol):
     def config(self) -> ModelConfig: ...
 
     def forward(self, batch: Batch, kv: Sequence[KV]) -> torch.Tensor:
-        """Writes the batch's keys and values into `kv`, one per layer; hidden states after the final norm."""
+        """Write the batch's keys and values into `kv` (one per layer) and return the hidden states after the
+        final norm."""
         ...
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """float32 [R, vocab_size] for R rows of hidden states."""
+        """Return float32 [R, vocab_size] for R rows of hidden states."""
         ...
 
 
@@ -42,9 +43,10 @@ def known_architectures() -> tuple[str, ...]:
 def build_model(
     config: ModelConfig, ops: Ops, formats: Mapping[str, str]
 ) -> tuple[Model, dict[str, WeightTarget]]:
-    """The model computes garbage until every target, by the checkpoint's tensor name, is written.
+    """Return the model and its weight targets, by the names of the checkpoint's tensors.
 
-    `formats`: the quantised forms of the checkpoint's matrices, by name: `Checkpoint.formats`.
+    The model's output is undefined until every target is written. `formats` contains the quantised formats of
+    the checkpoint's matrices by name: `Checkpoint.formats`.
     """
     build = _BUILDERS.get(config.architecture)
     if build is None:

@@ -1,7 +1,8 @@
-"""The frequencies of rotary embeddings: those of transformers but for the last bit.
+"""The frequencies of rotary embeddings. They equal those of transformers except for the last bit.
 
-transformers asks torch for a power, whose last bit is not the same everywhere. Here it is computed in decimal
-and rounded once. All else is + - * / on float32, which every machine rounds alike.
+transformers computes a power with torch, whose last bit differs between machines. Here the power is computed
+in decimal and rounded once. All other operations are + - * / on float32, which round the same on every
+machine.
 """
 
 import math
@@ -17,7 +18,7 @@ Floats = npt.NDArray[np.float32]
 
 
 def inverse_frequencies(rope: RopeConfig, head_dim: int) -> torch.Tensor:
-    """float32 [head_dim / 2], on the CPU"""
+    """Return float32 [head_dim / 2], on the CPU."""
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
     context = Context(prec=40)
     powers = [context.power(Decimal(rope.theta), Decimal(float(exponent))) for exponent in exponents]
@@ -39,8 +40,8 @@ def _scaled(frequencies: Floats, rope: RopeConfig) -> Floats:
 
 
 def _nearest(value: Decimal) -> np.float32:
-    """By way of a double. A value that lies so near to the middle between two floats that this second
-    rounding shows is not to be met with; it would round alike everywhere."""
+    """Round to float32 by way of a double. Double rounding could only matter for a value extremely close to
+    the middle between two floats, and even then the result would be the same on every machine."""
     return np.float32(float(value))
 
 
@@ -54,7 +55,7 @@ def _llama3(frequencies: Floats, scaling: Llama3Scaling) -> Floats:
         )
     )
     wavelengths = np.float32(2 * math.pi) / frequencies
-    # Over the context of the first training.
+    # Number of rotations over the original training context.
     rotations = np.float32(scaling.original_max_positions) / wavelengths
     keep = (rotations - low) / span
     between = (np.float32(1) - keep) * frequencies / factor + keep * frequencies

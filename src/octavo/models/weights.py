@@ -1,4 +1,4 @@
-"""Where the tensors of a checkpoint go."""
+"""The parameters of a model and the checkpoint tensors that fill them."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -10,20 +10,20 @@ from octavo.ops import Linear, LinearPart, Norm, Ops, WeightStorage, WeightTarge
 from octavo.ops.row_range import cut_rows
 from octavo.weight_format import FORMATS
 
-__all__ = ["WeightSet", "WeightStorage", "WeightTarget", "bytes_by_form"]
+__all__ = ["WeightSet", "WeightStorage", "WeightTarget", "bytes_by_format"]
 
 
 class WeightSet:
-    """Makes a model's parameters and notes the checkpoint's name for each."""
+    """Creates a model's parameters and records the name of the checkpoint tensor for each."""
 
     def __init__(self, ops: Ops, formats: Mapping[str, str]) -> None:
-        """`formats`: by name, the quantised forms that tensors of the checkpoint are stored in."""
+        """`formats`: the quantised formats of the checkpoint's tensors, by name."""
         self.ops = ops
         self.formats = formats
         self.targets: dict[str, WeightTarget] = {}
 
     def linear(self, parts: Mapping[str, int], in_features: int, *, bias: bool = False) -> Linear:
-        """One matrix for the named ones, stacked in their order; `parts` gives each one's rows."""
+        """Return one matrix in which the named ones are stacked in order. `parts`: rows of each, by name."""
         stacked = [LinearPart(num_rows, self._format(name)) for name, num_rows in parts.items()]
         linear = self.ops.new_linear(stacked, in_features, bias=bias)
         for name, target in zip(parts, linear.weights, strict=True):
@@ -51,8 +51,8 @@ class WeightSet:
         self.targets[name] = target
 
 
-def bytes_by_form(targets: Mapping[str, WeightTarget], dtype: torch.dtype) -> dict[str, int]:
-    """What the weights take in memory, by quantised form or dtype, the most first. Vectors are float32."""
+def bytes_by_format(targets: Mapping[str, WeightTarget], dtype: torch.dtype) -> dict[str, int]:
+    """Return the size of the weights by quantised format or dtype, largest first. Vectors are float32."""
     found = Counter[str]()
     for target in targets.values():
         if target.format is not None:

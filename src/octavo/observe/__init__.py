@@ -1,1 +1,1 @@
-"""What operators see: metrics, logs and traces. Nothing here knows torch, and nothing slows a token down."""
+"""Metrics, logs and traces for operators. Nothing here imports torch or delays a token."""

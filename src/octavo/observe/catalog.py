@@ -1,8 +1,8 @@
-"""Every metric there is. docs/observability.md has the same list for people, and a test compares them.
+"""The list of all metrics. docs/observability.md documents the same list, and a test compares them.
 
-Names are those of vLLM with another prefix, where vLLM has the metric: its dashboards work after one
-replacement. Every sample has the label `model_name`. Values of other labels are from fixed sets: no client
-can make the list longer.
+A metric that vLLM also has keeps vLLM's name with another prefix, so vLLM dashboards work after one text
+replacement. Every sample has the label `model_name`. Other labels have fixed sets of values, so clients
+cannot add time series.
 """
 
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Metric:
-    name: str  # as it is scraped
+    name: str  # as in the scraped output
     kind: Kind
     meaning: str
-    labels: tuple[str, ...] = ()  # beside `model_name`
+    labels: tuple[str, ...] = ()  # in addition to `model_name`
 
 
 def counter(name: str, meaning: str, *labels: str) -> Metric:
@@ -37,49 +37,62 @@ def histogram(name: str, meaning: str) -> Metric:
 
 HTTP_REQUESTS = counter(
     "http_requests",
-    "HTTP requests answered, by route and class of status; none: the client left before an answer",
+    "HTTP requests by route and status class; none: the client disconnected before the response",
     "route",
     "status",
 )
 FINISHED = counter(
     "request_success",
-    "sequences ended, by reason; abort: the client left, or another sequence of its request failed",
+    "finished sequences by reason; abort: client disconnected, or another sequence of its request failed",
     "finished_reason",
 )
 PROMPT_TOKENS = counter(
-    "prompt_tokens", "prompt tokens of prompts that got a first token; once for all n answers"
+    "prompt_tokens", "tokens of prompts that have produced a first token; counted once for all n answers"
 )
 GENERATION_TOKENS = counter("generation_tokens", "tokens generated for clients")
 
-TIME_TO_FIRST_TOKEN = histogram("time_to_first_token", "from a request's arrival to a sequence's first token")
-INTER_TOKEN_LATENCY = histogram("inter_token_latency", "from one token of a sequence to the next")
-E2E_LATENCY = histogram(
-    "e2e_request_latency", "from a request's arrival to a sequence's end by stop or length"
+TIME_TO_FIRST_TOKEN = histogram(
+    "time_to_first_token", "time from a request's arrival to a sequence's first token"
 )
-QUEUE_TIME = histogram("request_queue_time", "a sequence's wait for the engine to begin with it")
-PREFILL_TIME = histogram("request_prefill_time", "from a sequence's begin to its first token")
-DECODE_TIME = histogram("request_decode_time", "from a sequence's first token to its last")
+INTER_TOKEN_LATENCY = histogram("inter_token_latency", "time between consecutive tokens of a sequence")
+E2E_LATENCY = histogram(
+    "e2e_request_latency", "time from a request's arrival to a sequence's end by stop or length"
+)
+QUEUE_TIME = histogram("request_queue_time", "time a sequence waits before the engine starts it")
+PREFILL_TIME = histogram("request_prefill_time", "time from a sequence's start to its first token")
+DECODE_TIME = histogram("request_decode_time", "time from a sequence's first token to its last")
 
 RUNNING = gauge("num_requests_running", "sequences in the engine's batch")
-WAITING = gauge("num_requests_waiting", "sequences that wait for the engine to begin with them")
-QUEUED = gauge("num_requests_queued", "sequences without a first token: what --max-queued-requests bounds")
-QUEUED_TOKENS = gauge("num_tokens_queued", "their prompt tokens: what --max-queued-tokens bounds")
-KV_USE = gauge("kv_cache_usage_perc", "fraction of the KV cache's pages that sequences hold; 1 is full")
-KV_FILLED = gauge(
-    "kv_cache_filled_perc", "fraction of the KV cache's pages with anything in them, kept prefixes too"
+WAITING = gauge("num_requests_waiting", "sequences waiting for the engine to start them")
+QUEUED = gauge("num_requests_queued", "sequences without a first token, limited by --max-queued-requests")
+QUEUED_TOKENS = gauge(
+    "num_tokens_queued", "prompt tokens of sequences without a first token, limited by --max-queued-tokens"
 )
-READY = gauge("ready", "1: /readyz says yes")
+KV_USE = gauge("kv_cache_usage_perc", "fraction of KV blocks held by sequences; 1 is full")
+KV_FILLED = gauge(
+    "kv_cache_filled_perc", "fraction of KV blocks that contain data, including cached prefixes"
+)
+READY = gauge("ready", "1 if /readyz reports ready, else 0")
 
 PREFIX_QUERIES = counter(
-    "prefix_cache_queries", "prompt tokens looked up in the prefix cache, for each sequence"
+    "prefix_cache_queries", "prompt tokens looked up in the prefix cache, counted for each sequence"
 )
-PREFIX_HITS = counter("prefix_cache_hits", "of them, those that were found")
-PREEMPTIONS = counter("num_preemptions", "sequences that had to give their pages back and begin again")
-STEP_TIME = histogram("step", "one step of the engine; its count is the number of steps")
-ENGINE_RESTARTS = counter("engine_restarts", "engines that died or hung, and were replaced")
-TASKS = gauge("asyncio_tasks", "tasks of the front end's event loop: a few, and some for each request")
-STARTUP = gauge("startup_seconds", "how long the last start of an engine has spent, by phase", "phase")
-BUILD = gauge("build_info", "always 1; what runs here", "version", "device", "dtype", "system_fingerprint")
+PREFIX_HITS = counter(
+    "prefix_cache_hits", "prompt tokens found in the prefix cache, counted for each sequence"
+)
+PREEMPTIONS = counter("num_preemptions", "times a sequence gave its KV blocks back and had to start again")
+STEP_TIME = histogram("step", "duration of an engine step; the count is the number of steps")
+ENGINE_RESTARTS = counter("engine_restarts", "engines replaced because they died or hung")
+TASKS = gauge("asyncio_tasks", "asyncio tasks of the front end: a few, plus some for each request")
+STARTUP = gauge("startup_seconds", "time spent in the latest engine start, by phase", "phase")
+BUILD = gauge(
+    "build_info",
+    "always 1; the labels identify what is running",
+    "version",
+    "device",
+    "dtype",
+    "system_fingerprint",
+)
 
 METRICS: tuple[Metric, ...] = (
     HTTP_REQUESTS,

@@ -1,4 +1,4 @@
-"""From our numbers to what Prometheus scrapes."""
+"""Export the metrics to Prometheus."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,8 +21,8 @@ Values = Mapping[tuple[str, ...], float]  # by the values of the metric's labels
 
 
 @dataclass(frozen=True)
-class Seen:
-    """All there is to tell at one moment."""
+class MetricsSnapshot:
+    """The source of all metrics at one moment."""
 
     model_name: str
     requests: RequestMetrics
@@ -35,32 +35,33 @@ class Seen:
     facts: EngineFacts | None
 
 
-def registry_of(look: Callable[[], Seen]) -> CollectorRegistry:
-    """Our metrics, and what Prometheus expects of any process (`process_resident_memory_bytes`, ...)."""
+def make_registry(take_snapshot: Callable[[], MetricsSnapshot]) -> CollectorRegistry:
+    """Return a registry of Octavo's metrics and the standard ones of a process
+    (`process_resident_memory_bytes`, ...)."""
     registry = CollectorRegistry()
-    registry.register(OctavoCollector(look))
+    registry.register(OctavoCollector(take_snapshot))
     ProcessCollector(registry=registry)
     return registry
 
 
 class OctavoCollector(Collector):
-    def __init__(self, look: Callable[[], Seen]) -> None:
-        self._look = look
+    def __init__(self, take_snapshot: Callable[[], MetricsSnapshot]) -> None:
+        self._take_snapshot = take_snapshot
 
     def describe(self) -> Iterable[Family]:
-        """Asked when registered, to find names that are there twice."""
+        """Return all families without values. The registry calls this to find duplicate names."""
         return [_family(metric) for metric in catalog.METRICS]
 
     def collect(self) -> Iterator[Family]:
-        seen = self._look()
-        for metric, values in (*_of_requests(seen), *_of_engine(seen), *_of_server(seen)):
-            yield _filled(metric, seen.model_name, values)
+        snapshot = self._take_snapshot()
+        for metric, values in (*_of_requests(snapshot), *_of_engine(snapshot), *_of_server(snapshot)):
+            yield _filled(metric, snapshot.model_name, values)
 
 
-def _of_requests(seen: Seen) -> Iterator[tuple[Metric, Values | Histogram]]:
-    requests = seen.requests
+def _of_requests(snapshot: MetricsSnapshot) -> Iterator[tuple[Metric, Values | Histogram]]:
+    requests = snapshot.requests
     yield catalog.HTTP_REQUESTS, requests.http
-    # Reasons that have not come yet are there as zeros: a first error is then seen as a rise.
+    # Reasons without occurrences are exported as 0, so that the first error shows as an increase.
     yield catalog.FINISHED, {(reason.value,): requests.finished[reason.value] for reason in FinishReason}
     yield catalog.PROMPT_TOKENS, {(): requests.prompt_tokens}
     yield catalog.GENERATION_TOKENS, {(): requests.generation_tokens}
@@ -72,37 +73,39 @@ def _of_requests(seen: Seen) -> Iterator[tuple[Metric, Values | Histogram]]:
     yield catalog.DECODE_TIME, requests.decode_time
 
 
-def _of_engine(seen: Seen) -> Iterator[tuple[Metric, Values | Histogram]]:
-    counts = seen.engine.counts
-    stats = seen.engine.stats if seen.engine.is_there else None  # a dead engine holds nothing
+def _of_engine(snapshot: MetricsSnapshot) -> Iterator[tuple[Metric, Values | Histogram]]:
+    counts = snapshot.engine.counts
+    stats = snapshot.engine.stats if snapshot.engine.is_ready else None  # a dead engine holds nothing
     yield catalog.PREFIX_QUERIES, {(): counts.prompt_tokens}
     yield catalog.PREFIX_HITS, {(): counts.prompt_tokens_cached}
     yield catalog.PREEMPTIONS, {(): counts.preemptions}
-    yield catalog.STEP_TIME, seen.engine.step_seconds
+    yield catalog.STEP_TIME, snapshot.engine.step_seconds
     yield (
         catalog.STARTUP,
-        {(phase.name.lower(),): seconds for phase, seconds in seen.engine.phase_seconds.items()},
+        {(phase.name.lower(),): seconds for phase, seconds in snapshot.engine.phase_seconds.items()},
     )
     yield catalog.RUNNING, {(): 0 if stats is None else stats.num_running}
     yield catalog.WAITING, {(): 0 if stats is None else stats.num_waiting}
-    yield catalog.KV_USE, {(): 0.0 if stats is None else _part(stats, stats.pages_free + stats.pages_idle)}
-    yield catalog.KV_FILLED, {(): 0.0 if stats is None else _part(stats, stats.pages_free)}
+    yield (
+        catalog.KV_USE,
+        {(): 0.0 if stats is None else _fraction_used(stats, stats.blocks_free + stats.blocks_idle)},
+    )
+    yield catalog.KV_FILLED, {(): 0.0 if stats is None else _fraction_used(stats, stats.blocks_free)}
 
 
-def _of_server(seen: Seen) -> Iterator[tuple[Metric, Values | Histogram]]:
-    yield catalog.QUEUED, {(): seen.num_queued}
-    yield catalog.QUEUED_TOKENS, {(): seen.num_tokens_queued}
-    yield catalog.READY, {(): int(seen.is_ready)}
-    yield catalog.ENGINE_RESTARTS, {(): seen.num_restarts}
-    yield catalog.TASKS, {(): seen.num_tasks}
-    facts = seen.facts
+def _of_server(snapshot: MetricsSnapshot) -> Iterator[tuple[Metric, Values | Histogram]]:
+    yield catalog.QUEUED, {(): snapshot.num_queued}
+    yield catalog.QUEUED_TOKENS, {(): snapshot.num_tokens_queued}
+    yield catalog.READY, {(): int(snapshot.is_ready)}
+    yield catalog.ENGINE_RESTARTS, {(): snapshot.num_restarts}
+    yield catalog.TASKS, {(): snapshot.num_tasks}
+    facts = snapshot.facts
     about_engine = ("", "", "") if facts is None else (facts.device, facts.dtype, facts.system_fingerprint)
     yield catalog.BUILD, {(octavo.__version__, *about_engine): 1}
 
 
-def _part(stats: EngineStats, not_counted: int) -> float:
-    """The fraction of the pages that are not among those."""
-    return 1 - not_counted / stats.pages_total if stats.pages_total else 0.0
+def _fraction_used(stats: EngineStats, num_unused: int) -> float:
+    return 1 - num_unused / stats.blocks_total if stats.blocks_total else 0.0
 
 
 def _family(metric: Metric) -> CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily:

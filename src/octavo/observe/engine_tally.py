@@ -1,15 +1,15 @@
-"""What engines have done, over all of their lives. Each counts from zero; the sums here go on."""
+"""Counts over all engines of a server. Each engine counts from zero; these sums continue across restarts."""
 
 from dataclasses import dataclass, field
 
-from octavo.link.status_page import Phase
+from octavo.link.heartbeat import Phase
 from octavo.observe.histogram import SHORT, Histogram
 from octavo.protocol import EngineStats
 
 
 @dataclass(frozen=True)
 class EngineCounts:
-    """Of steps for clients: an engine's warm-up is not in it."""
+    """Counts of the work for clients. They exclude an engine's warm-up."""
 
     steps: int = 0
     prompt_tokens: int = 0
@@ -27,15 +27,15 @@ class EngineCounts:
 
 @dataclass
 class EngineTally:
-    """Mutated by EngineSupervisor only: a few additions for each step."""
+    """Changed by EngineSupervisor only, at the cost of a few additions per step."""
 
-    stats: EngineStats | None = None  # the last that was heard, be it of a dead engine
-    is_there: bool = False  # an engine that is ready, and lives
+    stats: EngineStats | None = None  # the latest received, possibly from a dead engine
+    is_ready: bool = False  # whether there is a live engine that has started
     step_seconds: Histogram = field(default_factory=lambda: Histogram(SHORT))
-    phase_seconds: dict[Phase, float] = field(default_factory=dict)  # of the last start
-    _before: EngineCounts = EngineCounts()  # by engines that are dead
+    phase_seconds: dict[Phase, float] = field(default_factory=dict)  # of the latest start
+    _before: EngineCounts = EngineCounts()  # by earlier engines
     _at_ready: EngineStats | None = None
-    _phase: tuple[Phase, float] | None = None  # of an engine that is starting, and since when
+    _phase: tuple[Phase, float] | None = None  # of an engine that is starting, and when the phase began
 
     @property
     def counts(self) -> EngineCounts:
@@ -48,33 +48,33 @@ class EngineTally:
         if last is not None and stats.steps > last.steps:
             self.step_seconds.observe((stats.step_seconds - last.step_seconds) / (stats.steps - last.steps))
 
-    def meet(self, stats: EngineStats) -> None:
-        """An engine is ready; what it has counted so far was its warm-up."""
+    def engine_ready(self, stats: EngineStats) -> None:
+        """Begin to count for a new engine; `stats` is what its warm-up counted."""
         self._before = self.counts
         self._at_ready = self.stats = stats
-        self.is_there = True
+        self.is_ready = True
 
-    def lose(self) -> None:
-        """The engine is dead. What it had done is not forgotten."""
-        self.is_there = False
+    def engine_lost(self) -> None:
+        """Record the death of the engine. Its counts are kept."""
+        self.is_ready = False
 
-    def begin(self, now: float) -> None:
-        """An engine is being started."""
+    def start_began(self, now: float) -> None:
+        """Record that an engine is being started."""
         self.phase_seconds = {}
         self._phase = Phase.STARTING, now
 
-    def watch(self, phase: Phase, now: float) -> None:
-        """To be called often while an engine starts; a phase too short to be seen took no time."""
+    def note_phase(self, phase: Phase, now: float) -> None:
+        """Record the current phase of a start. Call it often: a phase between two calls is not recorded."""
         if self._phase is None or phase <= self._phase[0]:
             return
         last, since = self._phase
         self.phase_seconds[last] = now - since
         self._phase = None if phase is Phase.SERVING else (phase, now)
 
-    def phases_in_words(self) -> str:
-        """Of the last start, for people who wait for it."""
-        spent = [
+    def phase_summary(self) -> str:
+        """Return the durations of the phases of the latest start, for the log."""
+        durations = [
             f"{phase.name.lower().replace('_', ' ')} {seconds:.2f} s"
             for phase, seconds in self.phase_seconds.items()
         ]
-        return ", ".join(spent)
+        return ", ".join(durations)

@@ -1,9 +1,9 @@
-"""Counts of how often a value fell into which range. Plain numbers: one thread owns a histogram."""
+"""Histograms of plain numbers. One thread owns a histogram."""
 
 from bisect import bisect_left
 from collections.abc import Iterator
 
-# Seconds. Edges of one list are never changed in a release: dashboards add up what servers say.
+# Seconds. Releases never change the edges of a list, because dashboards sum over servers.
 SHORT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 LONG = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0)
 
@@ -23,7 +23,7 @@ class Histogram:
         return sum(self._counts)
 
     def cumulative(self) -> Iterator[tuple[float, int]]:
-        """How many values were at most so large, edge by edge; the last edge is infinite."""
+        """Yield each edge with the number of values up to it; the last edge is infinite."""
         total = 0
         for edge, count in zip((*self._edges, float("inf")), self._counts, strict=True):
             total += count

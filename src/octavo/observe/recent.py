@@ -1,4 +1,4 @@
-"""How long things took in the last seconds. Kept only while somebody looks: see `RequestMetrics.recent`."""
+"""Latencies of the last seconds. Kept only while a watcher is connected: see `RequestMetrics.recent`."""
 
 from collections import deque
 
@@ -6,12 +6,12 @@ from octavo.observe.histogram import Histogram
 from octavo.view import Latency
 
 WINDOW_SECONDS = 10
-# A tenth apart, from 0.1 ms to some minutes: a quantile is within 5 % of the true one.
+# Each edge is 1.1 times the previous one, from 0.1 ms to several minutes: quantiles are within 5 %.
 EDGES = tuple([1e-4 * 1.1**number for number in range(160)])
 
 
 class RecentTimes:
-    """One histogram for each second of the window: old ones are dropped whole."""
+    """Holds one histogram per second of the window; old ones are dropped."""
 
     def __init__(self) -> None:
         self._seconds: deque[tuple[int, Histogram]] = deque(maxlen=WINDOW_SECONDS)
@@ -22,16 +22,16 @@ class RecentTimes:
             self._seconds.append((second, Histogram(EDGES)))
         self._seconds[-1][1].observe(value)
 
-    def quantiles(self, now: float, *wanted: float) -> list[float | None]:
-        """Of what was observed in the window before `now`."""
+    def quantiles(self, now: float, *fractions: float) -> list[float | None]:
+        """Return quantiles of the values observed in the window before `now`."""
         first = int(now) - WINDOW_SECONDS
         recent = [histogram for second, histogram in self._seconds if second > first]
         total = sum([histogram.count for histogram in recent])
         if not total:
-            return [None] * len(wanted)
+            return [None] * len(fractions)
         edges = [edge for edge, _ in recent[0].cumulative()]
         sums = [sum(counts) for counts in zip(*[[n for _, n in h.cumulative()] for h in recent], strict=True)]
-        return [_quantile(edges, sums, part * total) for part in wanted]
+        return [_quantile(edges, sums, fraction * total) for fraction in fractions]
 
 
 class RecentLatencies:
@@ -47,7 +47,7 @@ class RecentLatencies:
 
 
 def _quantile(edges: list[float], cumulative: list[int], rank: float) -> float:
-    """Values are taken to lie evenly between two edges."""
+    """Return the value of a rank, interpolated linearly between two edges."""
     at = next(index for index, count in enumerate(cumulative) if count >= rank)
     if at == len(edges) - 1:  # beyond the last edge
         return edges[-2]

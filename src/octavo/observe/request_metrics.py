@@ -1,4 +1,4 @@
-"""What is counted of requests. A sequence is one answer to one prompt: n=2 is two of them."""
+"""Metrics of requests. A sequence is one answer to one prompt, so n=2 is two sequences."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from octavo.protocol import Timings
 class RequestMetrics:
     """Owned by the event loop."""
 
-    http: Counter[tuple[str, ...]] = field(default_factory=Counter)  # by route and class of status
+    http: Counter[tuple[str, ...]] = field(default_factory=Counter)  # by route and status class
     finished: Counter[str] = field(default_factory=Counter)  # sequences, by finish reason
     prompt_tokens: int = 0
     generation_tokens: int = 0
@@ -22,7 +22,7 @@ class RequestMetrics:
     queue_time: Histogram = field(default_factory=lambda: Histogram(LONG))
     prefill_time: Histogram = field(default_factory=lambda: Histogram(LONG))
     decode_time: Histogram = field(default_factory=lambda: Histogram(LONG))
-    recent: RecentLatencies | None = None  # while somebody watches
+    recent: RecentLatencies | None = None  # set while a watcher is connected
 
     def answered(self, route: str, status: int | None) -> None:
         self.http[route, "none" if status is None else f"{status // 100}xx"] += 1

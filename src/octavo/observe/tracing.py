@@ -1,4 +1,4 @@
-"""OpenTelemetry spans, for those who ask. Otherwise its SDK is not imported and no connection opened."""
+"""Optional OpenTelemetry spans. If they are off, the SDK is not imported and no connection is opened."""
 
 import importlib.util
 from collections.abc import Mapping
@@ -8,15 +8,15 @@ from urllib.parse import urlsplit
 import octavo
 from octavo.errors import ConfigError
 
-EXPORT_SECONDS = 5  # for a collector to take what it is sent
+EXPORT_SECONDS = 5  # timeout of one export
 CLOSING_MILLISECONDS = 3000
 TRACES_PATH = "/v1/traces"
 
 
 class Tracing(Protocol):
-    """Where finished requests are told. Neither call may wait for the collector, but `close` a little."""
+    """Exports a span per finished request. `export` never waits for the collector, `close` only briefly."""
 
-    def tell(
+    def export(
         self,
         name: str,
         *,
@@ -31,25 +31,25 @@ class Tracing(Protocol):
 
 
 def check_endpoint(endpoint: str) -> None:
-    """Before anything is started: can spans be sent there at all?"""
+    """Raise ConfigError if spans cannot be sent there. Called before anything is started."""
     parts = urlsplit(endpoint)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(
-            f"otlp_endpoint: {endpoint!r} is no address; give one such as http://127.0.0.1:4318"
+            f"otlp_endpoint: {endpoint!r} is not an HTTP address; give one such as http://127.0.0.1:4318"
         )
     for module in ("opentelemetry", "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"):
         try:
-            is_there = importlib.util.find_spec(module) is not None
+            is_installed = importlib.util.find_spec(module) is not None
         except ModuleNotFoundError:
-            is_there = False
-        if not is_there:
+            is_installed = False
+        if not is_installed:
             raise ConfigError(
                 "otlp_endpoint: OpenTelemetry is not installed; install it with: pip install 'octavo[otel]'"
             )
 
 
 def open_tracing(endpoint: str) -> Tracing:
-    """Spans go out in batches from a thread; those that do not fit its queue are dropped."""
+    """Export spans in batches from a thread. Spans that do not fit its queue are dropped."""
     check_endpoint(endpoint)
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -59,7 +59,7 @@ def open_tracing(endpoint: str) -> Tracing:
 
 
 def tracing_with(processor: Any) -> Tracing:
-    """`processor` is OpenTelemetry's, and decides where spans go."""
+    """Return a `Tracing` whose spans go to an OpenTelemetry span processor."""
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
 
@@ -70,7 +70,7 @@ def tracing_with(processor: Any) -> Tracing:
 
 
 class OpenTelemetryTracing:
-    """A span is made when its request has ended: until then there is nothing to carry along."""
+    """Creates a span when its request has finished, so that requests in flight carry no state for it."""
 
     def __init__(self, provider: Any) -> None:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -79,7 +79,7 @@ class OpenTelemetryTracing:
         self._tracer = provider.get_tracer("octavo", octavo.__version__)
         self._propagator = TraceContextTextMapPropagator()
 
-    def tell(
+    def export(
         self,
         name: str,
         *,

@@ -1,4 +1,4 @@
-"""What a model calls. One object with the operations of one device and dtype, chosen once."""
+"""The operations that models call: one object per device and dtype, selected once."""
 
 import logging
 
@@ -7,7 +7,7 @@ import torch
 from octavo.errors import ConfigError
 from octavo.kernels import gemm
 from octavo.kernels.library import find_library
-from octavo.kernels.loading import open_engine
+from octavo.kernels.loading import open_pool
 from octavo.ops.batch import Batch, BatchSequence
 from octavo.ops.interface import (
     AttentionSpec,
@@ -54,27 +54,28 @@ def select_ops(
     threads: int | None = None,
     keeps_formats: bool = True,
 ) -> Ops:
-    """The operations for weights and activations of `dtype` on `device`.
+    """Return the operations for weights and activations of `dtype` on `device`.
 
-    `kernels`: "torch", the name of an instruction set, or "auto" for the best there is. `threads` None: one
-    for each core that this process may use. `keeps_formats`: quantised weights stay as they are stored, where
-    there are kernels for their form.
+    `kernels`: "torch", the name of an instruction set, or "auto" for the best available. `threads` None: one
+    per usable core. `keeps_formats`: quantised weights stay in their format if there are kernels for it.
     """
     device = torch.device(device)
     path = find_library()
     can_be_native = device.type == "cpu" and dtype in gemm.DTYPES
     if kernels == "torch" or (kernels == "auto" and not (can_be_native and path)):
         if kernels == "auto" and can_be_native:
-            logger.info("no native kernels were built when Octavo was installed: computing with plain torch")
+            logger.info("using torch: no native kernels were built when Octavo was installed")
         return TorchOps(device, dtype)
     if path is None:
         raise ConfigError(
-            f"kernels {kernels!r}: no library was built at installation; use --kernels auto or torch"
+            f"kernels {kernels!r}: no library was built during installation; use --kernels auto or torch"
         )
     if not can_be_native:
-        raise ConfigError(f"kernels {kernels!r} do not do {dtype} on {device}; use --kernels auto or torch")
-    engine = open_engine(path, kernels, threads)
-    # What is left to torch is small, and two pools of threads would fight over the cores.
+        raise ConfigError(
+            f"kernels {kernels!r} do not support {dtype} on {device}; use --kernels auto or torch"
+        )
+    pool = open_pool(path, kernels, threads)
+    # Little work is left for torch, and two thread pools would compete for the cores.
     torch.set_num_threads(1)
-    logger.info("native kernels: %s, %d threads", engine.isa.name.lower(), engine.num_threads)
-    return NativeOps(engine, dtype, keeps_formats)
+    logger.info("native kernels: %s, %d threads", pool.isa.name.lower(), pool.num_threads)
+    return NativeOps(pool, dtype, keeps_formats)

@@ -10,7 +10,7 @@ import torch
 
 from octavo.kernels.attention import SequenceTable
 
-INTEGER = "q"  # int64, as an array has it
+INTEGER = "q"  # array's type code of int64
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,14 @@ class BatchSequence:
     first_row: int
     num_rows: int
     context: int  # KV rows that the last row sees, itself included
-    blocks: torch.Tensor  # int64 [ceil(context / page_size)]: position p is in page blocks[p // page_size]
+    blocks: torch.Tensor  # int64 [ceil(context / block_size)]: position p is in block blocks[p // block_size]
 
 
 @dataclass(frozen=True)
 class Batch:
     """T tokens of S sequences. The sequences' rows are disjoint and cover the batch.
 
-    All that kernels read of a step lies in one array, because many small ones cost more than they hold:
+    All vectors that kernels read in a step are in one array, because allocating many small ones is slower:
 
         token_ids | positions | kv_slots | first_rows | row_counts | contexts | block_offsets | blocks
         T           T           T          S            S            S          S + 1
@@ -40,7 +40,7 @@ class Batch:
     vectors: "array[int]"
     num_rows: int
     num_sequences: int
-    page_size: int
+    block_size: int
     device: torch.device
 
     @classmethod
@@ -50,9 +50,9 @@ class Batch:
         positions: torch.Tensor,
         kv_slots: torch.Tensor,
         sequences: Sequence[BatchSequence],
-        page_size: int,
+        block_size: int,
     ) -> "Batch":
-        """From its parts, for those who make one by hand."""
+        """Return a batch made of its parts. The engine itself fills `vectors` directly."""
         table = SequenceTable.from_lists(
             [sequence.first_row for sequence in sequences],
             [sequence.num_rows for sequence in sequences],
@@ -62,12 +62,12 @@ class Batch:
         parts = [token_ids, positions, kv_slots, table.first_rows, table.row_counts, table.contexts]
         vectors = torch.cat([part.cpu() for part in (*parts, table.block_offsets, table.blocks)])
         return cls(
-            array(INTEGER, vectors.tolist()), len(token_ids), len(sequences), page_size, token_ids.device
+            array(INTEGER, vectors.tolist()), len(token_ids), len(sequences), block_size, token_ids.device
         )
 
     @property
     def starts(self) -> tuple[int, ...]:
-        """Where each vector begins."""
+        """The start index of each vector."""
         rows, sequences = self.num_rows, self.num_sequences
         tables = 3 * rows
         return (
@@ -93,7 +93,7 @@ class Batch:
 
     @functools.cached_property
     def kv_slots(self) -> torch.Tensor:
-        """int64 [T]: page * page_size + offset, where the row's key and value go."""
+        """int64 [T]: block * block_size + offset, where the row's key and value go."""
         return self._parts[2].to(self.device)
 
     @functools.cached_property
@@ -115,7 +115,7 @@ class Batch:
 
     @property
     def num_positions(self) -> int:
-        """One more than the largest position, known without asking the device."""
+        """The largest position plus one. Does not access the device."""
         return max(self.vectors[self.starts[5] : self.starts[6]])
 
     @functools.cached_property

@@ -1,4 +1,4 @@
-"""The operations on a CPU by the native kernels. A row's result depends on that row alone, bit for bit."""
+"""The operations on a CPU with the native kernels. Every bit of a row's result depends on that row alone."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from typing import cast
 import torch
 
 from octavo.kernels import attention, gemm, rows
-from octavo.kernels.attention import KVPages
+from octavo.kernels.attention import KVBlocks
 from octavo.kernels.gemm import PackedMatrix
-from octavo.kernels.library import Engine
+from octavo.kernels.library import KernelPool
 from octavo.kernels.rows import Activation
 from octavo.kernels.spread import new_rows
 from octavo.ops.batch import Batch
@@ -28,11 +28,11 @@ from octavo.weight_format import FORMATS
 
 @dataclass(frozen=True)
 class NativeLinear:
-    """Matrices that are stacked: one for all neighbouring parts that are stored in the same form."""
+    """Stacked matrices: neighbouring parts with the same format share one matrix."""
 
     matrices: tuple[PackedMatrix, ...]
     vector: torch.Tensor | None  # float32
-    weights: tuple[WeightTarget, ...]  # of the parts
+    weights: tuple[WeightTarget, ...]  # one per part
 
     @property
     def bias(self) -> WeightTarget | None:
@@ -43,7 +43,7 @@ class NativeLinear:
 class NativeOps:
     """See `Ops`, which documents the operations."""
 
-    engine: Engine
+    pool: KernelPool
     dtype: torch.dtype
     keeps_formats: bool = True  # False: weights are always stored in `dtype`
 
@@ -53,45 +53,44 @@ class NativeOps:
 
     @property
     def arithmetic(self) -> int:
-        return self.engine.library.arithmetic
+        return self.pool.library.arithmetic
 
     @property
     def packing(self) -> Packing:
-        return Packing(self.engine.library.layout_version, self.engine.library.checksum)
+        return Packing(self.pool.library.layout_version, self.pool.library.checksum)
 
     def new_sampler(self) -> Sampler:
-        return NativeSampler(self.engine)
+        return NativeSampler(self.pool)
 
-    def capture(self, forward: Forward, *, page_size: int, max_positions: int) -> Forward:
-        return TapedForward(self.engine, forward, page_size=page_size, max_positions=max_positions)
+    def capture(self, forward: Forward, *, block_size: int, max_positions: int) -> Forward:
+        return TapedForward(self.pool, forward, block_size=block_size, max_positions=max_positions)
 
     def kernel_times(self) -> KernelTimes:
-        return self.engine.times()
+        return self.pool.times()
 
     def new_linear(self, parts: Sequence[LinearPart], in_features: int, *, bias: bool = False) -> Linear:
         stacks: list[tuple[str, list[int]]] = []
         for part in parts:
-            form = self._form_of(part.format, in_features)
-            # Threads pack whole groups of rows: no two parts may have rows in one.
-            if stacks and stacks[-1][0] == form and sum(stacks[-1][1]) % gemm.ROW_GROUP == 0:
+            stored = self._stored_format(part.format, in_features)
+            # Threads pack whole groups of rows, so two parts must not share a group.
+            if stacks and stacks[-1][0] == stored and sum(stacks[-1][1]) % gemm.ROW_GROUP == 0:
                 stacks[-1][1].append(part.num_rows)
             else:
-                stacks.append((form, [part.num_rows]))
-        matrices = [
-            PackedMatrix(self.engine.library, sum(sizes), in_features, form) for form, sizes in stacks
-        ]
+                stacks.append((stored, [part.num_rows]))
+        library = self.pool.library
+        matrices = [PackedMatrix(library, sum(sizes), in_features, stored) for stored, sizes in stacks]
         weights = [cut_rows(matrix, sizes) for matrix, (_, sizes) in zip(matrices, stacks, strict=True)]
         num_rows = sum(part.num_rows for part in parts)
         vector = torch.empty(num_rows, dtype=torch.float32) if bias else None
         return NativeLinear(tuple(matrices), vector, tuple(chain.from_iterable(weights)))
 
-    def _form_of(self, format: str | None, in_features: int) -> str:
-        """What the kernels store: the quantised form where they can compute with it."""
+    def _stored_format(self, format: str | None, in_features: int) -> str:
+        """Return `format` if the kernels can compute with it, else the name of the dtype."""
         if (
             format is not None
             and self.keeps_formats
             and self.dtype == torch.bfloat16
-            and self.engine.library.has_format(format)
+            and self.pool.library.has_format(format)
             and in_features % FORMATS[format].block_k == 0
         ):
             return format
@@ -104,13 +103,13 @@ class NativeOps:
         return Norm(torch.empty(size, dtype=torch.float32), eps, offset)
 
     def new_rope(self, inverse_frequencies: torch.Tensor) -> RopeTable:
-        return RopeTable(partial(rows.rope_angles, self.engine, inverse_frequencies))
+        return RopeTable(partial(rows.rope_angles, self.pool, inverse_frequencies))
 
-    def new_kv(self, num_blocks: int, page_size: int, kv_heads: int, head_dim: int) -> KV:
-        return KVPages(
-            self.engine.library,
+    def new_kv(self, num_blocks: int, block_size: int, kv_heads: int, head_dim: int) -> KV:
+        return KVBlocks(
+            self.pool.library,
             num_blocks=num_blocks,
-            page_size=page_size,
+            block_size=block_size,
             kv_heads=kv_heads,
             head_dim=head_dim,
             dtype=self.dtype,
@@ -118,41 +117,41 @@ class NativeOps:
 
     def embedding(self, table: Linear, token_ids: torch.Tensor, *, scale: float = 1.0) -> torch.Tensor:
         (matrix,) = cast(NativeLinear, table).matrices
-        embedded = gemm.read_rows(self.engine, matrix, token_ids)
+        embedded = gemm.read_rows(self.pool, matrix, token_ids)
         if scale == 1.0:
             return embedded
-        return rows.scale(self.engine, embedded, torch.tensor(scale, dtype=self.dtype).item())
+        return rows.scale(self.pool, embedded, torch.tensor(scale, dtype=self.dtype).item())
 
     def linear(self, x: torch.Tensor, linear: Linear) -> torch.Tensor:
         return self._product(x, cast(NativeLinear, linear), self.dtype)
 
     def logits(self, x: torch.Tensor, head: Linear, *, softcap: float | None = None) -> torch.Tensor:
         logits = self._product(x, cast(NativeLinear, head), torch.float32)
-        return logits if softcap is None else rows.softcap(self.engine, logits, softcap)
+        return logits if softcap is None else rows.softcap(self.pool, logits, softcap)
 
     def _product(self, x: torch.Tensor, linear: NativeLinear, out_dtype: torch.dtype) -> torch.Tensor:
-        """Each matrix gives some columns of the result."""
+        """Multiply by all matrices. Each one computes some columns of the result."""
         if len(linear.matrices) == 1:
-            return gemm.multiply(self.engine, x, linear.matrices[0], linear.vector, out_dtype)
+            return gemm.multiply(self.pool, x, linear.matrices[0], linear.vector, out_dtype)
         y = new_rows((len(x), sum(matrix.n for matrix in linear.matrices)), out_dtype)
         first = 0
         for matrix in linear.matrices:
             columns = slice(first, first + matrix.n)
             bias = None if linear.vector is None else linear.vector[columns]
-            gemm.multiply(self.engine, x, matrix, bias, out_dtype, out=y[:, columns])
+            gemm.multiply(self.pool, x, matrix, bias, out_dtype, out=y[:, columns])
             first += matrix.n
         return y
 
     def add(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return rows.add(self.engine, a, b)
+        return rows.add(self.pool, a, b)
 
     def rms_norm(self, x: torch.Tensor, norm: Norm) -> torch.Tensor:
-        return rows.rms_norm(self.engine, x, norm.gain, norm.eps)
+        return rows.rms_norm(self.pool, x, norm.gain, norm.eps)
 
     def add_rms_norm(
         self, stream: torch.Tensor, update: torch.Tensor, norm: Norm
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        return rows.add_rms_norm(self.engine, stream, update, norm.gain, norm.eps)
+        return rows.add_rms_norm(self.pool, stream, update, norm.gain, norm.eps)
 
     def split_heads(self, qkv: torch.Tensor, sizes: Sequence[int], head_dim: int) -> tuple[torch.Tensor, ...]:
         heads = qkv.view(qkv.shape[0], -1, head_dim)
@@ -163,8 +162,8 @@ class NativeOps:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         cosines, sines = table.cos_sin(batch.num_positions)
         return (
-            rows.rope(self.engine, query, batch.positions, cosines, sines),
-            rows.rope(self.engine, key, batch.positions, cosines, sines),
+            rows.rope(self.pool, query, batch.positions, cosines, sines),
+            rows.rope(self.pool, key, batch.positions, cosines, sines),
         )
 
     def attention(
@@ -177,11 +176,11 @@ class NativeOps:
         kv: KV,
         spec: AttentionSpec,
     ) -> torch.Tensor:
-        pages = cast(KVPages, kv)
-        attention.write_kv(self.engine, pages, key, value, batch.kv_slots)
+        blocks = cast(KVBlocks, kv)
+        attention.write_kv(self.pool, blocks, key, value, batch.kv_slots)
         attended = attention.attend(
-            self.engine,
-            pages,
+            self.pool,
+            blocks,
             query,
             batch.table,
             scale=spec.scale,
@@ -191,10 +190,10 @@ class NativeOps:
         return attended.flatten(1)
 
     def are_finite(self, x: torch.Tensor) -> list[bool]:
-        return rows.are_finite(self.engine, x)
+        return rows.are_finite(self.pool, x)
 
     def swiglu(self, gate_up: torch.Tensor) -> torch.Tensor:
-        return rows.gated(self.engine, gate_up, Activation.SILU)
+        return rows.gated(self.pool, gate_up, Activation.SILU)
 
     def geglu(self, gate_up: torch.Tensor) -> torch.Tensor:
-        return rows.gated(self.engine, gate_up, Activation.GELU)
+        return rows.gated(self.pool, gate_up, Activation.GELU)

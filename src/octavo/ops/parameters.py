@@ -1,4 +1,4 @@
-"""Parameters held in plain tensors."""
+"""Parameters stored in plain tensors."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ import torch
 
 @dataclass(frozen=True)
 class TensorTarget:
-    """A tensor as the target of a checkpoint's; `offset` is added to what is written."""
+    """A tensor that a checkpoint tensor is written into. `offset` is added to the written values."""
 
     tensor: torch.Tensor
     offset: float = 0.0
@@ -25,7 +25,7 @@ class TensorTarget:
         return None
 
     def write_blocks(self, start: int, blocks: torch.Tensor) -> None:
-        raise ValueError("a plain tensor takes values")
+        raise ValueError("a plain tensor accepts values, not weight blocks")
 
     def write_rows(self, start: int, rows: torch.Tensor) -> None:
         check_rows_fit(self.shape, start, rows)
@@ -37,7 +37,7 @@ class TensorTarget:
 
 @dataclass(frozen=True)
 class Norm:
-    """The gain is float32 in every model, with the family's offset in it."""
+    """An RMS norm. The gain is float32 in every model and includes the family's offset."""
 
     gain: torch.Tensor
     eps: float

@@ -1,4 +1,4 @@
-"""Some rows of a target, as a target."""
+"""A range of rows of a weight target, as a target itself."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from octavo.ops.interface import WeightStorage, WeightTarget
 
 @dataclass(frozen=True)
 class RowRange:
-    """One of the matrices, or biases, that are stacked in a larger one."""
+    """One of the matrices or biases that are stacked in a larger one."""
 
     whole: WeightTarget
     first_row: int
@@ -44,7 +44,7 @@ class RowRange:
 
 
 def cut_rows(whole: WeightTarget, sizes: Iterable[int]) -> tuple[RowRange, ...]:
-    """Ranges of these sizes, one after the other."""
+    """Return consecutive ranges of these sizes."""
     ranges: list[RowRange] = []
     first_row = 0
     for size in sizes:

@@ -5,38 +5,43 @@ from collections.abc import Callable
 import torch
 
 from octavo.kernels.arguments import STEP_VECTORS
-from octavo.kernels.library import Engine
+from octavo.kernels.library import KernelPool
 from octavo.kernels.tape import Tape
 from octavo.ops.batch import Batch, BatchSequence
 
-RECORDED_ROWS = 2  # with one, torch may give a row any stride
+RECORDED_ROWS = 2  # the stride of a single row is arbitrary in torch
 
 
 class TapedForward:
-    """Gives, bit for bit, what the recorded function gives. One caller at a time."""
+    """Returns results that are bit-identical to those of the recorded function. One caller at a time."""
 
     def __init__(
-        self, engine: Engine, forward: Callable[[Batch], torch.Tensor], *, page_size: int, max_positions: int
+        self,
+        pool: KernelPool,
+        forward: Callable[[Batch], torch.Tensor],
+        *,
+        block_size: int,
+        max_positions: int,
     ) -> None:
-        # As long as a context can become: what grows with it, such as the angles of rope, is then complete.
-        batch = _made_up_batch(page_size, max(max_positions, RECORDED_ROWS))
+        # Use the longest possible context: tables that grow with it, such as rope angles, are then complete.
+        batch = _dummy_batch(block_size, max(max_positions, RECORDED_ROWS))
         vectors = dict(zip(STEP_VECTORS, _addresses(batch), strict=True))
-        with engine.recording() as calls:
+        with pool.recording() as calls:
             output = forward(batch)
-        self._tape = Tape(engine, calls, vectors, output)
+        self._tape = Tape(pool, calls, vectors, output)
 
     def __call__(self, batch: Batch) -> torch.Tensor:
         return self._tape.run(batch.num_rows, batch.num_sequences, _addresses(batch))
 
 
-def _made_up_batch(page_size: int, context: int) -> Batch:
-    blocks = torch.zeros(-(-context // page_size), dtype=torch.int64)
+def _dummy_batch(block_size: int, context: int) -> Batch:
+    blocks = torch.zeros(-(-context // block_size), dtype=torch.int64)
     token_ids, positions, kv_slots = (torch.zeros(RECORDED_ROWS, dtype=torch.int64) for _ in range(3))
     sequence = BatchSequence(0, RECORDED_ROWS, context, blocks)
-    return Batch.of(token_ids, positions, kv_slots, (sequence,), page_size)
+    return Batch.of(token_ids, positions, kv_slots, (sequence,), block_size)
 
 
 def _addresses(batch: Batch) -> list[int]:
-    """Of the batch's vectors, which are in the order of `STEP_VECTORS`."""
+    """Return the addresses of the batch's vectors, in the order of `STEP_VECTORS`."""
     address, _ = batch.vectors.buffer_info()
     return [address + start * batch.vectors.itemsize for start in batch.starts]

@@ -1,4 +1,4 @@
-"""The operations in plain torch, on any device: the oracle for every other backend."""
+"""The operations in plain torch, on any device: the reference for every other backend."""
 
 import platform
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from octavo.ops.kv import KV, LayerKV
 from octavo.ops.parameters import Norm, TensorTarget
 from octavo.ops.rope import RopeTable
 from octavo.ops.row_range import cut_rows
-from octavo.ops.torch_attention import attend_pages
+from octavo.ops.torch_attention import attend_blocks
 from octavo.sampling import Sampler, TorchSampler
 
 
@@ -40,13 +40,13 @@ class TorchOps:
 
     @property
     def arithmetic(self) -> Mapping[str, object]:
-        """Nobody has defined it: it is what this build computes on this machine."""
+        """The arithmetic has no definition: results depend on this build and this machine."""
         return {
-            "octavo": version.__version__,  # no golden vectors hold the order of its calls
+            "octavo": version.__version__,  # the order of its calls to torch may change between versions
             "torch": torch.__version__,
             "torch_instructions": torch.backends.cpu.get_cpu_capability(),
             "device": self.device.type,
-            "libc": platform.libc_ver(),  # torch asks it for what its own vectors do not cover
+            "libc": platform.libc_ver(),  # torch calls it for functions that it does not vectorise itself
         }
 
     @property
@@ -56,7 +56,7 @@ class TorchOps:
     def new_sampler(self) -> Sampler:
         return TorchSampler()
 
-    def capture(self, forward: Forward, *, page_size: int, max_positions: int) -> Forward:
+    def capture(self, forward: Forward, *, block_size: int, max_positions: int) -> Forward:
         return forward
 
     def kernel_times(self) -> None:
@@ -77,10 +77,10 @@ class TorchOps:
     def new_rope(self, inverse_frequencies: torch.Tensor) -> RopeTable:
         return RopeTable(partial(_angles, inverse_frequencies, device=self.device))
 
-    def new_kv(self, num_blocks: int, page_size: int, kv_heads: int, head_dim: int) -> KV:
-        # Not filled: no row is read before it is written, and memory that is never touched costs nothing.
+    def new_kv(self, num_blocks: int, block_size: int, kv_heads: int, head_dim: int) -> KV:
+        # Uninitialised: no row is read before it is written, and untouched memory costs nothing.
         keys, values = (
-            torch.empty(num_blocks, page_size, kv_heads, head_dim, dtype=self.dtype, device=self.device)
+            torch.empty(num_blocks, block_size, kv_heads, head_dim, dtype=self.dtype, device=self.device)
             for _ in range(2)
         )
         return LayerKV(keys, values)
@@ -131,11 +131,11 @@ class TorchOps:
         kv: KV,
         spec: AttentionSpec,
     ) -> torch.Tensor:
-        pages = cast(LayerKV, kv)
-        rows = batch.kv_slots // batch.page_size, batch.kv_slots % batch.page_size
-        pages.keys[rows] = key.to(pages.keys.dtype)
-        pages.values[rows] = value.to(pages.values.dtype)
-        return attend_pages(query, batch, pages, spec).flatten(1)
+        blocks = cast(LayerKV, kv)
+        rows = batch.kv_slots // batch.block_size, batch.kv_slots % batch.block_size
+        blocks.keys[rows] = key.to(blocks.keys.dtype)
+        blocks.values[rows] = value.to(blocks.values.dtype)
+        return attend_blocks(query, batch, blocks, spec).flatten(1)
 
     def are_finite(self, x: torch.Tensor) -> list[bool]:
         return torch.isfinite(x).all(dim=-1).tolist()
@@ -152,7 +152,7 @@ class TorchOps:
 def _angles(
     inverse_frequencies: torch.Tensor, first_position: int, num_positions: int, *, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """On the CPU first, so that they are the same for every device."""
+    """Compute the angles on the CPU, so that they are the same for every device."""
     positions = torch.arange(first_position, first_position + num_positions, dtype=torch.float32)
     angles = torch.outer(positions, inverse_frequencies).double()
     return angles.cos().float().to(device), angles.sin().float().to(device)

@@ -1,1 +1,1 @@
-"""Prompts of a server, made in a process that can be killed: templates and tokenizers come from strangers."""
+"""Build prompts in killable processes: chat templates and tokenizers come from untrusted checkpoints."""

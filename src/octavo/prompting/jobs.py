@@ -1,6 +1,6 @@
-"""What the front end asks of the process that makes prompts, and what it is told.
+"""The messages between the front end and the prompt process: jobs and their results.
 
-Jobs are JSON, as requests are: msgpack knows no large numbers, and clients may write some.
+Jobs are JSON, as requests are: clients may send integers that are too large for msgpack.
 """
 
 import struct
@@ -16,11 +16,11 @@ from octavo.protocol import SamplingParams
 from octavo.text.assets import TextAssets
 
 LENGTH = struct.Struct("<I")  # before every message, in bytes
-SECONDS = struct.Struct("<d")  # with the socket of a new child: processor time for each of its jobs
+SECONDS = struct.Struct("<d")  # sent with the socket of a new worker: its CPU time limit per job
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """For the process, once."""
+    """The first message to the prompt process."""
 
     assets: TextAssets
 
@@ -31,7 +31,7 @@ class ChatJob(msgspec.Struct, frozen=True, tag="chat"):
 
 
 class TextJob(msgspec.Struct, frozen=True, tag="text"):
-    """Plain prompts."""
+    """Tokenise plain prompts."""
 
     texts: tuple[str, ...]
     add_special_tokens: bool
@@ -39,12 +39,12 @@ class TextJob(msgspec.Struct, frozen=True, tag="text"):
 
 
 class TokensJob(msgspec.Struct, frozen=True, tag="tokens"):
-    """Of a text, or of a chat, that somebody wants to look at."""
+    """Tokenise a text or a chat for /tokenize."""
 
     text: str
     chat: ChatTask | None
     add_special_tokens: bool
-    with_texts: bool  # of single tokens
+    with_texts: bool  # also return the text of each token
 
 
 class DecodeJob(msgspec.Struct, frozen=True, tag="decode"):
@@ -55,7 +55,7 @@ Job = ChatJob | TextJob | TokensJob | DecodeJob
 
 
 class ChatPrompt(msgspec.Struct, frozen=True, tag="chat"):
-    """What `compose` made of a chat, and its prompt as ids."""
+    """The result of `compose` for a chat, with its prompt as token ids."""
 
     text: str
     ids: tuple[int, ...]
@@ -65,11 +65,11 @@ class ChatPrompt(msgspec.Struct, frozen=True, tag="chat"):
 
 
 class TextIds(msgspec.Struct, frozen=True, tag="ids"):
-    ids: tuple[tuple[int, ...], ...]  # of each text
+    ids: tuple[tuple[int, ...], ...]  # one tuple per text
 
 
-class ShownTokens(msgspec.Struct, frozen=True, tag="tokens"):
-    """There may be a million: they are passed on as they are."""
+class EncodedTokens(msgspec.Struct, frozen=True, tag="tokens"):
+    """Up to a million tokens, already encoded: the front end copies them into the response."""
 
     count: int
     ids: bytes  # JSON
@@ -80,53 +80,53 @@ class DecodedText(msgspec.Struct, frozen=True, tag="decoded"):
     text: str
 
 
-class RefusalKind(StrEnum):
+class RejectionKind(StrEnum):
     REQUEST = "request"
     LENGTH = "length"
     GRAMMAR = "grammar"
     TEMPLATE = "template"
 
 
-class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    kind: RefusalKind
+class PromptRejected(msgspec.Struct, frozen=True, tag="rejected"):
+    kind: RejectionKind
     message: str
     param: str | None
 
     @classmethod
-    def of(cls, error: OctavoError) -> "Refused":
+    def of(cls, error: OctavoError) -> "PromptRejected":
         param = error.param if isinstance(error, RequestError) else None
         if isinstance(error, ContextLengthError):
-            return cls(RefusalKind.LENGTH, str(error), param)
+            return cls(RejectionKind.LENGTH, str(error), param)
         if isinstance(error, GrammarError):
-            return cls(RefusalKind.GRAMMAR, str(error), param)
-        kind = RefusalKind.TEMPLATE if isinstance(error, TemplateError) else RefusalKind.REQUEST
+            return cls(RejectionKind.GRAMMAR, str(error), param)
+        kind = RejectionKind.TEMPLATE if isinstance(error, TemplateError) else RejectionKind.REQUEST
         return cls(kind, str(error), param)
 
     def error(self) -> OctavoError:
         match self.kind:
-            case RefusalKind.LENGTH:
+            case RejectionKind.LENGTH:
                 return ContextLengthError(self.message, self.param)
-            case RefusalKind.GRAMMAR:
+            case RejectionKind.GRAMMAR:
                 return GrammarError(self.message, self.param or "grammar")
-            case RefusalKind.TEMPLATE:
+            case RejectionKind.TEMPLATE:
                 return TemplateError(self.message)
-            case RefusalKind.REQUEST:
+            case RejectionKind.REQUEST:
                 return RequestError(self.message, self.param)
 
 
-class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """Nothing that was foreseen; the log has it."""
+class PromptFailed(msgspec.Struct, frozen=True, tag="failed"):
+    """An unexpected failure, which the log describes."""
 
 
-Made = ChatPrompt | TextIds | ShownTokens | DecodedText
-Done = Made | Refused | Failed
+JobOutput = ChatPrompt | TextIds | EncodedTokens | DecodedText
+JobResult = JobOutput | PromptRejected | PromptFailed
 
 encode_setup = msgspec.msgpack.Encoder().encode
 decode_setup = msgspec.msgpack.Decoder(Setup).decode
 encode_job = msgspec.json.Encoder().encode
 decode_job = msgspec.json.Decoder(Job).decode
-encode_done = msgspec.msgpack.Encoder().encode
-decode_done = msgspec.msgpack.Decoder(Done).decode
+encode_result = msgspec.msgpack.Encoder().encode
+decode_result = msgspec.msgpack.Decoder(JobResult).decode
 
 
 def framed(message: bytes) -> bytes:

@@ -1,12 +1,12 @@
-"""Makes prompts: `python -m octavo.prompting.process PARENT SOCKET`.
+"""The prompt process: `python -m octavo.prompting.process PARENT SOCKET`.
 
-    front end                      this process                     its children
+    front end                      prompt process                   workers
     Setup ---------------------->  loads the tokenizer
-    a socket to work on -------->  forks ------------------------>  says its pid; then job in, answer out
+    a socket ------------------->  forks a worker ----------------> sends its pid; then job in, result out
 
-A template or a tokenizer can loop, panic or take all memory. It does so in a child, which the kernel ends
-when its time or its memory is used up, and which the front end kills when nobody waits for it any more. The
-next is a fork: what takes long, imports and loading the tokenizer, has been done before.
+A template or tokenizer can loop, panic or exhaust memory. It does so in a worker, which the kernel kills when
+a limit on CPU time or memory is exceeded, and which the front end kills when the client disconnects. The next
+worker is only a fork: imports and loading the tokenizer, which are slow, happen before.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from octavo.frontend.chat import compose, render
 from octavo.frontend.intake import check_length
 from octavo.frontend.text_model import TextModel
 from octavo.frontend.tool_use import ToolUse
-from octavo.link.parent import live_and_die_with
+from octavo.link.parent import bind_to_parent
 from octavo.prompting.jobs import (
     LENGTH,
     SECONDS,
@@ -34,17 +34,17 @@ from octavo.prompting.jobs import (
     ChatPrompt,
     DecodedText,
     DecodeJob,
-    Done,
-    Failed,
+    EncodedTokens,
     Job,
-    Refused,
-    ShownTokens,
+    JobResult,
+    PromptFailed,
+    PromptRejected,
     TextIds,
     TextJob,
     TokensJob,
     decode_job,
     decode_setup,
-    encode_done,
+    encode_result,
     framed,
 )
 from octavo.protocol import SamplingParams
@@ -54,18 +54,18 @@ from octavo.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
-MEMORY_BYTES = 1 << 30  # of a child, beyond what it has when it is forked
-NICENESS = 5  # tokens come first
-MOST_CHARS = 1 << 20  # of a text that somebody wants to look at
+MEMORY_BYTES = 1 << 30  # limit of a worker, in addition to its memory at the fork
+NICENESS = 5  # the engine has precedence
+MAX_CHARS = 1 << 20  # of a text for /tokenize
 
-CANNOT_READ = "the model's tokenizer or chat template failed on this text"
+PANICKED = "the model's tokenizer or chat template failed on this text"
 
 
 def main(parent: int, descriptor: int) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # threads do not survive a fork
-    live_and_die_with(parent)
+    bind_to_parent(parent)
     os.nice(NICENESS)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a child ended
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # reap workers automatically
     with socket.socket(fileno=descriptor) as control:
         model = _text_model(decode_setup(_receive(control)).assets)
         longest = max(map(len, map(model.tokenizer.token_text, range(model.tokenizer.vocab_size))), default=1)
@@ -78,7 +78,7 @@ def main(parent: int, descriptor: int) -> None:
                     control.close()
                     _limit_memory()
                     (seconds,) = SECONDS.unpack(message)
-                    _work(socket.socket(fileno=descriptors[0]), Maker(model, longest), seconds)
+                    _work(socket.socket(fileno=descriptors[0]), PromptBuilder(model, longest), seconds)
                 finally:
                     os._exit(0)
             os.close(descriptors[0])
@@ -89,38 +89,38 @@ def _text_model(assets: TextAssets) -> TextModel:
     return TextModel("", assets, Tokenizer(assets), template, dialect_of(template.source), SamplingParams())
 
 
-def _work(work: socket.socket, maker: "Maker", seconds: float) -> None:
-    """Until the front end has no more for us, or a job takes more than so many seconds."""
+def _work(work: socket.socket, builder: "PromptBuilder", seconds: float) -> None:
+    """Run jobs until the front end closes the socket. A job may use `seconds` of CPU time."""
     work.sendall(framed(str(os.getpid()).encode()))
     with contextlib.suppress(EOFError, OSError):
         while True:
             message = _receive(work)
-            signal.setitimer(signal.ITIMER_PROF, seconds)  # ends the process, in whatever code it is
-            answer = encode_done(maker.done(message))
+            signal.setitimer(signal.ITIMER_PROF, seconds)  # the signal ends the process, even in native code
+            result = encode_result(builder.run(message))
             signal.setitimer(signal.ITIMER_PROF, 0)
-            work.sendall(framed(answer))
+            work.sendall(framed(result))
 
 
-class Maker:
+class PromptBuilder:
     def __init__(self, model: TextModel, longest_token: int) -> None:
-        """`longest_token` has so many characters, and no other has more."""
+        """`longest_token` is the maximum number of characters of a token."""
         self._model = model
         self._longest_token = longest_token
 
-    def done(self, message: bytes) -> Done:
+    def run(self, message: bytes) -> JobResult:
         try:
-            return self._make(decode_job(message))
+            return self._run(decode_job(message))
         except OctavoError as error:
-            return Refused.of(error)
+            return PromptRejected.of(error)
         except MemoryError:
             raise
-        except BaseException as error:  # a panic of the library is no `Exception`
-            logger.exception("a prompt could not be made")
+        except BaseException as error:  # a Rust panic is not an `Exception`
+            logger.exception("cannot build a prompt")
             if type(error).__name__ == "PanicException":
-                return Refused.of(RequestError(CANNOT_READ, "prompt"))
-            return Failed()
+                return PromptRejected.of(RequestError(PANICKED, "prompt"))
+            return PromptFailed()
 
-    def _make(self, job: Job) -> Done:
+    def _run(self, job: Job) -> JobResult:
         match job:
             case ChatJob():
                 task = compose(job.chat, self._model)
@@ -132,7 +132,7 @@ class Maker:
                     tuple(self._ids(text, job.add_special_tokens, job.max_model_len) for text in job.texts)
                 )
             case TokensJob():
-                return self._shown(job)
+                return self._tokens(job)
             case DecodeJob():
                 return DecodedText(self._decoded(job.ids))
 
@@ -142,30 +142,28 @@ class Maker:
         check_length(len(ids), max_model_len)
         return ids
 
-    def _shown(self, job: TokensJob) -> ShownTokens:
+    def _tokens(self, job: TokensJob) -> EncodedTokens:
         tokenizer, text = self._model.tokenizer, job.text
         if job.chat is not None:
             text = render(job.chat.messages, ToolUse(), self._model, job.chat.template)
-        if len(text) > MOST_CHARS:
-            raise RequestError(
-                f"the text has {len(text)} characters; at most {MOST_CHARS} are tokenised", "prompt"
-            )
+        if len(text) > MAX_CHARS:
+            raise RequestError(f"the text has {len(text)} characters; the maximum is {MAX_CHARS}", "prompt")
         ids = tokenizer.encode(text, add_special_tokens=job.add_special_tokens)
         texts = msgspec.json.encode([tokenizer.token_text(i) for i in ids]) if job.with_texts else None
-        return ShownTokens(len(ids), msgspec.json.encode(ids), texts)
+        return EncodedTokens(len(ids), msgspec.json.encode(ids), texts)
 
     def _decoded(self, ids: tuple[int, ...]) -> str:
         size = self._model.tokenizer.vocab_size
         if min(ids, default=0) < 0 or max(ids, default=0) >= size:
-            raise RequestError(f"tokens: ids are whole numbers from 0 to {size - 1}", "tokens")
+            raise RequestError(f"tokens: ids must be integers from 0 to {size - 1}", "tokens")
         return self._model.tokenizer.decode(ids, skip_special_tokens=False)
 
 
 def _limit_memory() -> None:
-    pages = int(Path("/proc/self/statm").read_text().split()[0]) if sys.platform == "linux" else 0
-    most = pages * resource.getpagesize() + MEMORY_BYTES
-    if pages:
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    memory_pages = int(Path("/proc/self/statm").read_text().split()[0]) if sys.platform == "linux" else 0
+    limit = memory_pages * resource.getpagesize() + MEMORY_BYTES
+    if memory_pages:
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 

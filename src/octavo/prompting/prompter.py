@@ -1,4 +1,4 @@
-"""The front end's side of the process that makes prompts: one way for every request of a server."""
+"""The front end's side of the prompt process, which builds the prompts of all requests of a server."""
 
 import asyncio
 import contextlib
@@ -13,13 +13,13 @@ from octavo.errors import PromptNotMade, RequestError
 from octavo.prompting.jobs import (
     LENGTH,
     SECONDS,
-    Done,
-    Failed,
     Job,
-    Made,
-    Refused,
+    JobOutput,
+    JobResult,
+    PromptFailed,
+    PromptRejected,
     Setup,
-    decode_done,
+    decode_result,
     encode_job,
     encode_setup,
     framed,
@@ -29,33 +29,33 @@ from octavo.text.assets import TextAssets
 logger = logging.getLogger(__name__)
 
 MODULE = "octavo.prompting.process"
-# Jobs that are larger, or take longer, wait for each other and for nobody else.
-LONG_BYTES = 64 << 10
-SHORT_SECONDS = 0.5  # of processor time
-LONG_SECONDS = 10.0  # what takes longer is refused
+# Larger and slower jobs have a queue of their own, so that they delay only each other.
+MAX_SHORT_BYTES = 64 << 10
+SHORT_SECONDS = 0.5  # of CPU time
+LONG_SECONDS = 10.0  # of CPU time; slower jobs are rejected
 
 TOO_COMPLEX = (
-    "The text of this request took too long, or too much memory, to make a prompt of with this model's chat"
-    " template and tokenizer. Shorten it."
+    "building the prompt with this model's chat template and tokenizer took too much time or memory: shorten"
+    " the text of the request"
 )
 
-NOT_MADE = "the prompt could not be made; send the request again"
+NOT_BUILT = "the server could not build the prompt; send the request again"
 
 
 class TooComplex(Exception):
-    """The child that did a job has ended: its time or its memory was used up."""
+    """The worker was killed: the job exceeded its CPU time or memory."""
 
 
-class Child:
-    """Owned by a lane."""
+class PromptWorker:
+    """A worker process. Owned by a queue."""
 
     def __init__(self, connection: socket.socket, pid: int) -> None:
         self._connection = connection
         self._pid = pid
 
     @classmethod
-    async def fork(cls, control: socket.socket, seconds: float) -> "Child":
-        """`seconds` of processor time for each job."""
+    async def fork(cls, control: socket.socket, seconds: float) -> "PromptWorker":
+        """Start a worker with a limit of CPU time per job."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         try:
@@ -66,45 +66,43 @@ class Child:
             ours.close()
             raise
 
-    async def ask(self, job: bytes) -> bytes:
+    async def run(self, job: bytes) -> bytes:
         await asyncio.get_running_loop().sock_sendall(self._connection, framed(job))
         return await _receive(self._connection)
 
-    def end(self) -> None:
-        """At once, whatever it does."""
+    def kill(self) -> None:
         self._connection.close()
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
 
 
-class Lane:
-    """Jobs one after the other, in the order they came. Who does not wait any more costs nobody anything: a
-    job that has begun ends with its child."""
+class WorkerQueue:
+    """Runs jobs one at a time, in order of arrival. Cancelling a job that has started kills its worker."""
 
     def __init__(self, prompter: "Prompter", seconds: float) -> None:
         self._prompter = prompter
         self._seconds = seconds
         self._turn = asyncio.Lock()
-        self._child: Child | None = None
+        self._worker: PromptWorker | None = None
 
     async def run(self, job: bytes) -> bytes:
         async with self._turn:
-            child, self._child = self._child, None
-            child = child or await self._prompter.fork(self._seconds)
+            worker, self._worker = self._worker, None
+            worker = worker or await self._prompter.fork(self._seconds)
             try:
-                answer = await child.ask(job)
+                result = await worker.run(job)
             except (OSError, EOFError) as error:
-                child.end()
+                worker.kill()
                 raise TooComplex from error
             except BaseException:
-                child.end()
+                worker.kill()
                 raise
-            self._child = child
-            return answer
+            self._worker = worker
+            return result
 
     def close(self) -> None:
-        if self._child is not None:
-            self._child.end()
+        if self._worker is not None:
+            self._worker.kill()
 
 
 class Prompter:
@@ -115,10 +113,10 @@ class Prompter:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._starting = asyncio.Lock()
-        self._short, self._long = Lane(self, SHORT_SECONDS), Lane(self, LONG_SECONDS)
+        self._short, self._long = WorkerQueue(self, SHORT_SECONDS), WorkerQueue(self, LONG_SECONDS)
 
     async def start(self) -> None:
-        """The process, if there is none. Returns before it is ready: the first job waits for that."""
+        """Start the prompt process if it is not running. Returns before it is ready; the first job waits."""
         async with self._starting:
             if self._process is not None and self._process.poll() is None:
                 return
@@ -129,44 +127,44 @@ class Prompter:
                     [sys.executable, "-P", "-m", MODULE, str(os.getpid()), str(theirs.fileno())],
                     stdin=subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
-                    process_group=0,  # Ctrl-C is for us
+                    process_group=0,  # keep Ctrl-C away from it
                 )
             control.setblocking(False)
             self._control = control
             await asyncio.get_running_loop().sock_sendall(control, framed(encode_setup(Setup(self._assets))))
 
-    async def run(self, job: Job) -> Made:
-        """Raises what making the prompt would have raised here."""
-        done: Done = decode_done(await self._run(encode_job(job)))
-        if isinstance(done, Refused):
-            raise done.error()
-        if isinstance(done, Failed):
-            raise PromptNotMade(NOT_MADE)
-        return done
+    async def run(self, job: Job) -> JobOutput:
+        """Return the result of a job. Raises what building the prompt in this process would raise."""
+        result: JobResult = decode_result(await self._run(encode_job(job)))
+        if isinstance(result, PromptRejected):
+            raise result.error()
+        if isinstance(result, PromptFailed):
+            raise PromptNotMade(NOT_BUILT)
+        return result
 
     async def _run(self, job: bytes) -> bytes:
-        if len(job) <= LONG_BYTES:
+        if len(job) <= MAX_SHORT_BYTES:
             with contextlib.suppress(TooComplex):
                 return await self._short.run(job)
         try:
             return await self._long.run(job)
         except TooComplex as error:
-            logger.warning("a prompt was given up: it took too long to make, or too much memory")
+            logger.warning("rejected a prompt: building it took too much time or memory")
             raise RequestError(TOO_COMPLEX, "prompt") from error
 
-    async def fork(self, seconds: float) -> Child:
+    async def fork(self, seconds: float) -> PromptWorker:
         try:
             await self.start()
             assert self._control is not None
-            return await Child.fork(self._control, seconds)
+            return await PromptWorker.fork(self._control, seconds)
         except (OSError, EOFError) as error:
             self._end_process()
-            logger.warning("the process that makes prompts cannot be reached: %s", error)
-            raise PromptNotMade(NOT_MADE) from error
+            logger.warning("cannot reach the prompt process: %s", error)
+            raise PromptNotMade(NOT_BUILT) from error
 
     def close(self) -> None:
-        for lane in (self._short, self._long):
-            lane.close()
+        for queue in (self._short, self._long):
+            queue.close()
         self._end_process()
 
     def _end_process(self) -> None:

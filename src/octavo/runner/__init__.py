@@ -1,4 +1,4 @@
-"""Workers: they hold the model and the KV pages, and do what a StepPlan says."""
+"""Workers: they hold the model and the KV blocks, and execute StepPlans."""
 
 from octavo.runner.worker import Worker, start_worker
 

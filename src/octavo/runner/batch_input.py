@@ -1,4 +1,4 @@
-"""From the plan of a step to the batch a model takes."""
+"""Convert the plan of a step to the batch for the model."""
 
 from array import array
 
@@ -10,10 +10,10 @@ from octavo.plan import StepPlan
 from octavo.runner.slots import Slots
 
 
-def build_batch(plan: StepPlan, slots: Slots, page_size: int, device: torch.device) -> Batch:
-    """Rows stand in the order of the plan's slices.
+def build_batch(plan: StepPlan, slots: Slots, block_size: int, device: torch.device) -> Batch:
+    """Return the batch, with rows in the order of the plan's slices.
 
-    Plain lists of numbers: for the few that a decode step has, every other way takes longer to begin.
+    Uses plain arrays: for the few numbers of a decode step, any other method has a higher start-up cost.
     """
     token_ids, positions, kv_slots = array(INTEGER), array(INTEGER), array(INTEGER)
     first_rows, row_counts, contexts = array(INTEGER), array(INTEGER), array(INTEGER)
@@ -27,13 +27,13 @@ def build_batch(plan: StepPlan, slots: Slots, page_size: int, device: torch.devi
         contexts.append(end)
         token_ids.extend(piece.token_ids)
         positions.extend(range(start, end))
-        num_pages = -(-end // page_size)
-        for page in range(start // page_size, num_pages):
-            # Of the page's positions, those that are computed now.
-            first, last = max(start, page * page_size), min(end, (page + 1) * page_size)
-            shift = (table[page] - page) * page_size
+        num_blocks = -(-end // block_size)
+        for block in range(start // block_size, num_blocks):
+            # The positions of the block that are computed now.
+            first, last = max(start, block * block_size), min(end, (block + 1) * block_size)
+            shift = (table[block] - block) * block_size
             kv_slots.extend(range(first + shift, last + shift))
-        blocks.extend(table[:num_pages])
+        blocks.extend(table[:num_blocks])
         block_offsets.append(len(blocks))
     vectors = token_ids + positions + kv_slots + first_rows + row_counts + contexts + block_offsets + blocks
-    return Batch(vectors, len(token_ids), len(plan.slices), page_size, device)
+    return Batch(vectors, len(token_ids), len(plan.slices), block_size, device)

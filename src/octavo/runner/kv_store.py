@@ -1,4 +1,4 @@
-"""The memory behind the KV pages."""
+"""The memory behind the KV blocks."""
 
 from octavo.capacity import KVPlan
 from octavo.models.config import ModelConfig
@@ -6,8 +6,8 @@ from octavo.ops import KV, Ops
 
 
 def allocate_kv(config: ModelConfig, plan: KVPlan, ops: Ops) -> list[KV]:
-    """Pages for each layer."""
+    """Allocate the KV blocks of each layer."""
     return [
-        ops.new_kv(plan.num_blocks, plan.page_size, config.num_kv_heads, config.head_dim)
+        ops.new_kv(plan.num_blocks, plan.block_size, config.num_kv_heads, config.head_dim)
         for _ in range(config.num_layers)
     ]

@@ -18,15 +18,15 @@ from octavo.sampling import SAMPLING_FAILED, UNUSABLE_LOGITS, RowError, RowOutco
 
 logger = logging.getLogger(__name__)
 
-LOGITS_ROWS = 64  # so many at a time: a row of a large vocabulary takes a megabyte
-LEAST_PATIENCE = 0.002  # seconds
+LOGITS_ROWS = 64  # rows of logits at a time: one row of a large vocabulary takes a megabyte
+MIN_WAIT = 0.002  # seconds, for grammars
 
 NOTHING = SliceResult()
 LATE = SliceResult(is_late=True)
 
 
 class ModelRunner:
-    """Owns the slots. `forward` is the model's, over the KV pages; `logits` takes rows of what it gives."""
+    """Owns the slots. `forward` runs the model over the KV blocks; `logits` takes rows of its result."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class ModelRunner:
         sampler: Sampler,
         *,
         ops: Ops,
-        page_size: int,
+        block_size: int,
         max_running: int,
         grammars: SlotGrammars,
     ) -> None:
@@ -43,7 +43,7 @@ class ModelRunner:
         self._logits = logits
         self._sampler = sampler
         self._ops = ops
-        self._page_size = page_size
+        self._block_size = block_size
         self._slots = Slots(max_running)
         self._grammars = grammars
 
@@ -53,7 +53,7 @@ class ModelRunner:
         if not plan.slices:
             return StepResult((), self._grammars.late(idle=True))
         began = time.monotonic()
-        batch = build_batch(plan, self._slots, self._page_size, self._ops.device)
+        batch = build_batch(plan, self._slots, self._block_size, self._ops.device)
         hidden = self._forward(batch)
         ends = list(itertools.accumulate(len(piece.token_ids) for piece in plan.slices))
         failures = self._unusable(plan, hidden, ends)
@@ -70,11 +70,11 @@ class ModelRunner:
         )
 
     def _unusable(self, plan: StepPlan, hidden: torch.Tensor, ends: list[int]) -> dict[int, Failure]:
-        """Slices with a row that is not finite.
+        """Return a failure for every slice with a row that is not finite.
 
-        Also where nothing is sampled: bad KV must not reach the prefix tree. Where every row draws a token
-        (with a grammar it may not), the sampler will find it: such a row's logits are not finite either. The
-        failure is the same, so that it does not tell who else was in the batch.
+        This includes slices that sample nothing, because bad KV must not reach the prefix tree. If every row
+        samples a token (with a grammar it may not), the sampler finds such rows, since their logits are not
+        finite either. The failure is the same, so it does not depend on the rest of the batch.
         """
         if self._grammars.is_empty and len(hidden) == sum(piece.num_sampled for piece in plan.slices):
             return {}
@@ -94,8 +94,8 @@ class ModelRunner:
         failures: dict[int, Failure],
         began: float,
     ) -> dict[int, SliceResult]:
-        """Tokens for the slices that end where a token is to be drawn. Adds to `failures`."""
-        until = _patience(began)
+        """Return tokens for the slices that sample one. Adds to `failures`."""
+        until = _wait_until(began)
         results: dict[int, SliceResult] = {}
         forced: dict[int, tuple[int, ...]] = {}
         rows: dict[int, SampleRow] = {}
@@ -120,38 +120,38 @@ class ModelRunner:
             slot = plan.slices[i].slot
             try:
                 self._slots.state(slot).append(outcome.token_id)
-                # Tokens that are told with their logprobs come one by one: each has its own row of logits.
+                # Tokens with logprobs are generated one at a time: each needs its own row of logits.
                 if self._grammars.append(slot, outcome.token_id, jump=outcome.logprob is None):
                     following.append(i)
             except Exception:
-                failures[i] = self._forgotten()
+                failures[i] = self._log_unrecorded()
                 continue
             results[i] = SliceResult(
                 (outcome.token_id,), () if outcome.logprob is None else (outcome.logprob,)
             )
-        until = _patience(began)
+        until = _wait_until(began)
         forced |= {i: self._grammars.forced(plan.slices[i].slot, until) for i in following}
         for i, tokens in forced.items():
             try:
                 results[i] = self._with_forced(plan.slices[i].slot, results.get(i, NOTHING), tokens)
             except Exception:
-                failures[i] = self._forgotten()
+                failures[i] = self._log_unrecorded()
         return results
 
     def _outcomes(
         self, hidden: torch.Tensor, ends: list[int], rows: dict[int, SampleRow]
     ) -> list[RowOutcome]:
-        """Full logits for the rows that draw a token, and for no others."""
+        """Sample the given rows. Full logits are computed for these rows only."""
         if not rows:
             return []
         if len(rows) < len(hidden):
             hidden = hidden[torch.tensor([ends[i] - 1 for i in rows], device=hidden.device)]
-        wanted = list(rows.values())
+        sample_rows = list(rows.values())
         outcomes: list[RowOutcome] = []
-        for start in range(0, len(wanted), LOGITS_ROWS):
+        for start in range(0, len(sample_rows), LOGITS_ROWS):
             end = start + LOGITS_ROWS
             logits = self._logits(hidden if len(hidden) <= LOGITS_ROWS else hidden[start:end])
-            outcomes += self._sampler.sample_rows(logits, wanted[start:end])
+            outcomes += self._sampler.sample_rows(logits, sample_rows[start:end])
         return outcomes
 
     def _with_forced(self, slot: int, result: SliceResult, tokens: tuple[int, ...]) -> SliceResult:
@@ -159,18 +159,18 @@ class ModelRunner:
             return result
         for token_id in tokens:
             self._slots.state(slot).append(token_id)
-        self._grammars.tell_forced(slot)
+        self._grammars.mark_forced_reported(slot)
         return SliceResult((*result.token_ids, *tokens), result.logprobs)
 
-    def _forgotten(self) -> Failure:
-        """The step cannot be done again: others have taken their tokens in."""
-        logger.exception("a token that was drawn cannot be remembered; its sequence is ended")
+    def _log_unrecorded(self) -> Failure:
+        """Log the exception and return a failure. The step cannot be repeated: other tokens are recorded."""
+        logger.exception("failed to record a sampled token, ending its sequence with an error")
         return SAMPLING_FAILED
 
     def _score_prompts(
         self, plan: StepPlan, hidden: torch.Tensor, ends: list[int], failures: dict[int, Failure]
     ) -> dict[int, tuple[TokenLogprob, ...]]:
-        """Logprobs of prompt tokens, for the requests that asked. Adds to `failures`."""
+        """Return logprobs of prompt tokens, for slices that need them. Adds to `failures`."""
         scores: dict[int, tuple[TokenLogprob, ...]] = {}
         for i, piece in enumerate(plan.slices):
             if piece.score_ids and i not in failures:
@@ -191,7 +191,7 @@ class ModelRunner:
         return scores
 
 
-def _patience(began: float) -> float:
-    """Until when a step waits for grammars: no longer than it has taken so far, or a moment."""
+def _wait_until(began: float) -> float:
+    """Return until when a step waits for grammars: as long as it has taken so far, but at least MIN_WAIT."""
     now = time.monotonic()
-    return now + max(now - began, LEAST_PATIENCE)
+    return now + max(now - began, MIN_WAIT)

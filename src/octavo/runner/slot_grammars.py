@@ -1,13 +1,13 @@
-"""The grammars of a worker's slots. No step waits for them: a sequence whose mask is late sits the step out.
+"""The grammars of a worker's slots. Steps do not wait for them: a sequence whose mask is late skips the step.
 
     step         |  forward  | draw |      |  forward  | draw |
-                               a token |                 ^ the mask is there, or the sequence sits out
-    a lane                             | append, what is forced, mask of the next token |
+                               a token |                 ^ the mask is ready, or the sequence skips the step
+    grammar thread                     | append, forced tokens, mask of the next token |
 
-A grammar has one piece of work at a time: it is opened (compiled or found compiled, and led through the
-tokens drawn before), then advanced by each token that is drawn. llguidance lets go of the interpreter's lock
-for what takes long. There are two lanes: a quick one for work of a millisecond or so, and one with less of
-the processor for what takes longer, so that neither tokens nor other grammars wait for it.
+A grammar has one job at a time: it is opened (compiled or taken from a cache, and advanced over the tokens
+sampled before), then advanced by each sampled token. llguidance releases the interpreter lock for long
+operations. There are two thread pools: a quick one for jobs of about a millisecond, and one with lower CPU
+priority for longer jobs, so that neither tokens nor other grammars wait for these.
 """
 
 import logging
@@ -34,69 +34,69 @@ from octavo.sampling.row_error import SAMPLING_FAILED
 
 logger = logging.getLogger(__name__)
 
-MOST_FORCED = 32  # tokens at a time: they are computed in one step, which others wait for
-LANE_THREADS = 2
+MAX_FORCED = 32  # tokens at a time: they are computed in one step, which delays other sequences
+POOL_THREADS = 2
 SLOW_NICENESS = 5
-SLOW_SECONDS = 0.005  # of one token: such a grammar is in the slow lane from then on
-QUICK_BYTES = 8 << 10  # a grammar with so little text is mostly compiled in a few milliseconds
-QUICK_TOKENS = 64  # and led through so few tokens as quickly
-BUDGET_SECONDS = 60.0  # of processor time, for all tokens of one sequence
-IDLE_SECONDS = 0.005  # how long a step with nothing to compute waits for a mask
+SLOW_SECONDS = 0.005  # for one mask: from then on the grammar runs on the slow pool
+QUICK_BYTES = 8 << 10  # up to this length, most grammars compile in a few milliseconds
+QUICK_TOKENS = 64  # up to this number, advancing over earlier tokens is as fast
+BUDGET_SECONDS = 60.0  # CPU time for all tokens of one sequence
+IDLE_SECONDS = 0.005  # maximum wait of an empty step for a mask
 
 OVER_BUDGET = Failure(
     FailureCode.GRAMMAR_TOO_COMPLEX,
     f"The grammar of this request took more than {BUDGET_SECONDS:.0f} s of processor time for one answer. "
-    "Make it simpler: fewer alternatives that begin alike, smaller repeat counts.",
+    "Simplify it: use fewer alternatives with a common beginning, and smaller repeat counts.",
 )
 
 
 @dataclass(frozen=True)
-class Allowed:
-    """What a slot may draw now."""
+class AllowedTokens:
+    """The tokens that a slot may sample now."""
 
     mask: torch.Tensor | None = None  # None: any token
-    forced: tuple[int, ...] = ()  # these, and nothing is drawn: see `tell_forced`
-    failure: Failure | None = None  # the answer cannot go on
+    forced: tuple[int, ...] = ()  # these follow without sampling: see `mark_forced_reported`
+    failure: Failure | None = None  # the answer cannot continue
 
 
-ANY = Allowed()
+ANY = AllowedTokens()
 
 
 class SlotGrammar:
-    """Of one sequence. A lane's thread has it until `ready` is done, and then the step does."""
+    """The grammar of one sequence. Owned by a pool thread until `ready` is done, then by the step."""
 
     def __init__(self, num_words: int) -> None:
         self.mask = torch.zeros(num_words, dtype=torch.int32)
         self.matcher: GrammarMatcher | None = None
         self.failure: Failure | None = None
-        self.forced: Future[tuple[int, ...]] = Future()  # what must follow the token drawn last
-        self.untold: tuple[int, ...] = ()  # of these, what the scheduler does not know yet
-        self.ready: Future[None] = Future()  # the mask of the token after those
-        self.seconds = 0.0  # of processor time
+        self.forced: Future[tuple[int, ...]] = Future()  # tokens that must follow the last sampled one
+        self.unreported: tuple[int, ...] = ()  # forced tokens that are not reported to the scheduler yet
+        self.ready: Future[None] = Future()  # done when the mask of the next token is filled
+        self.seconds = 0.0  # CPU time
         self.is_slow = False
-        self.is_closed = False  # the only thing that a step may write at any time
+        self.is_closed = False  # the only field that a step may write at any time
 
 
 class SlotGrammars:
-    """Mutated by ModelRunner only. Nothing of an owner survives in a slot that was closed."""
+    """Mutated by ModelRunner only. A closed slot keeps no state of its owner."""
 
     def __init__(self, make_vocabulary: Callable[[], Vocabulary], vocab_size: int) -> None:
-        """`make_vocabulary` takes a second or so, and holds the interpreter's lock for part of it. It is
-        called on a lane, by `prepare` or with the first grammar."""
+        """`make_vocabulary` takes about a second, and holds the interpreter lock for part of it. It is called
+        on a pool thread, by `prepare` or with the first grammar."""
         self._make_vocabulary = make_vocabulary
         self._num_words = -(-vocab_size // 32)
         self._slots: dict[int, SlotGrammar] = {}
-        self._late: set[int] = set()  # slots that sat a step out and still may have to
-        self._quick = ThreadPoolExecutor(LANE_THREADS, thread_name_prefix="octavo-grammar")
-        self._slow = ThreadPoolExecutor(LANE_THREADS, "octavo-grammar-slow", initializer=_yield_to_others)
-        self._compiled_lock = threading.Lock()  # never held for long
+        self._late: set[int] = set()  # slots that skipped a step and may have to skip more
+        self._quick = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="octavo-grammar")
+        self._slow = ThreadPoolExecutor(POOL_THREADS, "octavo-grammar-slow", initializer=_lower_priority)
+        self._compiled_lock = threading.Lock()  # held only briefly
         self._compiled: ByteBoundedLru[GrammarSpec, CompiledGrammar] = ByteBoundedLru(KNOWN_BYTES)
-        self._vocabulary_lock = threading.Lock()  # held while it is made
-        self._made: Vocabulary | None = None
+        self._vocabulary_lock = threading.Lock()  # held while the vocabulary is made
+        self._cached_vocabulary: Vocabulary | None = None
         self._prepared: Future[Vocabulary] | None = None
 
     def prepare(self, until_done: bool) -> None:
-        """While nobody waits for a token: what the first grammar needs."""
+        """Start making what the first grammar needs, at a time when no request waits for a token."""
         if self._prepared is None:
             self._prepared = self._slow.submit(self._vocabulary)
         if until_done:
@@ -107,7 +107,7 @@ class SlotGrammars:
         return not self._slots
 
     def begin(self, plan: StepPlan) -> None:
-        """Take in what the plan says has changed."""
+        """Apply the slot changes of the plan."""
         for slot in plan.closed:
             self._close(slot)
         for opening in plan.opened:
@@ -115,8 +115,8 @@ class SlotGrammars:
             if opening.params.grammar is not None:
                 self._open(opening, opening.params.grammar)
 
-    def allowed(self, slot: int, until: float) -> Allowed | None:
-        """For the token that this slot draws now; None if that is not known in time."""
+    def allowed(self, slot: int, until: float) -> AllowedTokens | None:
+        """Return what the slot may sample now; None if that is not known in time."""
         grammar = self._slots.get(slot)
         if grammar is None:
             return ANY
@@ -125,32 +125,37 @@ class SlotGrammars:
             return None
         self._late.discard(slot)
         if grammar.failure is not None:
-            return Allowed(failure=grammar.failure)
-        return Allowed(forced=grammar.untold) if grammar.untold else Allowed(grammar.mask)
+            return AllowedTokens(failure=grammar.failure)
+        return AllowedTokens(forced=grammar.unreported) if grammar.unreported else AllowedTokens(grammar.mask)
 
     def append(self, slot: int, token_id: int, *, jump: bool) -> bool:
-        """`token_id` was drawn and stays. With `jump` so do those that must follow. False: any token may."""
+        """Advance the grammar by a sampled token, and with `jump` by the tokens that must follow it.
+
+        Return False if the slot has no grammar.
+        """
         grammar = self._slots.get(slot)
         if grammar is None:
             return False
         grammar.forced, grammar.ready = Future(), Future()
         if grammar.is_slow:
             self._late.add(slot)
-        self._submit(grammar, self._advance, token_id, MOST_FORCED if jump else 0)
+        self._submit(grammar, self._advance, token_id, MAX_FORCED if jump else 0)
         return True
 
     def forced(self, slot: int, until: float) -> tuple[int, ...]:
-        """What must follow the token that was appended, if that is known in time. Should it come to be known
-        later, it takes the place of the next token that is drawn."""
-        grammar = self._slots[slot]
-        return () if slot in self._late or not _is_done(grammar.forced, until) else grammar.untold
+        """Return the tokens that must follow the appended one, if they are known in time.
 
-    def tell_forced(self, slot: int) -> None:
-        """They are in the step's result, as if they had been drawn."""
-        self._slots[slot].untold = ()
+        If they become known later, they replace the next sampled token.
+        """
+        grammar = self._slots[slot]
+        return () if slot in self._late or not _is_done(grammar.forced, until) else grammar.unreported
+
+    def mark_forced_reported(self, slot: int) -> None:
+        """Note that the forced tokens are in the step's result, as if they had been sampled."""
+        self._slots[slot].unreported = ()
 
     def late(self, *, idle: bool) -> tuple[int, ...]:
-        """Slots that cannot draw a token yet. With nothing else to do, wait a moment for one that can."""
+        """Return the slots that cannot sample a token yet. With `idle`, wait up to IDLE_SECONDS for one."""
         waiting = {slot: self._slots[slot].ready for slot in self._late}
         if idle and waiting:
             wait(waiting.values(), timeout=IDLE_SECONDS, return_when=FIRST_COMPLETED)
@@ -163,8 +168,8 @@ class SlotGrammars:
         with self._compiled_lock:
             is_compiled = self._compiled.get(spec) is not None
         grammar.is_slow = len(drawn) > QUICK_TOKENS or not (is_compiled or len(spec.text) <= QUICK_BYTES)
-        self._submit(grammar, self._enter, spec, drawn)
-        grammar.is_slow = False  # which only its masks can show
+        self._submit(grammar, self._start_matcher, spec, drawn)
+        grammar.is_slow = False  # from now on, decided by the time of its masks
 
     def _close(self, slot: int) -> None:
         self._late.discard(slot)
@@ -173,10 +178,10 @@ class SlotGrammars:
             grammar.is_closed = True
 
     def _submit(self, grammar: SlotGrammar, work: Callable[..., None], *arguments: object) -> None:
-        lane = self._slow if grammar.is_slow else self._quick
-        lane.submit(self._guarded, grammar, grammar.forced, grammar.ready, work, *arguments)
+        pool = self._slow if grammar.is_slow else self._quick
+        pool.submit(self._guarded, grammar, grammar.forced, grammar.ready, work, *arguments)
 
-    # -- on a lane -----------------------------------------------------------------------------------------
+    # -- on a pool thread ----------------------------------------------------------------------------------
 
     def _guarded(
         self,
@@ -186,7 +191,7 @@ class SlotGrammars:
         work: Callable[..., None],
         *arguments: object,
     ) -> None:
-        """What goes wrong with a slot's grammar is told with its next mask, and to nobody else."""
+        """Do the work. An exception becomes the failure of this grammar, reported with its next mask."""
         began = time.thread_time()
         try:
             if not grammar.is_closed and grammar.failure is None:
@@ -196,7 +201,7 @@ class SlotGrammars:
         except GrammarError as error:
             grammar.failure = Failure(FailureCode.ENGINE_FAILED, str(error))
         except Exception:
-            logger.exception("a grammar failed")
+            logger.exception("failed to follow a grammar")
             grammar.failure = SAMPLING_FAILED
         grammar.seconds += time.thread_time() - began
         if grammar.failure is None and grammar.seconds > BUDGET_SECONDS:
@@ -205,7 +210,7 @@ class SlotGrammars:
             forced.set_result(())
         ready.set_result(None)
 
-    def _enter(self, grammar: SlotGrammar, spec: GrammarSpec, drawn: Sequence[int]) -> None:
+    def _start_matcher(self, grammar: SlotGrammar, spec: GrammarSpec, drawn: Sequence[int]) -> None:
         with self._compiled_lock:
             compiled = self._compiled.get(spec)
         if compiled is None:
@@ -221,15 +226,15 @@ class SlotGrammars:
 
     def _vocabulary(self) -> Vocabulary:
         with self._vocabulary_lock:
-            if self._made is None:
-                self._made = self._make_vocabulary()
-            return self._made
+            if self._cached_vocabulary is None:
+                self._cached_vocabulary = self._make_vocabulary()
+            return self._cached_vocabulary
 
-    def _advance(self, grammar: SlotGrammar, token_id: int, most_forced: int) -> None:
+    def _advance(self, grammar: SlotGrammar, token_id: int, max_forced: int) -> None:
         assert grammar.matcher is not None
         grammar.matcher.append(token_id)
-        grammar.untold = tuple(grammar.matcher.append_forced(most_forced))
-        grammar.forced.set_result(grammar.untold)
+        grammar.unreported = tuple(grammar.matcher.append_forced(max_forced))
+        grammar.forced.set_result(grammar.unreported)
         self._fill(grammar)
 
     def _fill(self, grammar: SlotGrammar) -> None:
@@ -245,7 +250,7 @@ def _is_done(future: "Future[Any]", until: float) -> bool:
     return future.done()
 
 
-def _yield_to_others() -> None:
-    """Of a thread: tokens come first. (On Linux, threads have priorities of their own.)"""
+def _lower_priority() -> None:
+    """Give this thread a lower priority than sampling. Only on Linux, where each thread has its own."""
     if sys.platform == "linux":
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), SLOW_NICENESS)

@@ -1,4 +1,4 @@
-"""What a worker remembers between steps, per slot: the page table and the state of sampling."""
+"""The state that a worker keeps for each slot between steps: block table and sampling state."""
 
 from array import array
 
@@ -8,14 +8,14 @@ from octavo.sampling import RowState
 
 
 class Slots:
-    """Mutated by ModelRunner only. Nothing of an owner survives in a slot that was closed."""
+    """Mutated by ModelRunner only. A closed slot keeps no state of its owner."""
 
     def __init__(self, num_slots: int) -> None:
         self.tables = [array(INTEGER) for _ in range(num_slots)]
         self.states: list[RowState | None] = [None] * num_slots
 
     def update(self, plan: StepPlan) -> None:
-        """Take in what the plan says has changed."""
+        """Apply the slot and block table changes of the plan."""
         for slot in plan.closed:
             self.states[slot] = None
         for opening in plan.opened:
@@ -26,5 +26,5 @@ class Slots:
 
     def state(self, slot: int) -> RowState:
         state = self.states[slot]
-        assert state is not None, "a slice of a slot that is not open"
+        assert state is not None, "the plan has a slice for a slot that is not open"
         return state

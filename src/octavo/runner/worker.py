@@ -1,4 +1,4 @@
-"""Bring up one worker: device and dtype, the model, its weights, and memory divided into pages."""
+"""Start a worker: select device and dtype, build the model, load its weights, allocate KV blocks."""
 
 import logging
 import time
@@ -17,10 +17,10 @@ from octavo.config import EngineOptions, format_size
 from octavo.devices import free_device_memory, resolve_device
 from octavo.errors import ConfigError
 from octavo.grammar.vocabulary import vocabulary_of
-from octavo.kernels.shapes import NATIVE_PAGE, native_problem
+from octavo.kernels.shapes import NATIVE_BLOCK, native_problem
 from octavo.models.config import ModelConfig
 from octavo.models.registry import Model, build_model
-from octavo.models.weights import WeightTarget, bytes_by_form
+from octavo.models.weights import WeightTarget, bytes_by_format
 from octavo.ops import KV, Batch, Forward, Ops, select_ops
 from octavo.runner.kv_store import allocate_kv
 from octavo.runner.model_runner import ModelRunner
@@ -39,8 +39,8 @@ class Worker:
     kv_plan: KVPlan
     ops: Ops
     kv: Sequence[KV]  # of each layer
-    weight_bytes: dict[str, int]  # by the form they are stored in
-    prepare: Callable[[bool], None]  # what some requests need later; True: wait for it
+    weight_bytes: dict[str, int]  # by storage format
+    prepare: Callable[[bool], None]  # starts making what grammars need; True: waits until done
 
 
 def start_worker(
@@ -75,9 +75,9 @@ def start_worker(
         on_loaded=on_loaded,
         threads=options.threads,
     )
-    weight_bytes = bytes_by_form(targets, ops.dtype)
+    weight_bytes = bytes_by_format(targets, ops.dtype)
     logger.info("weights: %s", ", ".join(f"{format_size(n)} as {form}" for form, n in weight_bytes.items()))
-    _say_loaded(checkpoint.name, weights, time.perf_counter() - loading)
+    _log_loaded(checkpoint.name, weights, time.perf_counter() - loading)
     kv_plan = _plan_memory(config, ops, options, weights)
     for line in kv_plan.explanation:
         logger.info("%s", line)
@@ -87,7 +87,7 @@ def start_worker(
         model.logits,
         ops.new_sampler(),
         ops=ops,
-        page_size=kv_plan.page_size,
+        block_size=kv_plan.block_size,
         max_running=options.max_running,
         grammars=grammars,
     )
@@ -97,7 +97,7 @@ def start_worker(
 def _log_widened(
     checkpoint: Checkpoint, targets: Mapping[str, WeightTarget], ops: Ops, options: EngineOptions
 ) -> None:
-    """Quantised matrices that take more memory than in the file, and why."""
+    """Log which quantised matrices take more memory than in the file, and why."""
     widened = [
         tensor
         for name, target in targets.items()
@@ -109,7 +109,7 @@ def _log_widened(
     if not widened:
         return
     if options.weights == "widened":
-        reason = "as asked for"
+        reason = "as requested"
     elif ops.dtype != torch.bfloat16:
         reason = "quantised weights are kept with --dtype bfloat16 only"
     else:
@@ -125,7 +125,7 @@ def _log_widened(
 
 
 def _weight_cache(ops: Ops, options: EngineOptions) -> PackedCache | None:
-    """None: not wanted, or weights that are not packed."""
+    """Return the cache of packed weights; None if it is disabled, or weights are not packed."""
     if not options.weight_cache_size or ops.packing is None:
         return None
     return PackedCache(
@@ -136,7 +136,7 @@ def _weight_cache(ops: Ops, options: EngineOptions) -> PackedCache | None:
     )
 
 
-def _say_loaded(name: str, weights: LoadedWeights, seconds: float) -> None:
+def _log_loaded(name: str, weights: LoadedWeights, seconds: float) -> None:
     if weights.from_cache:
         logger.info(
             "weights of %s mapped from the cache in %.1f s (%s)",
@@ -156,19 +156,19 @@ def _forward_pass(model: Model, ops: Ops, kv: Sequence[KV], kv_plan: KVPlan, *, 
 
     if not taped:
         return forward
-    return ops.capture(forward, page_size=kv_plan.page_size, max_positions=kv_plan.max_model_len)
+    return ops.capture(forward, block_size=kv_plan.block_size, max_positions=kv_plan.max_model_len)
 
 
 def _kernels_for(config: ModelConfig, options: EngineOptions) -> str:
-    """What the native attention cannot do is left to torch, unless somebody insists."""
-    problem = native_problem(options.page_size, config.head_dim)
+    """Return the kernels to use: torch where native attention does not work, unless native is required."""
+    problem = native_problem(options.block_size, config.head_dim)
     if problem is None or options.kernels == "torch":
         return options.kernels
     if options.kernels != "auto":
         raise ConfigError(
             f"kernels {options.kernels!r} cannot be used: {problem}; use --kernels auto or torch"
         )
-    logger.info("plain torch instead of native kernels: %s", problem)
+    logger.info("using torch instead of native kernels: %s", problem)
     return "torch"
 
 
@@ -178,8 +178,8 @@ def _plan_memory(config: ModelConfig, ops: Ops, options: EngineOptions, weights:
         free_bytes=free_device_memory(ops.device, weights.mapped_bytes),
         fraction=options.kv_fraction_on(ops.device.type),
         kv_memory=options.kv_memory,
-        page_size=options.page_size,
-        page_multiple=NATIVE_PAGE,
+        block_size=options.block_size,
+        block_multiple=NATIVE_BLOCK,
         max_model_len=options.max_model_len,
         model_max_len=config.max_positions,
     )

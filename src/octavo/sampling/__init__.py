@@ -1,4 +1,4 @@
-"""Sampling: what token comes next, and how probable it was."""
+"""Sampling: draw the next tokens and compute their log-probabilities."""
 
 from octavo.sampling.native_sampler import NativeSampler
 from octavo.sampling.row_error import SAMPLING_FAILED, UNUSABLE_LOGITS, RowError

@@ -1,6 +1,6 @@
-"""Log-probabilities under the model itself: float32 log-softmax of its raw logits, before any edit.
+"""Log-probabilities under the model: float32 log-softmax of its raw logits, before penalties and filters.
 
-One row at a time: then a row's reduction cannot depend on how many rows there are.
+Rows are reduced one at a time, so that the result of a row cannot depend on the number of rows.
 """
 
 import torch
@@ -9,7 +9,8 @@ from octavo.protocol import LOGPROB_FLOOR, TokenLogprob
 
 
 def token_logprob(logits: torch.Tensor, token_id: int, top: int) -> TokenLogprob:
-    """Of one token, with the `top` best alternatives. `logits` is one row: a finite maximum and no NaN."""
+    """Return the logprob of one token and of the `top` best tokens. `logits` is one row with a finite maximum
+    and without NaN."""
     logprobs = torch.log_softmax(logits, dim=0)
     best = best_ids(logits, top)
     values: list[float] = (
@@ -19,9 +20,11 @@ def token_logprob(logits: torch.Tensor, token_id: int, top: int) -> TokenLogprob
 
 
 def best_ids(logits: torch.Tensor, count: int) -> list[int]:
-    """The ids of the largest logits, best first; equal logits by id, which `topk` does not promise.
+    """Return the ids of the largest logits, best first. Equal logits are ordered by id, which `topk` does not
+    guarantee.
 
-    Ordered by logits and not by logprobs, where rounding makes new ties: so the first is the greedy token.
+    The order is that of the logits: logprobs have more ties because of rounding. The first id is therefore
+    the greedy token.
     """
     count = min(count, len(logits))
     if count <= 0:

@@ -1,4 +1,4 @@
-"""Sampling by the native kernel: the tokens of `sampler`, which is its oracle, in a fraction of the time."""
+"""Sampling with the native kernel: the same tokens as `sampler`, the reference, in a fraction of the time."""
 
 import logging
 from collections.abc import Sequence
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from octavo.kernels import sampling as kernel
-from octavo.kernels.library import Engine
-from octavo.kernels.sampling import Outcome, Row, RowStatus
+from octavo.kernels.library import KernelPool
+from octavo.kernels.sampling import Row, RowStatus, SampledRow
 from octavo.protocol import TokenLogprob
 from octavo.sampling.random import noise_key
 from octavo.sampling.row_error import NO_TOKEN_LEFT, SAMPLING_FAILED, UNUSABLE_LOGITS, RowError
@@ -25,39 +25,38 @@ FAILURES = {
 
 @dataclass(frozen=True)
 class NativeSampler:
-    engine: Engine
+    pool: KernelPool
 
     def sample_rows(self, logits: torch.Tensor, rows: Sequence[SampleRow]) -> list[RowOutcome]:
         """See `sampler.sample_rows`."""
-        wanted = [kernel_row(row) for row in rows]
-        drawn = iter(kernel.sample(self.engine, *_only_good(logits, wanted)))
+        kernel_rows = [kernel_row(row) for row in rows]
+        drawn = iter(kernel.sample(self.pool, *_valid_rows(logits, kernel_rows)))
         return [
-            RowOutcome(failure=SAMPLING_FAILED) if row is None else _outcome(next(drawn)) for row in wanted
+            RowOutcome(failure=SAMPLING_FAILED) if row is None else _outcome(next(drawn))
+            for row in kernel_rows
         ]
 
     def score_rows(self, logits: torch.Tensor, token_ids: Sequence[int], top: int) -> list[TokenLogprob]:
         """See `sampler.score_rows`."""
         rows = [Row(temperature=0.0, logprobs=top, given=token_id) for token_id in token_ids]
-        outcomes = [_outcome(outcome) for outcome in kernel.sample(self.engine, logits, rows)]
+        outcomes = [_outcome(outcome) for outcome in kernel.sample(self.pool, logits, rows)]
         scores = [outcome.logprob for outcome in outcomes if outcome.logprob is not None]
         if len(scores) < len(outcomes):
             raise RowError(next(outcome.failure for outcome in outcomes if outcome.failure))
         return scores
 
 
-def _only_good(logits: torch.Tensor, rows: Sequence[Row | None]) -> tuple[torch.Tensor, list[Row]]:
-    good = [index for index, row in enumerate(rows) if row is not None]
-    return (logits if len(good) == len(rows) else logits[good]), [row for row in rows if row is not None]
+def _valid_rows(logits: torch.Tensor, rows: Sequence[Row | None]) -> tuple[torch.Tensor, list[Row]]:
+    valid = [index for index, row in enumerate(rows) if row is not None]
+    return (logits if len(valid) == len(rows) else logits[valid]), [row for row in rows if row is not None]
 
 
 def kernel_row(row: SampleRow) -> Row | None:
-    """What the row asks of the kernel; None if its history is not that of its position."""
+    """Return the row's parameters for the kernel, or None if its history does not match its position."""
     state, params = row.state, row.state.params
     if state.tally is not None and state.num_tokens != row.position:
-        # Penalties from another moment of the history would be a wrong answer that nobody notices.
-        logger.error(
-            "the history has %d tokens, the token drawn is number %d", state.num_tokens, row.position
-        )
+        # Penalties computed from a longer or shorter history would silently change the answer.
+        logger.error("the history has %d tokens, but the position is %d", state.num_tokens, row.position)
         return None
     return Row(
         temperature=params.temperature,
@@ -78,7 +77,7 @@ def kernel_row(row: SampleRow) -> Row | None:
     )
 
 
-def _outcome(outcome: Outcome) -> RowOutcome:
+def _outcome(outcome: SampledRow) -> RowOutcome:
     if outcome.status != RowStatus.OK:
         return RowOutcome(failure=FAILURES[outcome.status])
     if outcome.logprob is None:

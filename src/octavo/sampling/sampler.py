@@ -1,10 +1,10 @@
-"""Logits in, tokens out. What a row gets depends on that row alone.
+"""Draw tokens from logits. The result of a row depends on that row alone.
 
-A token is drawn by Gumbel-max: the best of (log-probability + noise), where the noise comes from (seed,
-choice, position) and the token id. So the token at a position is fixed by the logits there and the request,
-and a speculated token is right exactly when it equals the one drawn here.
+A token is drawn by Gumbel-max: the token with the largest log-probability + noise, where the noise is a
+function of (seed, choice, position) and the token id. The token at a position is therefore determined by the
+logits and the request, and a speculated token is correct exactly if it equals the one drawn here.
 
-Float64 is needed: on a device without it, hand the logits over on the CPU.
+Sampling needs float64: if the device does not support it, pass the logits on the CPU.
 """
 
 import logging
@@ -30,7 +30,7 @@ NO_VALUES = torch.empty(0, dtype=torch.float32)
 
 
 class RowState:
-    """What sampling keeps of one sequence, from the opening of its slot to the closing."""
+    """The sampling state of one sequence. It lives as long as the sequence has its slot."""
 
     def __init__(self, opening: SlotOpening) -> None:
         params = opening.params
@@ -47,7 +47,7 @@ class RowState:
         self.tally = _open_tally(opening)
 
     def append(self, token_id: int) -> None:
-        """`token_id` was drawn and stays."""
+        """Add a token that was drawn and accepted."""
         self.num_tokens += 1
         if self.tally is not None:
             self.tally.add(token_id)
@@ -56,19 +56,19 @@ class RowState:
         return position - self.num_prompt < self.params.min_tokens and len(self.stop_ids) > 0
 
     def edits_at(self, position: int) -> bool:
-        """Whether the parameters change the logits there."""
+        """Return whether the parameters change the logits at this position."""
         return self.tally is not None or len(self.bias_ids) > 0 or self.bans_stop_at(position)
 
 
 class Sampler(Protocol):
-    """Whatever draws tokens from logits. What a row gets depends on that row alone."""
+    """Draws tokens from logits. The result of a row depends on that row alone."""
 
     def sample_rows(self, logits: torch.Tensor, rows: "Sequence[SampleRow]") -> "list[RowOutcome]":
         """Draw one token per row of float32 [rows, vocab]. Does not append it to the state."""
         ...
 
     def score_rows(self, logits: torch.Tensor, token_ids: Sequence[int], top: int) -> list[TokenLogprob]:
-        """The logprob of a given token under each row. Raises RowError if a row is unusable."""
+        """Return the logprob of a given token under each row. Raises RowError if a row is unusable."""
         ...
 
 
@@ -79,21 +79,21 @@ class SampleRow(msgspec.Struct, frozen=True):
 
     @property
     def is_plain_greedy(self) -> bool:
-        """The best raw logit is the answer."""
+        """Whether the token with the largest raw logit is the result."""
         edited = self.allowed is not None or self.state.edits_at(self.position)
         return self.state.params.temperature == 0 and not edited
 
 
 class RowOutcome(msgspec.Struct, frozen=True):
-    """A token, or a failure that blames this row alone."""
+    """A token, or a failure of this row alone."""
 
     token_id: int | None = None
-    logprob: TokenLogprob | None = None  # if the request asked for it
+    logprob: TokenLogprob | None = None  # if requested
     failure: Failure | None = None
 
 
 class TorchSampler:
-    """In plain torch: the oracle of every other one."""
+    """The sampler in plain torch: the reference for every other sampler."""
 
     def sample_rows(self, logits: torch.Tensor, rows: Sequence[SampleRow]) -> list[RowOutcome]:
         return sample_rows(logits, rows)
@@ -106,7 +106,7 @@ def sample_rows(logits: torch.Tensor, rows: Sequence[SampleRow]) -> list[RowOutc
     """Draw one token per row of float32 [rows, vocab]. Does not append it to the state."""
     if len(logits) != len(rows):
         raise ValueError(f"{len(logits)} rows of logits for {len(rows)} rows to sample")
-    # Of equal logits, `max` names the first; a NaN comes out as the maximum.
+    # For equal logits, `max` returns the first index. If there is a NaN, `max` returns it.
     peaks, best_ids = logits.max(dim=-1)
     return [
         _sample_row(row_logits, row, peak, best_id)
@@ -117,14 +117,15 @@ def sample_rows(logits: torch.Tensor, rows: Sequence[SampleRow]) -> list[RowOutc
 
 
 def score_rows(logits: torch.Tensor, token_ids: Sequence[int], top: int) -> list[TokenLogprob]:
-    """The logprob of a given token under each row (prompt logprobs). Raises RowError if a row is unusable."""
+    """Return the logprob of a given token under each row, for prompt logprobs. Raises RowError if a row is
+    unusable."""
     if not all(math.isfinite(peak) for peak in logits.amax(dim=-1).tolist()):
         raise RowError(UNUSABLE_LOGITS)
     return [token_logprob(row, token_id, top) for row, token_id in zip(logits, token_ids, strict=True)]
 
 
 def _sample_row(logits: torch.Tensor, row: SampleRow, peak: float, best_id: int) -> RowOutcome:
-    """The error boundary of a row: nothing that goes wrong inside reaches its neighbours."""
+    """Sample one row. Errors are caught here, so that they do not affect other rows."""
     try:
         if not math.isfinite(peak):
             raise RowError(UNUSABLE_LOGITS)
@@ -141,10 +142,8 @@ def _sample_row(logits: torch.Tensor, row: SampleRow, peak: float, best_id: int)
 def _draw(logits: torch.Tensor, row: SampleRow) -> int:
     state = row.state
     if state.tally is not None and state.num_tokens != row.position:
-        # Penalties from another moment of the history would be a wrong answer that nobody notices.
-        raise ValueError(
-            f"the history has {state.num_tokens} tokens, the token drawn is number {row.position}"
-        )
+        # Penalties computed from a longer or shorter history would silently change the answer.
+        raise ValueError(f"the history has {state.num_tokens} tokens, but the position is {row.position}")
     edited = transforms.edit(
         logits,
         state.params,
@@ -165,13 +164,13 @@ def _draw(logits: torch.Tensor, row: SampleRow) -> int:
 
 
 def gumbel_max(scores: torch.Tensor, key: int) -> int:
-    """A token drawn with probability softmax(scores); tokens at -inf are never drawn."""
+    """Draw a token with probability softmax(scores). Tokens at -inf are never drawn."""
     ids = torch.nonzero(scores > -math.inf).squeeze(1)
     return int(ids[(scores[ids] + gumbel(key, ids)).argmax()])
 
 
 def _open_tally(opening: SlotOpening) -> TokenTally | None:
-    """Only if a penalty needs it, and with the prompt only if the repetition penalty does."""
+    """Return a tally if a penalty needs one. Only the repetition penalty needs the prompt in it."""
     params = opening.params
     counts_prompt = params.repetition_penalty != 1.0
     if not (counts_prompt or params.presence_penalty or params.frequency_penalty):

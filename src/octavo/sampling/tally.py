@@ -1,4 +1,4 @@
-"""Which tokens a sequence has used: the memory of the penalties."""
+"""The tokens that a sequence has used, for the penalties."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,10 +10,10 @@ FIRST_CAPACITY = 64
 
 
 class TokenTally:
-    """Distinct tokens, and how often each was generated (0: it stands in the prompt only).
+    """Distinct tokens, and how often each was generated (0: it occurs in the prompt only).
 
-    Its size follows the number of distinct tokens, not the vocabulary or the context. The order inside
-    depends on the history; no result may.
+    Its size is proportional to the number of distinct tokens, not to the vocabulary or the context. The order
+    of the tokens depends on the history; no result may depend on that order.
     """
 
     def __init__(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> None:
@@ -26,7 +26,7 @@ class TokenTally:
         self._counts = torch.tensor(counts, dtype=torch.float32)
 
     def add(self, token_id: int) -> None:
-        """One more generated token; constant time, amortised."""
+        """Count one more generated token, in amortised constant time."""
         place = self._places.setdefault(token_id, len(self._places))
         if place == len(self._ids):
             self._grow()
@@ -36,7 +36,7 @@ class TokenTally:
 
     @property
     def ids(self) -> torch.Tensor:
-        """Distinct ids (int64, CPU), parallel to `counts`; a view, valid until the next `add`."""
+        """Distinct ids (int64, CPU), parallel to `counts`. A view that is valid until the next `add`."""
         return self._ids[: len(self._places)]
 
     @property

@@ -1,6 +1,6 @@
-"""Which sequences run, and what each step computes."""
+"""The scheduler: which sequences run, and what each step computes."""
 
-from octavo.schedule.policy import UNLIMITED, Admission, SchedulerConfig
+from octavo.schedule.policy import UNLIMITED, AdmissionPolicy, SchedulerConfig
 from octavo.schedule.scheduler import Scheduler
 
-__all__ = ["UNLIMITED", "Admission", "Scheduler", "SchedulerConfig"]
+__all__ = ["UNLIMITED", "AdmissionPolicy", "Scheduler", "SchedulerConfig"]

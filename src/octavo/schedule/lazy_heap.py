@@ -1,4 +1,4 @@
-"""A priority queue whose entries may lose their meaning while they wait."""
+"""A priority queue that skips entries which are no longer valid."""
 
 import heapq
 from collections.abc import Callable
@@ -6,13 +6,14 @@ from typing import Any
 
 from octavo.schedule.sequence import Sequence
 
-Entry = tuple[Any, int, Sequence]  # key, number of the push, and what was pushed
+Entry = tuple[Any, int, Sequence]  # key, number of the push, sequence
 
 
 class LazyHeap:
-    """Entries whose sequence no longer satisfies `is_live` are passed over, and swept out when they are many.
+    """Entries whose sequence no longer satisfies `is_live` are skipped, and removed when there are many.
 
-    Sweeping costs time in proportion to the entries only after as many have died: O(1) each.
+    A removal takes time proportional to the number of entries, but runs only when the queue has doubled since
+    the last one: O(1) amortised per entry.
     """
 
     def __init__(self, is_live: Callable[[Sequence], bool]) -> None:
@@ -23,11 +24,11 @@ class LazyHeap:
 
     @property
     def entries(self) -> list[Entry]:
-        """As `heapq` keeps them, with those that are no longer live; to look at only."""
+        """The entries in heap order, including those that are no longer live. Read-only."""
         return self._entries
 
     def push(self, key: Any, sequence: Sequence) -> None:
-        self._count += 1  # equal keys leave in order of arrival
+        self._count += 1  # equal keys are popped in order of arrival
         heapq.heappush(self._entries, (key, self._count, sequence))
         if len(self._entries) > self._sweep_at:
             self._entries = [entry for entry in self._entries if self._is_live(entry[2])]

@@ -2,31 +2,33 @@
 
 from enum import Enum
 
-from octavo.cache import Pages
+from octavo.cache import BlockTable
 from octavo.protocol import GenerateRequest, PrefillChunk, Timings
 
-MOST_CHUNKS = 256  # that are remembered of one sequence; more are only counted
+MAX_CHUNKS = 256  # prefill chunks recorded per sequence; more are only counted
 
 
-class Status(Enum):
+class SequenceStatus(Enum):
     WAITING = "waiting"  # in the queue, or parked behind its leader
-    RUNNING = "running"  # has a slot and pages
+    RUNNING = "running"  # has a slot and blocks
     FINISHED = "finished"  # its terminal output is written
 
 
 class Sequence:
-    """Mutated by the Scheduler only (its `pages` by KVManager).
+    """Mutated by the Scheduler only (its `block_table` by KVManager).
 
         token_ids   |  prompt  |  resumed and sampled  |
                     0 ...... num_computed ...... len(token_ids)
                     |  KV exists   |     pending      |
 
-    There is no phase: a step computes some pending tokens. A new prompt, a prefix hit, a resumed
+    There are no phases: a step computes some pending tokens. A new prompt, a prefix hit, a resumed
     sequence and a decode differ only in how many are pending.
     """
 
     __slots__ = (
         "admitted_at",
+        "block_table",
+        "blocks_needed",
         "chunks",
         "first_token_at",
         "followers",
@@ -38,8 +40,6 @@ class Sequence:
         "num_preemptions",
         "num_prompt",
         "num_scored",
-        "pages",
-        "pages_wanted",
         "request",
         "slot",
         "status",
@@ -59,24 +59,24 @@ class Sequence:
         self.num_cached = 0
         self.num_scored = 0  # prompt logprobs delivered
         self.num_preemptions = 0
-        self.num_passed_over = 0  # steps that computed others, between two tokens of this one
-        self.pages: Pages | None = None
-        self.pages_wanted = 0  # what admission lacked last time
+        self.num_passed_over = 0  # steps between two tokens of this sequence that computed only others
+        self.block_table: BlockTable | None = None
+        self.blocks_needed = 0  # for admission, as of the last attempt
         self.slot = -1
-        self.status = Status.WAITING
+        self.status = SequenceStatus.WAITING
         self.followers: list[Sequence] = []  # other choices, waiting for this one to compute the prompt
         self.admitted_at: float | None = None
         self.first_token_at: float | None = None
         self.chunks: list[PrefillChunk] = []
-        self.num_chunks = 0  # with those that are not remembered
+        self.num_chunks = 0  # including those that are not recorded
 
     @property
     def needs_prompt_scores(self) -> bool:
         return self.request.params.prompt_logprobs is not None and self.num_scored < self.num_prompt - 1
 
-    def note_chunk(self, start: int, num_tokens: int, seconds: float) -> None:
+    def record_chunk(self, start: int, num_tokens: int, seconds: float) -> None:
         self.num_chunks += 1
-        if len(self.chunks) < MOST_CHUNKS:
+        if len(self.chunks) < MAX_CHUNKS:
             self.chunks.append(PrefillChunk(start, num_tokens, seconds))
 
     def timings(self, now: float) -> Timings:

@@ -1,1 +1,1 @@
-"""The HTTP server: what OpenAI's clients say, and what they expect to hear. Wire names live only here."""
+"""The HTTP server with its OpenAI-compatible API. Field names of the API occur only in this package."""

@@ -1,4 +1,4 @@
-"""The answer to a request for tokens: whole, or as events while it comes."""
+"""The response to a generation request: one JSON body, or a stream of events."""
 
 import asyncio
 import time
@@ -13,66 +13,71 @@ from starlette.types import Receive, Scope, Send
 from octavo.frontend.output import StreamDelta
 from octavo.frontend.updates import Update
 from octavo.server.generation import Generation, Work
-from octavo.server.http.errors import ClientGone, as_api_error
+from octavo.server.http.errors import ClientDisconnected, as_api_error
 from octavo.server.http.paced import PacedResponse
 from octavo.server.http.sse import AFTER_PING, DONE, HEADERS, PING, PING_SECONDS, encode, error_event
 
-MOST_SCORES = 256  # of tokens, each with up to twenty others, that are written in one turn of the event loop
+MAX_LOGPROBS = 256  # entries, each with up to 20 alternatives, that the event loop encodes itself
 
-Written = TypeVar("Written")
-
-
-class Answer(Protocol):
-    """How an endpoint writes what a generation gives. Events are whole, or nothing."""
-
-    def of_delta(self, delta: StreamDelta) -> bytes: ...
-
-    def at_end(self) -> bytes: ...
-
-    def whole(self) -> dict[str, Any]:
-        """Once the generation is done."""
+Encoded = TypeVar("Encoded")
 
 
-async def respond(generation: Generation, work: Work, written: Callable[[Generation], Answer]) -> Response:
-    """Takes over a generation, and closes it in the end. `written` is called once it has been started."""
+class AnswerWriter(Protocol):
+    """How an endpoint encodes the output of a generation. Events are complete or empty."""
+
+    def encode_delta(self, delta: StreamDelta) -> bytes: ...
+
+    def encode_end(self) -> bytes: ...
+
+    def full_body(self) -> dict[str, Any]:
+        """Return the body of a response that is not streamed. The generation must be done."""
+
+
+async def respond(
+    generation: Generation, work: Work, make_writer: Callable[[Generation], AnswerWriter]
+) -> Response:
+    """Run a generation and return its response. Takes ownership of the generation and closes it.
+
+    `make_writer` is called after the generation has started.
+    """
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(generation)
         await generation.start(work)
-        answer = written(generation)
-        if generation.asked.is_stream:
+        writer = make_writer(generation)
+        if generation.context.is_stream:
             stack.pop_all()
-            return EventStream(generation, answer)
+            return EventStream(generation, writer)
         await generation.finish()
-        return PacedResponse(await _made(generation.results.values(), lambda: encode(answer.whole())))
+        return PacedResponse(await _encoded(generation.results.values(), lambda: encode(writer.full_body())))
 
 
-async def _made(updates: Iterable[Update], make: Callable[[], Written]) -> Written:
-    """Scores by the thousand are written in a thread, where others have their turn every few milliseconds."""
-    if sum(map(_num_scores, updates)) <= MOST_SCORES:
-        return make()
-    return await asyncio.to_thread(make)
+async def _encoded(updates: Iterable[Update], encode_all: Callable[[], Encoded]) -> Encoded:
+    """Encode large numbers of logprobs in a thread, so that the event loop runs every few milliseconds."""
+    if sum(map(_num_logprobs, updates)) <= MAX_LOGPROBS:
+        return encode_all()
+    return await asyncio.to_thread(encode_all)
 
 
-def _num_scores(update: Update) -> int:
+def _num_logprobs(update: Update) -> int:
     if isinstance(update, StreamDelta):
         return len(update.logprobs) + len(update.prompt_logprobs)
     return len(update.prompt_logprobs or ()) + sum(len(choice.logprobs or ()) for choice in update.choices)
 
 
 class EventStream(StreamingResponse):
-    """Events as they come, comments while nothing comes, and an end that is always said.
+    """Sends events as they are produced, comments while there are none, and always an explicit end.
 
-    All that has come since the last write goes out in one write: a reader that is slower than the engine
-    gets fewer, larger ones. One that does not read at all is bounded by the number of updates that may
-    wait, and cut off by its connection (`BoundedHttpProtocol`).
+    Everything since the last write goes out in one write: a client that is slower than the engine gets
+    fewer, larger writes. For a client that does not read at all, the number of pending updates is bounded,
+    and `BoundedHttpProtocol` closes the connection.
     """
 
-    def __init__(self, generation: Generation, answer: Answer) -> None:
+    def __init__(self, generation: Generation, writer: AnswerWriter) -> None:
         super().__init__((), headers=HEADERS)
         self._generation = generation
-        self._answer = answer
+        self._writer = writer
         self._wrote_at = time.monotonic()
-        self._has_pinged = False  # and written no event since
+        self._has_pinged = False  # the last write was a ping
         self._ticker: asyncio.TimerHandle | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -81,26 +86,26 @@ class EventStream(StreamingResponse):
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             await self._pump(send)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
-        except ClientGone:
+        except ClientDisconnected:
             pass
         finally:
             self._ticker.cancel()
             await self._generation.close()
 
     async def _pump(self, send: Send) -> None:
-        generation, answer = self._generation, self._answer
+        generation, writer = self._generation, self._writer
         is_done = False
         while not is_done:
             events: list[bytes] = []
             try:
                 updates = await generation.take()
                 is_done = generation.is_done
-                await _made(updates, partial(self._add, events, updates))
+                await _encoded(updates, partial(self._add, events, updates))
                 if is_done:
-                    events += (answer.at_end(), DONE)
+                    events += (writer.encode_end(), DONE)
                 elif not updates:
                     events.append(PING)
-            except ClientGone:
+            except ClientDisconnected:
                 raise
             except Exception as error:
                 is_done = True
@@ -114,7 +119,7 @@ class EventStream(StreamingResponse):
     def _add(self, events: list[bytes], updates: Iterable[Update]) -> None:
         for update in updates:
             if isinstance(update, StreamDelta):
-                events.append(self._answer.of_delta(update))  # noqa: PERF401 - what came before an error counts
+                events.append(self._writer.encode_delta(update))  # noqa: PERF401 - keep those before an error
 
     def _failure(self, error: Exception) -> bytes:
         record = self._generation.record
@@ -127,7 +132,7 @@ class EventStream(StreamingResponse):
         self._wrote_at = time.monotonic()
 
     def _tick(self) -> None:
-        """Every few seconds: has anything been written?"""
+        """Wake the generation for a ping if nothing was written recently."""
         if time.monotonic() - self._wrote_at > PING_SECONDS / 2:
             self._generation.wake()
         self._ticker = asyncio.get_running_loop().call_later(PING_SECONDS, self._tick)

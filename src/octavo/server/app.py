@@ -1,4 +1,4 @@
-"""The application: who answers what, and what stands before it."""
+"""The ASGI application: routes, exception handlers and middleware."""
 
 import asyncio
 from typing import Any
@@ -30,7 +30,8 @@ def build_app(state: ServerState, keys: Keys) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        # Newer FastAPIs would send spans and tracebacks where a variable says; older ones take no notice.
+        # Newer FastAPI versions export spans and tracebacks if an environment variable asks for it; older
+        # ones ignore this argument.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.state.server = state
@@ -38,12 +39,12 @@ def build_app(state: ServerState, keys: Keys) -> FastAPI:
     app.include_router(probes.router, responses=failures(421))
     if state.options.page:
         app.include_router(page_router(), responses=failures(421))
-    # Default deny: whatever is neither a probe nor the page goes in here, behind the key.
+    # Default deny: every endpoint but the probes and the page is added here and requires the key.
     routers = (chat.router, completions.router, models.router, probes.metrics_router, view.router)
     for router in (*routers, schema_router(app)):
         app.include_router(router, dependencies=[Depends(require_key)], responses=failures(401, 421, 500))
-    app.add_exception_handler(OctavoError, _of_octavo)
-    app.add_exception_handler(HTTPException, _of_http)
+    app.add_exception_handler(OctavoError, _handle_octavo_error)
+    app.add_exception_handler(HTTPException, _handle_http_exception)
     if state.options.cors_origins is not None:
         origins = [origin.strip() for origin in state.options.cors_origins.split(",")]
         app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
@@ -52,27 +53,27 @@ def build_app(state: ServerState, keys: Keys) -> FastAPI:
 
 
 def schema_router(app: FastAPI) -> APIRouter:
-    """The description of the API, for those who may use it."""
+    """Return the router of the OpenAPI document, which requires the key like the API itself."""
     router = APIRouter()
 
     @router.get("/openapi.json", include_in_schema=False)
     async def openapi() -> dict[str, Any]:
-        # FastAPI keeps it, but needs a fifth of a second for the first: others are answered meanwhile.
+        # FastAPI caches the document but takes 0.2 s to build it: not on the event loop.
         await asyncio.to_thread(app.openapi)
         return describe(app, app.state.server)
 
     return router
 
 
-async def _of_octavo(request: Request, error: Exception) -> Response:
+async def _handle_octavo_error(request: Request, error: Exception) -> Response:
     return _answer(request, as_api_error(error, record_of(request).request_id))
 
 
-async def _of_http(request: Request, error: Exception) -> Response:
-    """Starlette's own: no such route, or not with this method."""
+async def _handle_http_exception(request: Request, error: Exception) -> Response:
+    """Answer errors that Starlette raises: unknown route, wrong method."""
     assert isinstance(error, HTTPException)
-    words = {404: "there is no such endpoint", 405: "this endpoint does not take that method"}
-    message = words.get(error.status_code, "the request cannot be answered")
+    messages = {404: "there is no such endpoint", 405: "this endpoint does not support that method"}
+    message = messages.get(error.status_code, "the request cannot be answered")
     return _answer(request, ApiError(error.status_code, message, headers=dict(error.headers or {})))
 
 

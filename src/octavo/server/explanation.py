@@ -1,4 +1,4 @@
-"""The `octavo` block of an answer: where the time went, what the cache gave, how to reproduce the answer."""
+"""The `octavo` object of a response: timings, cached tokens and what is needed to reproduce the answer."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +16,7 @@ def explanation(
     num_restarts: int,
     shows_prompt: bool,
 ) -> dict[str, Any]:
-    """Without a tokenizer, nothing of the prompt, the answer or what the client wrote is in it."""
+    """Return the object. Without a tokenizer it has no text of the prompt, the answer or the request."""
     return {
         "tokenise_seconds": round(tokenise_seconds, 6),
         "engine_restarts": num_restarts,
@@ -59,8 +59,10 @@ def _chunk(chunk: PrefillChunk) -> dict[str, Any]:
 
 
 def _first_miss(output: RequestOutput, tokenizer: Tokenizer | None) -> dict[str, Any] | None:
-    """The first token of the prompt that had to be computed. Pages that others have computed meanwhile can
-    be found behind it, so that what was cached need not all lie before it."""
+    """Return the first prompt token that had to be computed, or None if all were cached.
+
+    Cached tokens may follow it: blocks that other sequences have computed in the meantime are reused.
+    """
     chunks = output.timings.chunks
     position = chunks[0].start if chunks else output.num_cached
     if position >= len(output.prompt_ids):

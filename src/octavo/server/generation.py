@@ -1,5 +1,7 @@
-"""One HTTP request for tokens under way, from its task to the last update. Closed in the end, whatever
-happens: the engine then works for nobody who is gone, and the queue has its room back."""
+"""One in-flight generation request, from its tasks to the last update.
+
+A generation is always closed: this aborts unfinished work in the engine and releases its room in the queue.
+"""
 
 import asyncio
 import time
@@ -11,7 +13,7 @@ from typing import Any, Protocol, Self
 from starlette.types import Receive
 
 from octavo.errors import grammar_of
-from octavo.frontend.in_flight import InFlight
+from octavo.frontend.in_flight import InFlightRequest
 from octavo.frontend.intake import FieldGrammar, PreparedRequest, PromptTask
 from octavo.frontend.output import RequestOutput, StreamDelta
 from octavo.frontend.updates import Update, Updates
@@ -19,30 +21,30 @@ from octavo.prompting.prompter import Prompter
 from octavo.protocol import FailureCode, SamplingParams
 from octavo.server.explanation import explanation
 from octavo.server.http.budget import Holding
-from octavo.server.http.errors import ApiError, ClientGone, internal, unavailable
-from octavo.server.http.leaving import until_gone
+from octavo.server.http.disconnect import until_disconnected
+from octavo.server.http.errors import ApiError, ClientDisconnected, internal, unavailable
 from octavo.server.operate.record import RequestRecord
 from octavo.server.state import ServerState
 
-SCORE_BYTES = 100  # of one token that could have come, as JSON and while that is made
+LOGPROB_BYTES = 100  # memory for one alternative token, including its JSON
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a request says beside its tasks."""
+class RequestContext:
+    """Properties of a request apart from its prompts and sampling parameters."""
 
     response_id: str
-    identity: str  # of the caller
+    identity: str  # of the API key
     is_stream: bool
     shows_prompt: bool  # in the explanation
     priority: int
     arrival: float  # of its first byte, by time.monotonic()
-    timeout: float | None  # seconds from then on
+    timeout: float | None  # seconds from arrival
     cache_salt: str
 
 
 class Work(Protocol):
-    """What a request wants to be answered, before there are prompts."""
+    """The prompts and parameters of a request, before the prompts are built."""
 
     @property
     def num_prompts(self) -> int: ...
@@ -51,32 +53,37 @@ class Work(Protocol):
     def params(self) -> SamplingParams: ...
 
     async def tasks(self, prompter: Prompter, max_model_len: int) -> list[PromptTask]:
-        """With prompts of ids."""
+        """Return one task per prompt, with the prompts as token ids."""
         ...
 
 
 class Generation:
     def __init__(
-        self, state: ServerState, asked: Asked, record: RequestRecord, receive: Receive, holding: Holding
+        self,
+        state: ServerState,
+        context: RequestContext,
+        record: RequestRecord,
+        receive: Receive,
+        holding: Holding,
     ) -> None:
-        """`holding` is the request's, and closed when its answer has been written."""
+        """`holding` belongs to the HTTP request, which closes it when the response has been written."""
         self.state = state
         self._holding = holding
         self.record = record
-        self.asked = asked
+        self.context = context
         self.created = int(time.time())
         self.prepared: list[PreparedRequest] = []
-        self.results: dict[int, RequestOutput] = {}  # by prompt
+        self.results: dict[int, RequestOutput] = {}  # by prompt index
         self._tokenise_seconds = 0.0
         self._restarts_before = state.supervisor.num_restarts
-        self._index: dict[str, int] = {}  # of prompts, by the name their updates have
-        self._queued: dict[str, PreparedRequest] = {}  # no token yet, by name
+        self._index: dict[str, int] = {}  # prompt index by the name in updates
+        self._queued: dict[str, PreparedRequest] = {}  # by name, without a first token
         self._updates = Updates()
-        self._is_gone = False
+        self._is_disconnected = False
         self._starting: asyncio.Task[Any] | None = None
         self._watcher = asyncio.create_task(self._watch(receive))
         state.num_open += 1
-        record.response_id, record.is_stream = asked.response_id, asked.is_stream
+        record.response_id, record.is_stream = context.response_id, context.is_stream
 
     async def __aenter__(self) -> Self:
         return self
@@ -87,7 +94,7 @@ class Generation:
         await self.close()
 
     async def close(self) -> None:
-        """Once. What has not finished is aborted."""
+        """Abort unfinished work and release the queue. Must be called exactly once."""
         self._watcher.cancel()
         for prepared in self._queued.values():
             self.state.admission.leave(len(prepared.messages), len(prepared.prompt_ids))
@@ -98,34 +105,34 @@ class Generation:
             if index not in self.results:
                 self.state.hub.abort(prepared.request_id)
         if self.state.feed.is_watched and self.results:
-            self.record.explanation = self.explanation(has_words=False)
+            self.record.explanation = self.explanation(has_text=False)
 
     async def start(self, work: Work) -> None:
-        """Ends when the deadline has come, or the client has left: nothing is made for nobody."""
-        self.state.intake.check(work.params, priority=self.asked.priority, timeout=self.asked.timeout)
+        """Submit the work to the engine. Stops early at the deadline or when the client disconnects."""
+        self.state.intake.check(work.params, priority=self.context.priority, timeout=self.context.timeout)
         self._starting = asyncio.current_task()
         try:
             async with asyncio.timeout(self._seconds_left):
                 await self._start(work)
         except TimeoutError as error:
-            raise overdue() from error
+            raise deadline_exceeded() from error
         except asyncio.CancelledError:
-            if not self._is_gone or self._starting is None:
+            if not self._is_disconnected or self._starting is None:
                 raise
             self._starting.uncancel()
-            raise ClientGone from None
+            raise ClientDisconnected from None
         finally:
             self._starting = None
 
     async def _start(self, work: Work) -> None:
-        """Everything is made, checked and tokenised before anything is asked of the engine."""
+        """Build, check and tokenise all prompts before the first is submitted to the engine."""
         self.state.admission.check_size(work.num_prompts)
         started = time.perf_counter()
         tasks = await work.tasks(self.state.prompter, self.state.facts.max_model_len)
         self._tokenise_seconds = time.perf_counter() - started
-        await self._check_grammars(dict.fromkeys(one for task in tasks for one in task.grammars))
+        await self._check_grammars(dict.fromkeys(grammar for task in tasks for grammar in task.grammars))
         prepared = self._prepare_all(tasks)
-        self._holding.take(SCORE_BYTES * sum(_num_prompt_scores(one) for one in prepared))
+        self._holding.take(LOGPROB_BYTES * sum(_num_prompt_logprobs(one) for one in prepared))
         self.state.check_ready()
         self.state.admission.enter(
             sum(len(one.messages) for one in prepared), sum(len(one.prompt_ids) for one in prepared)
@@ -135,10 +142,10 @@ class Generation:
         self._queued = {one.name: one for one in prepared}
         for one in prepared:
             self.record.submit(one)
-            self.state.hub.submit(InFlight(one, self.state.model.tokenizer, self._updates))
+            self.state.hub.submit(InFlightRequest(one, self.state.model.tokenizer, self._updates))
 
     async def take(self) -> list[Update]:
-        """What has come since; empty after `wake`."""
+        """Wait for updates and return them; empty after `wake`."""
         updates = await self._updates.take()
         self.check_client()
         self.record.note(updates)
@@ -148,12 +155,12 @@ class Generation:
                 self.state.admission.leave(len(prepared.messages), len(prepared.prompt_ids))
             if isinstance(update, RequestOutput):
                 self.results[self._index[update.request_id]] = update
-            elif not self.asked.is_stream:
-                self._holding.take(SCORE_BYTES * sum(1 + len(score.top) for score in update.logprobs))
+            elif not self.context.is_stream:
+                self._holding.take(LOGPROB_BYTES * sum(1 + len(entry.top) for entry in update.logprobs))
         return updates
 
     async def finish(self) -> None:
-        """Returns when all results are there; the first failure among them is raised."""
+        """Wait for all results. Raises the first failure among them."""
         while not self.is_done:
             for update in await self.take():
                 if isinstance(update, StreamDelta):
@@ -163,18 +170,18 @@ class Generation:
     def is_done(self) -> bool:
         return len(self.results) == len(self.prepared)
 
-    def explanation(self, *, has_words: bool = True) -> dict[str, Any]:
-        """The `octavo` block. Without words, nothing that anybody wrote is in it."""
+    def explanation(self, *, has_text: bool = True) -> dict[str, Any]:
+        """Return the `octavo` object; with `has_text=False`, without any text of client or model."""
         return explanation(
             [self.results[index] for index in sorted(self.results)],
-            self.state.model.tokenizer if has_words else None,
+            self.state.model.tokenizer if has_text else None,
             tokenise_seconds=self._tokenise_seconds,
             num_restarts=self.state.supervisor.num_restarts - self._restarts_before,
-            shows_prompt=self.asked.shows_prompt,
+            shows_prompt=self.context.shows_prompt,
         )
 
     def choice_index(self, delta: StreamDelta) -> int:
-        """Choices of all prompts are counted through."""
+        """Return the index in the response. Choice indices are consecutive across prompts."""
         return self._index[delta.request_id] * self.prepared[0].params.n + delta.choice
 
     def prompt_of(self, delta: StreamDelta) -> PreparedRequest:
@@ -184,57 +191,59 @@ class Generation:
         self._updates.wake()
 
     def check_client(self) -> None:
-        if self._is_gone:
-            raise ClientGone
+        if self._is_disconnected:
+            raise ClientDisconnected
 
     async def _check_grammars(self, grammars: Iterable[FieldGrammar]) -> None:
-        for one in grammars:
-            with grammar_of(one.field):
-                await asyncio.wrap_future(self.state.grammars.submit(one.spec))
+        for grammar in grammars:
+            with grammar_of(grammar.field):
+                await asyncio.wrap_future(self.state.grammars.submit(grammar.spec))
 
     @property
     def _timeout(self) -> float:
-        longest, asked = self.state.options.request_timeout, self.asked.timeout
-        return longest if asked is None else min(asked, longest)
+        maximum, requested = self.state.options.request_timeout, self.context.timeout
+        return maximum if requested is None else min(requested, maximum)
 
     @property
     def _seconds_left(self) -> float:
-        return self.asked.arrival + self._timeout - time.monotonic()
+        return self.context.arrival + self._timeout - time.monotonic()
 
     def _prepare_all(self, tasks: Sequence[PromptTask]) -> list[PreparedRequest]:
-        asked, now = self.asked, time.monotonic()
+        context, now = self.context, time.monotonic()
         return [
             self.state.intake.prepare(
-                f"{asked.response_id}-{index}",
+                f"{context.response_id}-{index}",
                 task,
                 now=now,
                 name=str(index),
-                priority=asked.priority,
-                arrival=asked.arrival,
+                priority=context.priority,
+                arrival=context.arrival,
                 timeout=self._timeout,
-                # A key's identity has no zero byte, so that no salt of one can be that of another.
-                cache_salt=f"{asked.identity}\0{asked.cache_salt}" if asked.identity else asked.cache_salt,
+                # Identities contain no zero byte, so the salts of two keys never collide.
+                cache_salt=(
+                    f"{context.identity}\0{context.cache_salt}" if context.identity else context.cache_salt
+                ),
             )
             for index, task in enumerate(tasks)
         ]
 
     async def _watch(self, receive: Receive) -> None:
-        await until_gone(receive)
-        self._is_gone = True
+        await until_disconnected(receive)
+        self._is_disconnected = True
         self._updates.wake()
         if self._starting is not None:
             self._starting.cancel()
 
 
-def _num_prompt_scores(prepared: PreparedRequest) -> int:
-    """Each choice may be written with all of them."""
+def _num_prompt_logprobs(prepared: PreparedRequest) -> int:
+    """Return the number of entries in the response, where each choice may repeat those of the prompt."""
     params = prepared.params
     if params.prompt_logprobs is None:
         return 0
     return len(prepared.prompt_ids) * (1 + params.prompt_logprobs) * params.n
 
 
-def overdue() -> ApiError:
+def deadline_exceeded() -> ApiError:
     return ApiError(
         408,
         "the request did not finish before its deadline",
@@ -245,16 +254,16 @@ def overdue() -> ApiError:
 
 
 def raise_if_failed(delta: StreamDelta) -> None:
-    """A choice that ended neither by itself nor by its length is an error, not an answer."""
+    """Raise an ApiError if the choice ended for another reason than `stop` or `length`."""
     finish_reason, error, error_code = delta.finish_reason, delta.error, delta.error_code
     if finish_reason in (None, "stop", "length"):
         return
     if finish_reason == "deadline":
-        raise overdue()
+        raise deadline_exceeded()
     if finish_reason == "abort":
-        raise unavailable("the request was ended by the server", code="aborted")
+        raise unavailable("the server aborted the request", code="aborted")
     if error is None or error_code is None:
         raise internal()
-    if error_code is FailureCode.GRAMMAR_TOO_COMPLEX:  # which shows only while the answer is written
+    if error_code is FailureCode.GRAMMAR_TOO_COMPLEX:  # detected only during generation
         raise ApiError(400, error, code=error_code.value)
     raise unavailable(error, code=error_code.value)

@@ -1,4 +1,4 @@
-"""The server from the start of its engine to the end of its last answer."""
+"""The life of the server: start, ready, drain, shutdown."""
 
 import asyncio
 import contextlib
@@ -20,27 +20,29 @@ from octavo.frontend.text_model import TextModel
 from octavo.observe.tracing import Tracing, open_tracing
 from octavo.server.app import build_app
 from octavo.server.http.connection import BoundedHttpProtocol
+from octavo.server.http.connection_limit import ConnectionLimit
 from octavo.server.http.keys import Keys
-from octavo.server.http.listener import BACKLOG, EarlyAnswers, most_connections
-from octavo.server.http.room import Room
-from octavo.server.http.tls import MOST_HANDSHAKES, EncryptedDoor, tls_context
+from octavo.server.http.listener import BACKLOG, EarlyAnswers, max_connections
+from octavo.server.http.tls import MAX_HANDSHAKES, TlsListener, tls_context
 from octavo.server.loop_watch import LoopWatch
 from octavo.server.notify import Notifier
-from octavo.server.signals import LAST_SECONDS, Stopping, end_surely
+from octavo.server.signals import FORCED_EXIT_SECONDS, ShutdownSignals, force_exit_after
 from octavo.server.state import ServerState
 
 logger = logging.getLogger(__name__)
 
-KEEP_ALIVE_SECONDS = 75  # longer than clients and proxies keep an idle connection: they close it, not we
-CLOSING_SECONDS = 5  # for the last bytes to reach clients, once every answer is complete
+KEEP_ALIVE_SECONDS = 75  # longer than clients and proxies keep idle connections, so that they close first
+CLOSING_SECONDS = 5  # for the last bytes to reach clients after every response is complete
 POLL_SECONDS = 0.05
 
 EXIT_FAILED = 1
 
 
 class HttpServer(uvicorn.Server):
-    """Leaves signals to us: a server that is told to stop first finishes its answers. With TLS, connections
-    come through a door of ours."""
+    """uvicorn's server without its signal handlers: `RunningServer` drains before it exits.
+
+    With TLS, `TlsListener` accepts the connections.
+    """
 
     def __init__(self, config: uvicorn.Config, tls: ssl.SSLContext | None = None) -> None:
         super().__init__(config)
@@ -59,9 +61,9 @@ class HttpServer(uvicorn.Server):
             app_state=self.lifespan.state,
         )
         for listener in sockets or ():
-            door = EncryptedDoor(make, self._tls, most_handshakes())
-            door.open(listener)
-            self.servers.append(door)  # type: ignore[arg-type]
+            tls_listener = TlsListener(make, self._tls, max_handshakes())
+            tls_listener.open(listener)
+            self.servers.append(tls_listener)  # type: ignore[arg-type]
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -69,7 +71,7 @@ class HttpServer(uvicorn.Server):
 
 
 class RunningServer:
-    """Made in any thread; run in the event loop."""
+    """Can be created in any thread; runs in the event loop."""
 
     def __init__(
         self, server_options: ServerOptions, model: TextModel, keys: Keys, tracing: Tracing | None
@@ -82,7 +84,7 @@ class RunningServer:
 
     @classmethod
     def open(cls, options: EngineOptions, server_options: ServerOptions) -> Self:
-        """Reads the checkpoint's text side."""
+        """Read the tokenizer, the chat template and the other text assets of the checkpoint."""
         checkpoint = open_checkpoint(
             options.model,
             checkpoint_path=options.checkpoint_path,
@@ -101,11 +103,14 @@ class RunningServer:
         supervisor: EngineSupervisor,
         listener: socket.socket,
         early: EarlyAnswers | None,
-        stopping: Stopping,
+        signals: ShutdownSignals,
         *,
         notifier: Notifier,
     ) -> int:
-        """`supervisor` has been started, and is closed by who started it too: twice does no harm."""
+        """Serve until a signal or a failed engine ends it, and return the exit code.
+
+        `supervisor` has been started. It is closed here and again by the caller, which is harmless.
+        """
         state = ServerState(self._server_options, self._model, hub, supervisor, tracing=self._tracing)
         http = HttpServer(self._http_config(state), self._tls)
         if early is not None:
@@ -114,52 +119,58 @@ class RunningServer:
         watch = LoopWatch()
         try:
             await state.prompter.start()
-            is_up = await self._started(supervisor, stopping)
+            is_up = await self._started(supervisor, signals)
             if is_up:
                 logger.info("%s is ready at %s", self._model.name, self._url(listener) + "/v1")
                 if self._server_options.page:
                     logger.info("playground and engine view: %s", self._url(listener) + "/")
                 watch.start()
                 notifier.ready()
-                await _first_of(stopping.first.wait(), supervisor.wait_until_failed())
+                await _first_of(signals.first.wait(), supervisor.wait_until_failed())
             state.is_draining = True
             notifier.stopping()
-            end_surely(self._server_options.grace + CLOSING_SECONDS + LAST_SECONDS)
-            await self._drained(state, stopping)
+            force_exit_after(self._server_options.grace + CLOSING_SECONDS + FORCED_EXIT_SECONDS)
+            await self._drain(state, signals)
         finally:
             watch.stop()
             state.feed.close()
             await supervisor.close()
             http.should_exit = True
-            http.force_exit = stopping.second.is_set()
+            http.force_exit = signals.second.is_set()
             await serving
             state.close()
             if self._tracing is not None:
                 await asyncio.to_thread(self._tracing.close)
-        failed = supervisor.failure is not None and not stopping.first.is_set()
+        failed = supervisor.failure is not None and not signals.first.is_set()
         if failed:
-            logger.error("the server stops, since it has no engine")
-        return EXIT_FAILED if failed or stopping.second.is_set() else 0
+            logger.error("shutting down: the engine has failed")
+        return EXIT_FAILED if failed or signals.second.is_set() else 0
 
-    async def _started(self, supervisor: EngineSupervisor, stopping: Stopping) -> bool:
-        await _first_of(supervisor.wait_until_ready(), stopping.first.wait())
+    async def _started(self, supervisor: EngineSupervisor, signals: ShutdownSignals) -> bool:
+        await _first_of(supervisor.wait_until_ready(), signals.first.wait())
         return supervisor.state is EngineState.READY
 
-    async def _drained(self, state: ServerState, stopping: Stopping) -> None:
-        """Until every answer under way is complete, or patience ends."""
+    async def _drain(self, state: ServerState, signals: ShutdownSignals) -> None:
+        """Wait until every in-flight request is complete, `grace` is over or a second signal arrives."""
+        grace = self._server_options.grace
         if state.num_open:
-            logger.info("waiting for %s under way", counted(state.num_open, "request"))
-        deadline = time.monotonic() + self._server_options.grace
-        while state.num_open and time.monotonic() < deadline and not stopping.second.is_set():
+            num_open = counted(state.num_open, "in-flight request")
+            logger.info("shutting down: waiting up to %g s for %s", grace, num_open)
+        deadline = time.monotonic() + grace
+        while state.num_open and time.monotonic() < deadline and not signals.second.is_set():
             await asyncio.sleep(POLL_SECONDS)
         if state.num_open:
-            logger.warning("%s not complete when time is up", counted(state.num_open, "request"))
+            logger.warning("shutting down with %s incomplete", counted(state.num_open, "request"))
 
     def _http_config(self, state: ServerState) -> uvicorn.Config:
-        most = most_connections() - (0 if self._tls is None else most_handshakes())
-        room: Room[BoundedHttpProtocol] = Room(most, BoundedHttpProtocol.refuse_busy)
+        limit = max_connections() - (0 if self._tls is None else max_handshakes())
+        connection_limit: ConnectionLimit[BoundedHttpProtocol] = ConnectionLimit(
+            limit, BoundedHttpProtocol.reject_busy
+        )
         protocol = partial(
-            BoundedHttpProtocol, room=room, stalled_seconds=self._server_options.stalled_timeout
+            BoundedHttpProtocol,
+            connection_limit=connection_limit,
+            stalled_seconds=self._server_options.stalled_timeout,
         )
         return uvicorn.Config(
             build_app(state, self._keys),
@@ -182,12 +193,12 @@ class RunningServer:
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def most_handshakes() -> int:
-    return min(MOST_HANDSHAKES, most_connections() // 4)
+def max_handshakes() -> int:
+    return min(MAX_HANDSHAKES, max_connections() // 4)
 
 
 async def _first_of(*waits: Coroutine[Any, Any, object]) -> None:
-    """Returns when one of them is done; the others are cancelled."""
+    """Return when one of the coroutines is done, and cancel the others."""
     tasks = [asyncio.create_task(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

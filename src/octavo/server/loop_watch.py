@@ -1,4 +1,4 @@
-"""How long the event loop is held by one thing: in that time nobody is answered, and no probe."""
+"""Measure how long single callbacks block the event loop, during which no request or probe is answered."""
 
 import asyncio
 import logging
@@ -7,14 +7,14 @@ import time
 logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.02
-MOST_SECONDS = 0.1  # of processor time between two turns of the loop; more is a defect of ours
+MAX_SECONDS = 0.1  # of CPU time between two iterations of the loop; more is a defect of the server
 
 
 class LoopWatch:
     """Owned by the event loop that it watches.
 
-    What it measures between two ticks is the longest turn and at most a tick more. Processor time of the
-    thread is what counts: wall time includes what others have taken.
+    The time between two ticks is that of the longest iteration plus at most one tick. The CPU time of the
+    thread counts, because wall time includes the time of other threads and processes.
     """
 
     def __init__(self) -> None:
@@ -31,16 +31,16 @@ class LoopWatch:
             self._timer.cancel()
             self._timer = None
             logger.info(
-                "the event loop was held for %.0f ms of processor time at most (%.0f ms by the clock)",
+                "the event loop was blocked for at most %.0f ms of CPU time (%.0f ms of wall time)",
                 self.longest_cpu * 1e3,
                 self.longest_wall * 1e3,
             )
 
     def _tick(self) -> None:
         wall, cpu = time.monotonic(), time.thread_time()
-        held = cpu - self._cpu
-        if held > MOST_SECONDS:
-            logger.warning("the event loop was held for %.0f ms of processor time", held * 1e3)
-        self.longest_cpu = max(self.longest_cpu, held)
+        blocked = cpu - self._cpu
+        if blocked > MAX_SECONDS:
+            logger.warning("the event loop was blocked for %.0f ms of CPU time", blocked * 1e3)
+        self.longest_cpu = max(self.longest_cpu, blocked)
         self.longest_wall = max(self.longest_wall, wall - self._wall - TICK_SECONDS)
         self.start()

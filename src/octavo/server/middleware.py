@@ -1,4 +1,4 @@
-"""The outermost layer: every request gets an id and a record, is meant for us, and no exception gets out."""
+"""The outermost middleware: request ids and records, the Host check, and a response for every exception."""
 
 import secrets
 import time
@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from octavo.server.http.connection import ARRIVAL, PROBES_ONLY
-from octavo.server.http.errors import ClientGone, as_api_error, error_response, unavailable
+from octavo.server.http.errors import ClientDisconnected, as_api_error, error_response, unavailable
 from octavo.server.http.hosts import Hosts
 from octavo.server.operate.record import PROBE_ROUTES, RequestRecord
 from octavo.server.state import ServerState
@@ -41,7 +41,7 @@ class Boundary:
                 raise unavailable("too many connections", code="too_many_connections")
             self._hosts.check(scope)
             await self._app(scope, receive, send_with_id)
-        except ClientGone:
+        except ClientDisconnected:
             pass
         except Exception as error:
             response = _response(error, record)
@@ -51,15 +51,15 @@ class Boundary:
             holding.close()
             record.close(scope, self._state.tracing)
             if self._state.feed.is_watched:
-                self._tell(record)
+                self._publish(record)
 
-    def _tell(self, record: RequestRecord) -> None:
+    def _publish(self, record: RequestRecord) -> None:
         finished = record.finished(self._state.model.name)
         if finished is not None:
             self._state.feed.note_finished(finished)
 
 
 def _response(error: Exception, record: RequestRecord) -> Response:
-    answer = as_api_error(error, record.request_id)
-    record.note_error(answer)
-    return error_response(answer)
+    api_error = as_api_error(error, record.request_id)
+    record.note_error(api_error)
+    return error_response(api_error)

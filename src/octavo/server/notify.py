@@ -1,4 +1,4 @@
-"""What a service manager such as systemd is told of the server (the protocol of sd_notify)."""
+"""Notifications for a service manager such as systemd (the sd_notify protocol)."""
 
 import asyncio
 import logging
@@ -9,21 +9,21 @@ from typing import Self
 
 logger = logging.getLogger(__name__)
 
-SEND_SECONDS = 0.1  # a manager that does not read costs the event loop no more than this
-LOADING_SECONDS = 120  # that a start may take from now on, told again well before they are over
-LOOKS = 10  # at a server that is not live, where a live one would be looked at once
+SEND_SECONDS = 0.1  # a manager that does not read blocks the event loop no longer than this
+LOADING_SECONDS = 120  # start timeout to request, renewed well before it expires
+RECHECKS = 10  # how often a server that is not live is checked in the time between two notifications
 
 
 class Notifier:
-    """Owned by the event loop. Without a service manager that listens, it does nothing."""
+    """Owned by the event loop. Does nothing without a service manager."""
 
     def __init__(self, address: str | None, watchdog_seconds: float | None = None) -> None:
-        """`watchdog_seconds`: whoever is silent for so long is restarted; None: nobody looks."""
+        """`watchdog_seconds`: silence after which the manager restarts the service; None: no watchdog."""
         self._socket: socket.socket | None = None
         self._address = address or ""
         self._watchdog_seconds = watchdog_seconds
         self._is_loading = True
-        self._untold: dict[str, str] = {}  # what could not be sent yet, by name: the newest value of each
+        self._unsent: dict[str, str] = {}  # newest value of each variable that could not be sent yet
         self._has_failed = False
         if address:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -31,7 +31,7 @@ class Notifier:
 
     @classmethod
     def take(cls, environ: MutableMapping[str, str]) -> Self:
-        """Takes the variables away: they are for this process, and not for those that it starts."""
+        """Create a notifier from environment variables, and remove them so that no child sees them."""
         address = environ.pop("NOTIFY_SOCKET", "")
         microseconds = environ.pop("WATCHDOG_USEC", "")
         pid = environ.pop("WATCHDOG_PID", "")
@@ -42,44 +42,47 @@ class Notifier:
         return cls(address, int(microseconds) / 1e6 if is_watched else None)
 
     def loading(self) -> None:
-        self._tell(STATUS="loading the model", EXTEND_TIMEOUT_USEC=f"{LOADING_SECONDS * 1_000_000}")
+        self._send(STATUS="loading the model", EXTEND_TIMEOUT_USEC=f"{LOADING_SECONDS * 1_000_000}")
 
     def ready(self) -> None:
         self._is_loading = False
-        self._tell(READY="1", STATUS="serving")
+        self._send(READY="1", STATUS="serving")
 
     def stopping(self) -> None:
         self._is_loading = False
-        self._tell(STOPPING="1", STATUS="finishing the answers under way")
+        self._send(STOPPING="1", STATUS="finishing in-flight requests")
 
-    async def keep_telling(self, is_live: Callable[[], bool]) -> None:
-        """For ever, on the event loop: where that is stuck, nothing is told. A server that is not live for a
-        moment is looked at again soon: else the moment would cost it half of the watchdog's patience."""
+    async def keep_notifying(self, is_live: Callable[[], bool]) -> None:
+        """Notify the manager until cancelled.
+
+        Runs on the event loop, so a blocked loop sends nothing. A server that is not live is checked again
+        soon: a short interruption must not cost half of the watchdog timeout.
+        """
         while self._socket is not None:
             live = is_live()
             if live and self._is_loading:
                 self.loading()
             if live and self._watchdog_seconds is not None:
-                self._tell(WATCHDOG="1")
+                self._send(WATCHDOG="1")
             seconds = min(self._watchdog_seconds or LOADING_SECONDS, LOADING_SECONDS) / 2
-            await asyncio.sleep(seconds if live else seconds / LOOKS)
+            await asyncio.sleep(seconds if live else seconds / RECHECKS)
 
     def close(self) -> None:
-        if self._untold:
-            self._tell()
+        if self._unsent:
+            self._send()
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
-    def _tell(self, **assignments: str) -> None:
+    def _send(self, **assignments: str) -> None:
         if self._socket is None:
             return
-        self._untold |= assignments
-        message = "\n".join(f"{name}={value}" for name, value in self._untold.items())
+        self._unsent |= assignments
+        message = "\n".join(f"{name}={value}" for name, value in self._unsent.items())
         try:
             self._socket.sendto(message.encode(), self._address)
-            self._untold.clear()
+            self._unsent.clear()
         except OSError as error:
             if not self._has_failed:
-                logger.debug("the service manager cannot be told: %s", error)
+                logger.debug("cannot notify the service manager: %s", error)
             self._has_failed = True

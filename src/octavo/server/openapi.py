@@ -1,5 +1,8 @@
-"""The description of the API, for machines. We read bodies ourselves, within limits, so FastAPI sees neither
-their models nor what can go wrong: it is told here. Bounds are those of the one door, `frontend.intake`."""
+"""The OpenAPI document.
+
+The endpoints read bodies themselves, within limits, so FastAPI knows neither their models nor their errors:
+this module adds both. Bounds are those that `frontend.intake` validates.
+"""
 
 import copy
 from typing import Any
@@ -7,7 +10,7 @@ from typing import Any
 import pydantic
 from fastapi import FastAPI
 
-from octavo.frontend.intake import PRIORITY, TIMEOUT, Limits, whole_numbers
+from octavo.frontend.intake import PRIORITY, TIMEOUT, RequestLimits, whole_numbers
 from octavo.frontend.text_model import TextModel
 from octavo.protocol import LOGIT_BIAS, NUMBERS
 from octavo.server.state import ServerState
@@ -17,15 +20,15 @@ Schema = dict[str, Any]
 BODY_ERRORS = (400, 404, 413, 415)
 GENERATION_ERRORS = (*BODY_ERRORS, 408, 429, 503)
 ERRORS = {
-    400: "a field is wrong: `param` names it",
-    401: "no valid API key",
-    404: "there is no such model",
-    408: "the body, or the answer, was not complete in time",
+    400: "a field is invalid: `param` names it",
+    401: "the API key is missing or wrong",
+    404: "the server does not have this model",
+    408: "the body or the answer was not complete in time",
     413: "the body is too large",
     415: "the body is not JSON",
-    421: "the server does not answer to this name",
-    429: "too many requests are waiting: see Retry-After",
-    500: "the server is at fault; its log has more",
+    421: "the Host header has a name that the server does not answer to",
+    429: "the queue is full: see Retry-After",
+    500: "internal error: see the server's log",
     503: "the server is loading, restarting or shutting down: see Retry-After",
 }
 ERROR_SCHEMA: Schema = {
@@ -48,9 +51,9 @@ EVENTS: Schema = {
     "description": "the answer; server-sent events if `stream` is true",
     "content": {"text/event-stream": {"schema": {"type": "string"}}},
 }
-# Of fields that are there to be refused by name, what is no request for anything.
+# Accepted values of fields that are not supported: those that ask for nothing.
 NOTHING: Schema = {"enum": [None]}
-ONLY: dict[str, Schema] = {
+ALLOWED_VALUES: dict[str, Schema] = {
     "audio": NOTHING,
     "web_search_options": NOTHING,
     "function_call": NOTHING,
@@ -58,7 +61,7 @@ ONLY: dict[str, Schema] = {
     "modalities": {"enum": [None, ["text"]]},
     "suffix": {"enum": [None, ""]},
 }
-UNKNOWN_SIZE = 1 << 31  # of what only an engine that is ready can say
+UNKNOWN_SIZE = 1 << 31  # bound until the engine is ready and reports its own
 
 
 def json_body(model: type[pydantic.BaseModel]) -> Schema:
@@ -73,12 +76,12 @@ def json_body(model: type[pydantic.BaseModel]) -> Schema:
 
 
 def query(**parameters: Schema) -> Schema:
-    """What may stand behind the question mark, for `openapi_extra` of an endpoint that reads it itself."""
+    """Return the query parameters, for `openapi_extra` of an endpoint that parses its own."""
     return {"parameters": [{"name": name, "in": "query", "schema": s} for name, s in parameters.items()]}
 
 
 def failures(*statuses: int) -> dict[int | str, Schema]:
-    """What may come instead of an answer, for `responses` of an endpoint."""
+    """Return the error responses, for `responses` of an endpoint."""
     return {
         status: {
             "description": ERRORS[status],
@@ -89,9 +92,9 @@ def failures(*statuses: int) -> dict[int | str, Schema]:
 
 
 def describe(app: FastAPI, state: ServerState) -> Schema:
-    """With the bounds of this server and its model, once they are known."""
+    """Return the document with the bounds of this server and, once they are known, of its model."""
     facts = state.supervisor.facts
-    limits = Limits(
+    limits = RequestLimits(
         UNKNOWN_SIZE if facts is None else facts.vocab_size,
         UNKNOWN_SIZE if facts is None else facts.max_model_len,
         max_n=state.options.max_n,
@@ -102,7 +105,7 @@ def describe(app: FastAPI, state: ServerState) -> Schema:
     components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     for path in document["paths"].values():
         for operation in path.values():
-            # FastAPI's own guess at what happens to a wrong parameter.
+            # FastAPI assumes 422 for wrong parameters.
             operation["responses"].pop("422", None)
             if app.state.keys.keys and "401" in operation["responses"]:
                 operation["security"] = [{"key": []}]
@@ -111,10 +114,10 @@ def describe(app: FastAPI, state: ServerState) -> Schema:
     return document
 
 
-def _bound(properties: Schema, limits: Limits, model: TextModel) -> None:
-    """Write into the fields of a body what they may be."""
+def _bound(properties: Schema, limits: RequestLimits, model: TextModel) -> None:
+    """Add bounds to the fields of a body."""
     ids = {"minimum": 0, "maximum": limits.vocab_size - 1}
-    words: dict[str, dict[str, Schema]] = {  # of a field, by the JSON type they are about
+    bounds: dict[str, dict[str, Schema]] = {  # by field and JSON type
         "model": {"string": {"enum": [model.name]}},
         "stop": {
             "string": {"minLength": 1, "maxLength": limits.max_stop_bytes},
@@ -133,30 +136,30 @@ def _bound(properties: Schema, limits: Limits, model: TextModel) -> None:
         "priority": {"integer": _from_to(PRIORITY)},
         "timeout": {"number": _from_to(TIMEOUT)},
     }
-    words |= {name: {"number": _from_to(allowed)} for name, allowed in NUMBERS.items()}
-    words |= {name: {"integer": _from_to(allowed)} for name, allowed in whole_numbers(limits).items()}
-    words["top_p"] = {"number": {"exclusiveMinimum": 0, "maximum": 1}}
-    words["top_k"] = {"integer": {**words["top_k"]["integer"], "minimum": -1}}
-    words["top_logprobs"] = words["logprobs"]
-    words["max_completion_tokens"] = words["max_tokens"]
-    words["best_of"] = words["n"]  # that they must be equal, no schema can say
-    if "echo" in properties:  # with it, 0 asks for the prompt only
-        words["max_tokens"] = {"integer": {**words["max_tokens"]["integer"], "minimum": 0}}
-        # With a token that begins every text, an empty text is a prompt.
+    bounds |= {name: {"number": _from_to(allowed)} for name, allowed in NUMBERS.items()}
+    bounds |= {name: {"integer": _from_to(allowed)} for name, allowed in whole_numbers(limits).items()}
+    bounds["top_p"] = {"number": {"exclusiveMinimum": 0, "maximum": 1}}
+    bounds["top_k"] = {"integer": {**bounds["top_k"]["integer"], "minimum": -1}}
+    bounds["top_logprobs"] = bounds["logprobs"]
+    bounds["max_completion_tokens"] = bounds["max_tokens"]
+    bounds["best_of"] = bounds["n"]  # a schema cannot say that they must be equal
+    if "echo" in properties:  # with echo, 0 means: only the prompt
+        bounds["max_tokens"] = {"integer": {**bounds["max_tokens"]["integer"], "minimum": 0}}
+        # If the tokenizer adds a BOS token, an empty text is a valid prompt.
         if not model.tokenizer.encode(""):
-            words["prompt"]["string"] = {"minLength": 1}
-    for name in words.keys() & properties.keys():
-        _write(properties[name], words[name])
-    for name in ONLY.keys() & properties.keys():
-        properties[name] |= ONLY[name]
+            bounds["prompt"]["string"] = {"minLength": 1}
+    for name in bounds.keys() & properties.keys():
+        _apply(properties[name], bounds[name])
+    for name in ALLOWED_VALUES.keys() & properties.keys():
+        properties[name] |= ALLOWED_VALUES[name]
 
 
-def _write(schema: Schema, words: dict[str, Schema]) -> None:
-    """Into the schema and everything it is made of."""
-    schema.update(words.get(schema.get("type", ""), {}))
+def _apply(schema: Schema, bounds: dict[str, Schema]) -> None:
+    """Add bounds to the schema and, recursively, to its parts."""
+    schema.update(bounds.get(schema.get("type", ""), {}))
     for part in (*schema.get("anyOf", ()), schema.get("items"), schema.get("additionalProperties")):
         if isinstance(part, dict):
-            _write(part, words)
+            _apply(part, bounds)
 
 
 def _from_to(allowed: tuple[float, float]) -> Schema:
@@ -164,7 +167,7 @@ def _from_to(allowed: tuple[float, float]) -> Schema:
 
 
 def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
-    """None of our models contains itself, so references can be replaced by what they refer to."""
+    """Return the schema with its references replaced. No model refers to itself, so this ends."""
     if isinstance(schema, list):
         return [_inlined(item, definitions) for item in schema]
     if not isinstance(schema, dict):

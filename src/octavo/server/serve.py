@@ -1,4 +1,4 @@
-"""Start the server. The port answers at once, and the engine starts while the rest is being imported."""
+"""Start the server. The port answers at once, and the engine starts while other modules are imported."""
 
 import asyncio
 import logging
@@ -13,9 +13,9 @@ from octavo.link.profile_window import ProfileWindow
 from octavo.observe.logs import configure_logs
 from octavo.observe.tracing import check_endpoint
 from octavo.server.allocator import return_large_buffers
-from octavo.server.http.listener import EarlyAnswers, allow_many_files, is_loopback, listen
+from octavo.server.http.listener import EarlyAnswers, is_loopback, listen, raise_open_file_limit
 from octavo.server.notify import Notifier
-from octavo.server.signals import LAST_SECONDS, Stopping, end_surely, hold_signals
+from octavo.server.signals import FORCED_EXIT_SECONDS, ShutdownSignals, block_signals, force_exit_after
 from octavo.startup import collector_paused
 
 if TYPE_CHECKING:
@@ -27,20 +27,20 @@ logger = logging.getLogger(__name__)
 
 
 def serve(options: EngineOptions, server_options: ServerOptions) -> int:
-    """Until a signal comes. The result is the exit code."""
+    """Serve until a signal arrives, and return the exit code."""
     configure_logs(server_options.log_format, "octavo")
     if server_options.otlp_endpoint is not None:
         check_endpoint(server_options.otlp_endpoint)
     notifier = Notifier.take(os.environ)
     notifier.loading()
-    allow_many_files()
+    raise_open_file_limit()
     return_large_buffers()
-    hold_signals()  # whoever reads that we listen may stop us at once, and in an orderly way
+    block_signals()  # a signal that follows the next log line must lead to an orderly shutdown
     listener = listen(server_options)
     host, port = listener.getsockname()[:2]
     logger.info("listening on %s, port %d", host, port)
     if not is_loopback(host) and server_options.api_key is None and server_options.api_key_file is None:
-        logger.warning("anybody who reaches %s may use this server: set an API key", host)
+        logger.warning("set an API key: every client that can reach %s may use this server", host)
     profile = _profile_window(server_options)
     settings = EngineSettings(options.model_dump(), options.log_level, server_options.log_format, profile)
     engine = FirstEngine.start(settings)
@@ -64,28 +64,27 @@ async def _serve(
     *,
     notifier: Notifier,
 ) -> int:
-    stopping = Stopping()
-    stopping.listen()
-    # Early answers are plain HTTP: a client that wants TLS waits for the application.
+    signals = ShutdownSignals()
+    signals.listen()
+    # Early answers are plain HTTP: TLS clients wait for the application.
     early = await EarlyAnswers.start(listener) if server_options.tls_cert is None else None
     hub, supervisor = await asyncio.to_thread(_supervisor, settings, engine)
     supervisor.start()
-    telling = asyncio.create_task(notifier.keep_telling(lambda: supervisor.is_live))
+    notifying = asyncio.create_task(notifier.keep_notifying(lambda: supervisor.is_live))
     try:
         loading = asyncio.ensure_future(asyncio.to_thread(_open, options, server_options))
-        stopped = asyncio.create_task(stopping.first.wait())
+        stopped = asyncio.create_task(signals.first.wait())
         with collector_paused():
             await asyncio.wait((loading, stopped), return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
         if not loading.done():
             notifier.stopping()
-            end_surely(
-                LAST_SECONDS
-            )  # Python would wait for the thread that loads, and that perhaps for a hub
+            # Python waits for the loading thread, which may wait for a download from a model hub.
+            force_exit_after(FORCED_EXIT_SECONDS)
             return 0
-        return await loading.result().run(hub, supervisor, listener, early, stopping, notifier=notifier)
+        return await loading.result().run(hub, supervisor, listener, early, signals, notifier=notifier)
     finally:
-        telling.cancel()
+        notifying.cancel()
         await supervisor.close()
 
 

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT: the first asks for an orderly end, the second for one at once."""
+"""SIGTERM and SIGINT: the first starts an orderly shutdown, the second an immediate one."""
 
 import asyncio
 import logging
@@ -10,15 +10,15 @@ import time
 logger = logging.getLogger(__name__)
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-LAST_SECONDS = 10  # from the last answer to the end of the process, however something hangs
+FORCED_EXIT_SECONDS = 10  # from the last response to a forced exit if something hangs
 
 
-def hold_signals() -> None:
-    """What comes from now on waits until somebody listens."""
+def block_signals() -> None:
+    """Keep signals pending until `ShutdownSignals.listen`."""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 
 
-class Stopping:
+class ShutdownSignals:
     def __init__(self) -> None:
         self.first = asyncio.Event()
         self.second = asyncio.Event()
@@ -33,12 +33,12 @@ class Stopping:
         (self.second if self.first.is_set() else self.first).set()
 
 
-def end_surely(seconds: float) -> None:
-    """So much later this process is no more, whatever thread or child of it hangs."""
+def force_exit_after(seconds: float) -> None:
+    """Exit with code 1 after `seconds`, even if a thread or child process hangs."""
 
     def end() -> None:
         time.sleep(seconds)
-        logger.error("the server did not end by itself, and is ended")
+        logger.error("shutdown did not finish within %g s: forcing the exit", seconds)
         os._exit(1)
 
     threading.Thread(target=end, name="octavo-end", daemon=True).start()

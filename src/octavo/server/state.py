@@ -1,4 +1,4 @@
-"""What the endpoints share: the options, the text side of the model, the hub, the engine, the queue."""
+"""The state that all endpoints share: options, tokenizer and templates, hub, engine, queue, metrics."""
 
 import asyncio
 import itertools
@@ -8,12 +8,12 @@ from typing import Any
 
 from octavo.config import ServerOptions, format_size
 from octavo.frontend.hub import Hub
-from octavo.frontend.intake import Intake, Limits
+from octavo.frontend.intake import Intake, RequestLimits
 from octavo.frontend.supervisor import EngineState, EngineSupervisor
 from octavo.frontend.text_model import TextModel
 from octavo.grammar.checker import GrammarChecker
-from octavo.link.status_page import Phase
-from octavo.observe.collector import Seen, registry_of
+from octavo.link.heartbeat import Phase
+from octavo.observe.collector import MetricsSnapshot, make_registry
 from octavo.observe.request_metrics import RequestMetrics
 from octavo.observe.tracing import Tracing
 from octavo.prompting.prompter import Prompter
@@ -45,27 +45,27 @@ class ServerState:
         self.held = ByteBudget(options.max_held)
         self.tracing = tracing
         self.metrics = RequestMetrics()
-        self.registry = registry_of(self._seen)
+        self.registry = make_registry(self._metrics_snapshot)
         self.feed = ViewFeed(supervisor, self.metrics, model.name)
         self.prompter = prompter or Prompter(model.assets)
         self.grammars = GrammarChecker()
         self.created = int(time.time())
         self.is_draining = False
-        self.num_open = 0  # requests for tokens that have not been answered to the end
+        self.num_open = 0  # generation requests without a complete response
         self._intake: Intake | None = None
         self._numbers = itertools.count()
-        self._run = secrets.token_hex(6)  # so that ids of two runs differ
+        self._run = secrets.token_hex(6)  # makes ids of different runs differ
 
     def close(self) -> None:
         self.prompter.close()
         self.grammars.close()
 
     def new_id(self, prefix: str) -> str:
-        """Never used twice, and not to be guessed."""
+        """Return an id that is unique and cannot be guessed."""
         return f"{prefix}-{self._run}{next(self._numbers):06x}{secrets.token_hex(6)}"
 
-    def _seen(self) -> Seen:
-        return Seen(
+    def _metrics_snapshot(self) -> MetricsSnapshot:
+        return MetricsSnapshot(
             model_name=self.model.name,
             requests=self.metrics,
             engine=self.supervisor.tally,
@@ -77,14 +77,14 @@ class ServerState:
             facts=self.supervisor.facts,
         )
 
-    # -- may a request be taken? -----------------------------------------------------------------------
+    # -- readiness -------------------------------------------------------------------------------------
 
     @property
     def readiness(self) -> dict[str, Any]:
-        """For probes and for people: what is missing, and how far it has got."""
+        """The body of /readyz: the state, why it is not ready, and the progress of loading."""
         if self.is_draining:
             return {"status": "draining"}
-        status = self.supervisor.engine_status
+        status = self.supervisor.engine_heartbeat
         shown: dict[str, Any] = {"status": self.supervisor.state.value}
         if self.supervisor.problem is not None:
             return shown | {"problem": self.supervisor.problem}
@@ -101,22 +101,23 @@ class ServerState:
         return self.supervisor.state is EngineState.READY and not self.is_draining
 
     def check_ready(self) -> None:
-        """Requests are taken while an engine is restarted, but not before the first is there."""
+        """Raise 503 if no request can be accepted. While an engine restarts, requests are accepted."""
         if self.is_draining:
             raise unavailable("the server is shutting down", code="draining", retry_after=5)
         if self.supervisor.state in (EngineState.FAILED, EngineState.CLOSED):
-            raise unavailable("the engine has failed", code="engine_failed", retry_after=30)
+            message = "the engine has failed; see the server's log"
+            raise unavailable(message, code="engine_failed", retry_after=30)
         if self.supervisor.facts is None:
-            how_far = ", ".join(f"{name}: {value}" for name, value in self.readiness.items())
-            raise unavailable(f"the model is being loaded ({how_far})", code="loading")
+            progress = ", ".join(f"{name}: {value}" for name, value in self.readiness.items())
+            raise unavailable(f"the model is being loaded ({progress})", code="loading")
 
     def check_model(self, name: str | None) -> None:
         if name is not None and name != self.model.name:
             raise ApiError(
-                404, f"the model {name[:100]!r} does not exist here", param="model", code="model_not_found"
+                404, f"this server has no model {name[:100]!r}", param="model", code="model_not_found"
             )
 
-    # -- the engine, once it is there ------------------------------------------------------------------
+    # -- facts about the engine, after `check_ready` ---------------------------------------------------
 
     @property
     def facts(self) -> EngineFacts:
@@ -131,7 +132,7 @@ class ServerState:
     @property
     def intake(self) -> Intake:
         if self._intake is None:
-            limits = Limits(
+            limits = RequestLimits(
                 self.facts.vocab_size,
                 self.facts.max_model_len,
                 max_n=self.options.max_n,

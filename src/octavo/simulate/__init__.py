@@ -1,6 +1,6 @@
-"""The real scheduler and cache on a virtual clock, with a worker that only pretends to compute.
+"""Simulation: the real scheduler and cache on a virtual clock, with a fake worker that computes hashes.
 
-workload   one seed decides everything that happens      fake_worker   obeys a plan as a runner must
-oracle     what each request must answer                 cost          how long a step takes
-world      drives a run and checks every step            rules_*       what must hold
+workload     draws all events from one seed         fake_worker   executes plans as a runner must
+oracle       computes the expected answers          cost          duration of a step
+simulation   drives a run and checks every step     rules_*       invariants
 """

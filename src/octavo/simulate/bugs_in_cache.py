@@ -1,4 +1,4 @@
-"""Bugs to plant in the free list, the prefix tree and the manager of KV pages."""
+"""Bugs to plant in the free list, the KV manager and the prefix tree."""
 
 from octavo.cache.block_pool import BlockPool
 from octavo.cache.kv_manager import KVManager
@@ -7,14 +7,14 @@ from octavo.simulate.planted_bug import PlantedBug
 
 BLOCK_POOL_BUGS = (
     PlantedBug(
-        "a taken page stays in the free list",
+        "a taken block stays in the free list",
         BlockPool,
         "take",
         "del self._free[-count:]",
         "del self._free[len(self._free) - count + (count > 2) :]",
     ),
     PlantedBug(
-        "the last page given back is lost",
+        "blocks after the third are lost when returned",
         BlockPool,
         "give",
         "reversed(block_ids)",
@@ -24,80 +24,80 @@ BLOCK_POOL_BUGS = (
 
 KV_MANAGER_BUGS = (
     PlantedBug(
-        "whole prompt matched",
+        "prefix match covers the whole prompt",
         KVManager,
         "_take_shared",
         "(len(token_ids) - 1) // size",
         "len(token_ids) // size",
     ),
     PlantedBug(
-        "adoption over private work",
+        "adoption overwrites private blocks",
         KVManager,
         "adopt",
-        "if start != pages.num_shared * size or len(pages.block_ids) != pages.num_shared:",
-        "if start < pages.num_shared * size:",
+        "if start != table.num_shared * size or len(table.block_ids) != table.num_shared:",
+        "if start < table.num_shared * size:",
     ),
     PlantedBug(
-        "cached before computed: a page that is not full is committed",
+        "a partly filled block is committed",
         KVManager,
         "commit",
-        "num_computed // self.page_size",
-        "self.pages_for(num_computed)",
+        "num_computed // self.block_size",
+        "self.blocks_for(num_computed)",
     ),
     PlantedBug(
-        "commit is a page late at a page border",
+        "commit is a block late at a block boundary",
         KVManager,
         "commit",
-        "num_computed // self.page_size",
-        "(num_computed - 1) // self.page_size",
+        "num_computed // self.block_size",
+        "(num_computed - 1) // self.block_size",
     ),
     PlantedBug(
-        "duplicate pages not given back", KVManager, "commit", "self.pool.give(own[: len(existing)])", "pass"
+        "duplicate blocks not returned", KVManager, "commit", "self.pool.give(own[: len(existing)])", "pass"
     ),
     PlantedBug(
-        "the tree's own pages given back instead of the duplicates",
+        "the blocks of the tree returned instead of the duplicates",
         KVManager,
         "commit",
         "self.pool.give(own[: len(existing)])",
         "self.pool.give(existing)",
     ),
     PlantedBug(
-        "workers not told of swapped pages",
+        "replaced blocks not sent to the workers",
         KVManager,
         "commit",
-        "pages.num_told = min(pages.num_told, shared)",
+        "table.num_sent = min(table.num_sent, shared)",
         "pass",
     ),
     PlantedBug(
-        "workers told of swapped pages a page too late",
+        "replaced blocks sent to the workers except the first",
         KVManager,
         "commit",
-        "min(pages.num_told, shared)",
-        "min(pages.num_told, shared + 1)",
+        "min(table.num_sent, shared)",
+        "min(table.num_sent, shared + 1)",
     ),
     PlantedBug(
-        "table keeps its duplicates, which are free",
+        "block table keeps freed duplicates",
         KVManager,
         "commit",
-        "pages.block_ids[shared : shared + len(existing)] = existing",
+        "table.block_ids[shared : shared + len(existing)] = existing",
         "pass",
     ),
     PlantedBug(
-        "double free: a release gives shared pages back too",
+        "double free: release also returns shared blocks",
         KVManager,
         "release",
-        "pages.block_ids[pages.num_shared :]",
-        "pages.block_ids",
+        "table.block_ids[table.num_shared :]",
+        "table.block_ids",
     ),
     PlantedBug(
-        "references not dropped on release", KVManager, "release", "self.tree.release(pages.node)", "pass"
+        "references not dropped on release", KVManager, "release", "self.tree.release(table.node)", "pass"
     ),
     PlantedBug(
-        "one page too few at a page border",
+        "one block too few for a partly filled block",
         KVManager,
-        "pages_for",
-        "-(-num_tokens // self.page_size)",
-        "max(1, num_tokens // self.page_size)",
+        "blocks_for",
+        "-(-num_tokens // self.block_size)",
+        "max(1, num_tokens // self.block_size)",
     ),
 )
 
@@ -117,14 +117,14 @@ RADIX_BUGS = (
         "        at.refs += at is node",
     ),
     PlantedBug(
-        "evicted in use",
+        "a node in use is evicted",
         RadixTree,
         "release",
         "if at.refs == 0 and at.parent is not None:",
         "if at.refs <= 1 and at.parent is not None:",
     ),
     PlantedBug(
-        "an idle page counts as such after it was taken",
+        "a block still counts as idle after it was referenced",
         RadixTree,
         "_reference",
         "self.num_idle_blocks -= len(at.blocks)",
@@ -134,17 +134,17 @@ RADIX_BUGS = (
         "split keeps the wrong half",
         RadixTree,
         "_split",
-        "del node.blocks[:pages]",
-        "del node.blocks[pages:]",
+        "del node.blocks[:num_blocks]",
+        "del node.blocks[num_blocks:]",
     ),
     PlantedBug(
         "split loses references",
         RadixTree,
         "_split",
-        "node.blocks[:pages], node.refs)",
-        "node.blocks[:pages], 0)",
+        "node.blocks[:num_blocks], node.refs)",
+        "node.blocks[:num_blocks], 0)",
     ),
-    PlantedBug("split leaves the old parent", RadixTree, "_split", "node.parent = upper", "pass"),
+    PlantedBug("split does not update the parent", RadixTree, "_split", "node.parent = upper", "pass"),
     PlantedBug(
         "a shared node grows in place",
         RadixTree,
@@ -160,35 +160,35 @@ RADIX_BUGS = (
         "if node.refs == 1",
     ),
     PlantedBug(
-        "new pages appended with the tokens of the old ones",
+        "new blocks appended with the tokens of existing ones",
         RadixTree,
         "extend",
-        "new_tokens = key[len(existing) * self._page_bytes :]",
-        "new_tokens = key[: len(new_blocks) * self._page_bytes]",
+        "new_tokens = key[len(existing) * self._block_bytes :]",
+        "new_tokens = key[: len(new_blocks) * self._block_bytes]",
     ),
     PlantedBug(
-        "only the first page of an edge is compared",
+        "only the first block of an edge is compared",
         RadixTree,
-        "_common_pages",
+        "_common_blocks",
         "if child.tokens == key[at : at + len(child.tokens)]:",
         "if len(key) - at >= len(child.tokens):",
     ),
     PlantedBug(
-        "eviction takes the most recently used",
+        "eviction takes the most recently used leaf",
         RadixTree,
         "evict",
         "next(iter(self._idle))",
         "next((n for n in reversed(self._idle) if not n.children), next(iter(self._idle)))",
     ),
     PlantedBug(
-        "eviction cuts an edge at its beginning",
+        "eviction removes the beginning of an edge",
         RadixTree,
         "evict",
         "evicted += node.blocks[-number:]",
         "evicted += node.blocks[:number]",
     ),
     PlantedBug(
-        "idle order broken: a released node waits at the front",
+        "a released node moves to the front of the idle order",
         RadixTree,
         "release",
         "self._idle[at] = None",
@@ -198,7 +198,7 @@ RADIX_BUGS = (
         "an evicted leaf can still be found",
         RadixTree,
         "_remove",
-        "del parent.children[bytes(node.tokens[: self._page_bytes])]",
+        "del parent.children[bytes(node.tokens[: self._block_bytes])]",
         "pass",
     ),
 )

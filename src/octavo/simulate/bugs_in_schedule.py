@@ -1,4 +1,4 @@
-"""Bugs to plant in the queue, the sequences and the scheduler."""
+"""Bugs to plant in sequences, the queue and the scheduler."""
 
 from octavo.schedule.lazy_heap import LazyHeap
 from octavo.schedule.scheduler import Scheduler
@@ -10,7 +10,7 @@ SEQUENCE_AND_QUEUE_BUGS = (
         "priority inverted", Sequence, "__init__", "(request.priority, order)", "(-request.priority, order)"
     ),
     PlantedBug(
-        "length off by one",
+        "maximum length off by one",
         Sequence,
         "__init__",
         "min(self.num_prompt + max_tokens, max_model_len)",
@@ -24,14 +24,14 @@ SEQUENCE_AND_QUEUE_BUGS = (
         "[*request.prompt_ids]",
     ),
     PlantedBug(
-        "a swept queue is not a heap",
+        "the queue is no heap after a cleanup",
         LazyHeap,
         "push",
         "heapq.heapify(self._entries)",
         "self._entries.reverse()",
     ),
     PlantedBug(
-        "the queue gives out who has ended",
+        "the queue returns ended sequences",
         LazyHeap,
         "peek",
         "while entries and not self._is_live(entries[0][2]):",
@@ -43,12 +43,12 @@ SCHEDULER_BUGS = (
     PlantedBug(
         "leak on abort in prefill",
         Scheduler,
-        "_vacate",
-        "self.kv.release(sequence.pages)",
-        "if sequence.num_computed >= sequence.num_prompt:\n        self.kv.release(sequence.pages)",
+        "_release_slot",
+        "self.kv.release(sequence.block_table)",
+        "if sequence.num_computed >= sequence.num_prompt:\n        self.kv.release(sequence.block_table)",
     ),
     PlantedBug(
-        "cancel of the wrong request",
+        "abort of an unknown request ends another one",
         Scheduler,
         "abort",
         "list(self._requests.get(request_id, {}).values())",
@@ -71,28 +71,28 @@ SCHEDULER_BUGS = (
         "        if choice is None or choice == sequence.request.choice:",
     ),
     PlantedBug(
-        "lost on full: the head leaves the queue before there is room",
+        "the head of the queue is lost if there is no room",
         Scheduler,
         "_admit",
-        "            kv.release(pages)\n            return False",
-        "            kv.release(pages)\n            self._waiting.pop()\n            return False",
+        "            kv.release(table)\n            return False",
+        "            kv.release(table)\n            self._waiting.pop()\n            return False",
     ),
     PlantedBug(
-        "pages found at a failed admission are kept",
+        "a failed admission keeps its shared blocks",
         Scheduler,
         "_admit",
-        "            kv.release(pages)\n            return False",
+        "            kv.release(table)\n            return False",
         "            return False",
     ),
     PlantedBug(
-        "no page to spare for the running",
+        "no spare blocks for running sequences",
         Scheduler,
-        "_lacks_pages",
-        "sequence.pages_wanted + margin > self.kv.num_available",
-        "sequence.pages_wanted > self.kv.num_available",
+        "_lacks_blocks",
+        "sequence.blocks_needed + margin > self.kv.num_available",
+        "sequence.blocks_needed > self.kv.num_available",
     ),
     PlantedBug(
-        "mere age preempts",
+        "an older request preempts one of equal priority",
         Scheduler,
         "_has_less_urgent",
         "self._running[-1].request.priority > sequence.request.priority",
@@ -106,11 +106,11 @@ SCHEDULER_BUGS = (
         "victim = self._running[-1] if self._running[-1] is sequence else self._running[0]",
     ),
     PlantedBug(
-        "preempt keeps progress",
+        "preemption keeps progress",
         Scheduler,
         "_admit",
-        "sequence.num_computed = pages.num_shared * kv.page_size",
-        "sequence.num_computed = max(pages.num_shared * kv.page_size, "
+        "sequence.num_computed = table.num_shared * kv.block_size",
+        "sequence.num_computed = max(table.num_shared * kv.block_size, "
         "(len(sequence.token_ids) - 1) if sequence.num_preemptions else 0)",
     ),
     PlantedBug(
@@ -121,39 +121,39 @@ SCHEDULER_BUGS = (
         "self._waiting.push((sequence.key[0], self._order), sequence)",
     ),
     PlantedBug(
-        "poison kills the batch",
+        "a failed slice ends the processing of the batch",
         Scheduler,
         "apply",
         "failure=outcome.failure)\n            continue",
         "failure=outcome.failure)\n            break",
     ),
     PlantedBug(
-        "NaN KV cached: poisoned pages are committed",
+        "blocks of a failed slice are committed",
         Scheduler,
         "apply",
         "            self._finish(sequence, FinishReason.ERROR",
         "            end = piece.start + len(piece.token_ids)\n"
-        "            self.kv.commit(sequence.pages, sequence.token_ids, end)\n"
+        "            self.kv.commit(sequence.block_table, sequence.token_ids, end)\n"
         "            self._finish(sequence, FinishReason.ERROR",
     ),
     PlantedBug(
-        "a whole slice is committed when it is planned",
+        "a slice is committed when it is planned",
         Scheduler,
         "_slice",
-        "    told = pages.num_told",
-        "    self.kv.commit(pages, tokens, end)\n    told = pages.num_told",
+        "    num_sent = table.num_sent",
+        "    self.kv.commit(table, tokens, end)\n    num_sent = table.num_sent",
     ),
     PlantedBug(
         "wrong table_from",
         Scheduler,
         "_slice",
-        "told = pages.num_told",
-        "told = max(pages.num_told, pages.num_shared)",
+        "num_sent = table.num_sent",
+        "num_sent = max(table.num_sent, table.num_shared)",
     ),
     PlantedBug(
-        "closed slots not reported after an error",
+        "closed slots not reported before the first computed token",
         Scheduler,
-        "_vacate",
+        "_release_slot",
         "self._closed_slots.append(sequence.slot)",
         "if sequence.num_computed:\n        self._closed_slots.append(sequence.slot)",
     ),
@@ -166,7 +166,7 @@ SCHEDULER_BUGS = (
         "    return StepPlan(self.counters.steps, tuple(closed)",
     ),
     PlantedBug(
-        "slot opened with the prompt only, after a preemption",
+        "slot reopened with the prompt only after a preemption",
         Scheduler,
         "_opening",
         "tuple(sequence.token_ids)",
@@ -181,16 +181,16 @@ SCHEDULER_BUGS = (
         "pass",
     ),
     PlantedBug(
-        "deadline never fires for the waiting",
+        "deadline never expires for waiting sequences",
         Scheduler,
         "_expire",
         "if deadline is None or deadline > now:",
-        "if deadline is None or deadline > now or sequence.status is Status.WAITING:",
+        "if deadline is None or deadline > now or sequence.status is SequenceStatus.WAITING:",
     ),
-    PlantedBug("deadline fires early", Scheduler, "_expire", "deadline > now", "deadline > now + 1 / 32"),
-    PlantedBug("deadline compared the wrong way", Scheduler, "_expire", "deadline > now", "deadline < now"),
+    PlantedBug("deadline expires early", Scheduler, "_expire", "deadline > now", "deadline > now + 1 / 32"),
+    PlantedBug("deadline comparison inverted", Scheduler, "_expire", "deadline > now", "deadline < now"),
     PlantedBug(
-        "budget exceeded by those admitted",
+        "admitted sequences exceed the budget",
         Scheduler,
         "schedule",
         "take = 1 if is_reserved else min(pending, budget - reserved)",
@@ -231,9 +231,13 @@ SCHEDULER_BUGS = (
         "length - sequence.num_prompt >= request.params.min_tokens",
         "length >= request.params.min_tokens",
     ),
-    PlantedBug("a resumed answer that is complete goes on", Scheduler, "add", "if ended:", "if False:"),
+    PlantedBug("a resumed answer that is complete continues", Scheduler, "add", "if ended:", "if False:"),
     PlantedBug(
-        "a duplicate id replaces the first", Scheduler, "add", "if request.choice in choices:", "if False:"
+        "a request with a duplicate id replaces the first",
+        Scheduler,
+        "add",
+        "if request.choice in choices:",
+        "if False:",
     ),
     PlantedBug(
         "a request that never fits is accepted",
@@ -250,14 +254,14 @@ SCHEDULER_BUGS = (
         "scores = scores[:]",
     ),
     PlantedBug(
-        "prompt scores lost to a prefix hit",
+        "prompt scores lost because of a prefix hit",
         Scheduler,
         "_admit",
         "reuse=not sequence.needs_prompt_scores",
         "reuse=True",
     ),
     PlantedBug(
-        "prompt scores lost to adopted pages",
+        "prompt scores lost because of adopted blocks",
         Scheduler,
         "_adopt",
         "if sequence.needs_prompt_scores:",
@@ -284,5 +288,7 @@ SCHEDULER_BUGS = (
         "self._num_waiting += 1",
         "pass",
     ),
-    PlantedBug("a lost step is taken for done", Scheduler, "lose_step", "self._preempt(sequence)", "pass"),
+    PlantedBug(
+        "a lost step is treated as completed", Scheduler, "lose_step", "self._preempt(sequence)", "pass"
+    ),
 )

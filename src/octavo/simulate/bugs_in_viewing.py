@@ -1,20 +1,20 @@
-"""Bugs to plant in what a view shows."""
+"""Bugs to plant in the engine's view."""
 
 from octavo.engine import viewing
 from octavo.simulate.planted_bug import PlantedBug
 
 VIEWING_BUGS = (
     PlantedBug(
-        "the page map shows shared ancestors as idle",
+        "the block map shows shared ancestors as idle",
         viewing,
-        "page_map",
+        "block_map",
         "node = node.parent",
         "node = None",
     ),
     PlantedBug(
-        "the page map gives private pages to the next slot",
+        "the block map assigns private blocks to the wrong slot",
         viewing,
-        "page_map",
+        "block_map",
         "slots.append(slot)",
         "slots.insert(0, slot)",
     ),

@@ -1,4 +1,4 @@
-"""How long a step takes on the virtual clock."""
+"""Duration of a step on the virtual clock."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from octavo.plan import StepPlan
 
 @dataclass(frozen=True)
 class StepCost:
-    """Seconds of a step. Multiples of a power of two keep the virtual clock exact."""
+    """Seconds per step and per token. Multiples of a power of two keep the virtual clock exact."""
 
     base: float = 1 / 128
     per_token: float = 1 / 1024

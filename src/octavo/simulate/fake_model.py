@@ -1,8 +1,8 @@
-"""A model of three hash functions: what a token adds to KV, what is drawn, what is scored.
+"""A model made of three hash functions: one for KV rows, one for drawn tokens and one for logprobs.
 
-Its context is the sum of all KV rows so far, and a row depends on the context before it. So one wrong row
-anywhere makes every later row and token wrong. It is shared by the fake worker, which reads rows through page
-tables, and by the oracle, which has never heard of pages.
+Its context is the sum of all KV rows so far, and a row depends on the context before it. One wrong row
+therefore makes every later row and token wrong. The fake worker, which reads rows through block tables, and
+the oracle, which does not use blocks, share this model.
 """
 
 from dataclasses import dataclass
@@ -14,9 +14,10 @@ _POISONS = 1 << 6
 
 @dataclass(frozen=True)
 class Hints:
-    """What the simulation must tell the fake worker of a request. They travel in `SamplingParams.seed`.
+    """Facts about a request for the fake worker, encoded in `SamplingParams.seed`.
 
-    A real model knows no salt. This one does, so that a page read across tenants gives a wrong token.
+    Unlike a real model, this one depends on the cache salt, so that a block read from another tenant leads to
+    a wrong token.
     """
 
     serial: int  # makes the seed unique
@@ -33,7 +34,7 @@ class Hints:
         return cls(serial, salt, poison)
 
 
-# Hashes of tuples of ints are the same in every process; those of strings are not.
+# Hashes of tuples of ints are the same in every process, unlike those of strings.
 
 
 def empty_context(salt: int) -> int:
@@ -45,10 +46,13 @@ def kv_row(context: int, token: int, position: int) -> int:
 
 
 def draw_token(context: int, *, seed: int, choice: int, position: int, tally: int, vocab: int) -> int:
-    """`tally` stands for what penalties remember of the output so far."""
+    """Return the next token. `tally` represents the state that penalties keep about the output so far."""
     return (hash((context, seed, choice, position, tally)) & ROW_MASK) % vocab
 
 
 def logprob_of(context: int, token: int) -> float:
-    """A fingerprint of the whole context: it differs where a tiny vocabulary hides a wrong token."""
+    """Return a fingerprint of the whole context.
+
+    It reveals a wrong context even if the token is right by chance, as with a tiny vocabulary.
+    """
     return -float(hash((context, token)) & ROW_MASK)

@@ -1,4 +1,4 @@
-"""A worker that obeys a StepPlan exactly as a real runner must, and computes hashes instead of tensors."""
+"""A worker that executes a StepPlan exactly as a real runner must, but computes hashes instead of tensors."""
 
 import random
 
@@ -11,11 +11,11 @@ POISONED = Failure(FailureCode.ENGINE_FAILED, "poisoned")
 
 
 class PlanError(Exception):
-    """A plan that no worker could carry out."""
+    """A plan that no worker could execute."""
 
 
 class Slot:
-    """What a worker keeps of one sequence. An opening must leave nothing of the last owner."""
+    """The state of one sequence in a worker. `open` must reset all state of the previous owner."""
 
     __slots__ = (
         "choice",
@@ -51,34 +51,36 @@ class Slot:
 
 
 class FakeWorker:
-    """KV is one number per row, in pages that are never cleared: a new owner finds what the last one left."""
+    """KV is one number per row. Blocks are never cleared: they contain the rows of their previous owners."""
 
     def __init__(
         self,
         num_blocks: int,
-        page_size: int,
+        block_size: int,
         max_running: int,
         vocab: int,
         *,
         late_rate: float = 0.0,
         seed: int = 0,
     ) -> None:
-        """`late_rate`: how often a slice that is to draw a token finds its grammar late."""
-        self.page_size = page_size
+        """`late_rate`: fraction of slices with a token to draw whose grammar mask is late."""
+        self.block_size = block_size
         self._late_rate = late_rate
         self._rng = random.Random(seed)
-        self._late: dict[int, int] = {}  # slots, and the steps that they must sit out
+        self._late: dict[int, int] = {}  # slots, and the number of steps that they must skip
         self.vocab = vocab
-        self.pages = [[~(block * page_size + row) for row in range(page_size)] for block in range(num_blocks)]
+        self.blocks = [
+            [~(block * block_size + row) for row in range(block_size)] for block in range(num_blocks)
+        ]
         self.slots = [Slot() for _ in range(max_running)]
-        self._uncertain: set[int] = set()  # slots that a lost step left open or closed, nobody knows
+        self._uncertain: set[int] = set()  # slots that a lost step left either open or closed
 
     def execute(self, plan: StepPlan) -> StepResult:
         for slot in plan.closed:
             self._close(slot)
         for opening in plan.opened:
             self._open(opening)
-        # All reads come before all writes: a plan may not count on the order of its slices.
+        # All reads come before all writes: a plan must not depend on the order of its slices.
         contexts = [self._read(piece) for piece in plan.slices]
         self._late = {slot: steps - 1 for slot, steps in self._late.items() if steps > 1}
         results = tuple(
@@ -87,7 +89,7 @@ class FakeWorker:
         return StepResult(results, tuple(self._late))
 
     def lose_step(self, plan: StepPlan | None) -> None:
-        """A step broke off before it began (None), or after it wrote who knows what to its rows."""
+        """Simulate a step that failed before it began (None), or after it wrote garbage to its rows."""
         if plan is not None:
             self.execute(plan)
             for piece in plan.slices:
@@ -109,29 +111,29 @@ class FakeWorker:
         slot.open(opening)
 
     def _read(self, piece: SequenceSlice) -> int:
-        """Edit the page table, then attend to every row before the slice, through the table."""
+        """Update the block table, then read every row before the slice through it; return the context."""
         slot = self.slots[piece.slot]
         if not slot.is_open:
             raise PlanError(f"a slice for slot {piece.slot}, which is not open")
         if piece.slot in self._late:
-            raise PlanError(f"a slice for slot {piece.slot}, which can draw no token yet")
+            raise PlanError(f"a slice for slot {piece.slot}, whose grammar mask is late")
         table = slot.table
         if piece.block_ids or piece.table_from != len(table):
             if piece.table_from > len(table):
-                raise PlanError(f"slot {piece.slot} knows {len(table)} pages, not {piece.table_from}")
+                raise PlanError(f"slot {piece.slot} has {len(table)} blocks, not {piece.table_from}")
             table[piece.table_from :] = piece.block_ids
-        size, pages = self.page_size, self.pages
+        size, blocks = self.block_size, self.blocks
         if not piece.token_ids or len(table) * size < piece.start + len(piece.token_ids):
-            raise PlanError(f"slot {piece.slot} has no tokens, or too few pages for them")
+            raise PlanError(f"slot {piece.slot} has no tokens, or too few blocks for them")
         full, rest = divmod(piece.start, size)
         context = slot.start
         for block in table[:full]:
-            context += sum(pages[block])
-        return context + sum(pages[table[full]][:rest]) if rest else context
+            context += sum(blocks[block])
+        return context + sum(blocks[table[full]][:rest]) if rest else context
 
     def _compute(self, piece: SequenceSlice, context: int) -> SliceResult:
         slot = self.slots[piece.slot]
-        size, pages, table = self.page_size, self.pages, slot.table
+        size, blocks, table = self.block_size, self.blocks, slot.table
         end = piece.start + len(piece.token_ids)
         poison = slot.hints.poison
         if poison == 1 or (poison and piece.num_sampled and end == slot.num_prompt + poison - 2):
@@ -141,7 +143,7 @@ class FakeWorker:
         score_ids = piece.score_ids
         for position, token in enumerate(piece.token_ids, piece.start):
             row = kv_row(context, token, position)
-            pages[table[position // size]][position % size] = row
+            blocks[table[position // size]][position % size] = row
             context += row
             if len(scores) < len(score_ids):
                 scored = score_ids[len(scores)]
@@ -149,7 +151,7 @@ class FakeWorker:
         if not piece.num_sampled:
             return SliceResult((), (), tuple(scores)) if scores else NOTHING
         if self._rng.random() < self._late_rate:
-            if steps := self._rng.randrange(4):  # else it is ready as soon as the step is over
+            if steps := self._rng.randrange(4):  # 0: ready when the step ends
                 self._late[piece.slot] = steps
             return SliceResult(prompt_logprobs=tuple(scores), is_late=True)
         token = draw_token(
@@ -161,4 +163,4 @@ class FakeWorker:
 
     def _spoil(self, slot: Slot, piece: SequenceSlice) -> None:
         for position in range(piece.start, piece.start + len(piece.token_ids)):
-            self.pages[slot.table[position // self.page_size]][position % self.page_size] = -position
+            self.blocks[slot.table[position // self.block_size]][position % self.block_size] = -position

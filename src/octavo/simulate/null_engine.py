@@ -1,7 +1,7 @@
 """An engine process whose model computes nothing: `python -m octavo.simulate.null_engine FOLDER PARENT`.
 
-Loop, scheduler, cache and wire are the real ones, so what remains is what everything but the model costs.
-The token at position p of any sequence is FIRST_TOKEN + p % NUM_TOKENS: an answer can be checked.
+Engine loop, scheduler, cache and wire protocol are the real ones. It measures the cost of everything except
+the model. The token at position p of any sequence is FIRST_TOKEN + p % NUM_TOKENS, so answers can be checked.
 """
 
 import sys
@@ -12,13 +12,13 @@ from octavo.cache import KVManager
 from octavo.engine.core import EngineCore
 from octavo.engine.loop import Around, run_engine
 from octavo.link.folder import EngineSettings
-from octavo.link.status_page import StatusPage
+from octavo.link.heartbeat import HeartbeatFile
 from octavo.plan import SliceResult, StepPlan, StepResult
 from octavo.protocol import EngineFacts
 from octavo.schedule import Scheduler, SchedulerConfig
 
-PAGE_SIZE = 32
-NUM_PAGES = 100_000
+BLOCK_SIZE = 32
+NUM_BLOCKS = 100_000
 FIRST_TOKEN = 64
 NUM_TOKENS = 128
 DEFAULTS: dict[str, Any] = {
@@ -33,9 +33,9 @@ NOTHING = SliceResult()
 
 
 def start_null_engine(
-    settings: EngineSettings, page: StatusPage, around: Around
+    settings: EngineSettings, heartbeat: HeartbeatFile, around: Around
 ) -> tuple[EngineCore, EngineFacts]:
-    """`settings.options` may hold the keys of `DEFAULTS`; others are ignored."""
+    """Create the engine. `settings.options` may contain the keys of `DEFAULTS`; others are ignored."""
     options = DEFAULTS | settings.options
     step_seconds = options["step_seconds"]
 
@@ -52,12 +52,12 @@ def start_null_engine(
         )
 
     config = SchedulerConfig(options["max_running"], options["max_model_len"], max_step_tokens=2048)
-    scheduler = Scheduler(config, KVManager(NUM_PAGES, PAGE_SIZE))
+    scheduler = Scheduler(config, KVManager(NUM_BLOCKS, BLOCK_SIZE))
     facts = EngineFacts(
         vocab_size=options["vocab_size"],
         max_model_len=options["max_model_len"],
-        page_size=PAGE_SIZE,
-        num_pages=NUM_PAGES,
+        block_size=BLOCK_SIZE,
+        num_blocks=NUM_BLOCKS,
         device="none",
         dtype="none",
         explanation=(),

@@ -1,4 +1,4 @@
-"""What a request must answer, from the request alone. Knows no pages, batches, slots or time."""
+"""Compute the expected answer from the request alone, without blocks, batches, slots or time."""
 
 from dataclasses import dataclass
 
@@ -7,16 +7,16 @@ from octavo.simulate.fake_model import Hints, draw_token, empty_context, kv_row,
 
 
 @dataclass(frozen=True)
-class Answer:
-    """Unless it is aborted or its deadline passes, a request gives all of this, then `finish`."""
+class ExpectedAnswer:
+    """The complete output of a request that is not aborted and does not reach its deadline."""
 
-    tokens: tuple[int, ...]  # resumed ones included
+    tokens: tuple[int, ...]  # including resumed tokens
     logprobs: tuple[float, ...]  # one per token
-    scores: tuple[TokenLogprob, ...]  # of the prompt's tokens from the second on, if asked for
+    scores: tuple[TokenLogprob, ...]  # of the prompt's tokens from the second on, if requested
     finish: FinishReason
 
 
-def expected_answer(request: GenerateRequest, vocab: int, max_model_len: int) -> Answer:
+def expected_answer(request: GenerateRequest, vocab: int, max_model_len: int) -> ExpectedAnswer:
     params = request.params
     assert params.seed is not None
     assert params.max_tokens is not None
@@ -32,10 +32,10 @@ def expected_answer(request: GenerateRequest, vocab: int, max_model_len: int) ->
 
     tokens: list[int] = []
     logprobs: list[float] = []
-    most = min(params.max_tokens, max_model_len - len(prompt))
-    healthy = {0: most, 1: 0}.get(hints.poison, hints.poison - 2)
-    finish = FinishReason.LENGTH if healthy >= most else FinishReason.ERROR
-    while len(tokens) < min(most, healthy):
+    limit = min(params.max_tokens, max_model_len - len(prompt))
+    healthy = {0: limit, 1: 0}.get(hints.poison, hints.poison - 2)
+    finish = FinishReason.LENGTH if healthy >= limit else FinishReason.ERROR
+    while len(tokens) < min(limit, healthy):
         position = len(prompt) + len(tokens)
         token = draw_token(
             context,
@@ -51,4 +51,4 @@ def expected_answer(request: GenerateRequest, vocab: int, max_model_len: int) ->
             finish = FinishReason.STOP
             break
         context += kv_row(context, token, position)
-    return Answer(tuple(tokens), tuple(logprobs), tuple(scores), finish)
+    return ExpectedAnswer(tuple(tokens), tuple(logprobs), tuple(scores), finish)

@@ -1,6 +1,6 @@
-"""A bug to plant: an edit of the source of one method, or of one function of a module.
+"""A bug to plant: a text replacement in the source of one method, or of one function of a module.
 
-It reads like the diff that might bring it in.
+It reads like the diff that might introduce the bug.
 """
 
 import inspect
@@ -16,9 +16,9 @@ from typing import Any
 @dataclass(frozen=True)
 class PlantedBug:
     name: str
-    owner: type | ModuleType  # a module's function must be called by `module.function` to be replaced
+    owner: type | ModuleType  # functions of a module must be called as `module.function` to be replaced
     method: str
-    right: str  # occurs once in the method's source
+    right: str  # must occur exactly once in the source of the method
     wrong: str
 
     @contextmanager
@@ -34,8 +34,8 @@ class PlantedBug:
         source = textwrap.dedent(inspect.getsource(original))
         if source.count(self.right) != 1:
             raise LookupError(
-                f"planted bug {self.name!r}: {self.right!r} is not found once in {self.owner.__name__}."
-                f"{self.method}; the code has changed, so write the bug anew"
+                f"planted bug {self.name!r}: {self.right!r} does not occur exactly once in "
+                f"{self.owner.__name__}.{self.method}; the code has changed, so rewrite the bug"
             )
         namespace = vars(sys.modules[original.__module__]).copy()
         exec(compile(source.replace(self.right, self.wrong), f"<planted: {self.name}>", "exec"), namespace)

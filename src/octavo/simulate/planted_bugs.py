@@ -1,6 +1,6 @@
-"""All the bugs that the simulation must find.
+"""All bugs that the simulation must find.
 
-If the code changes so that an edit no longer applies, planting it fails: write the bug anew, do not drop it.
+If the code changes so that a bug no longer applies, planting it fails. Rewrite the bug, do not delete it.
 """
 
 from octavo.simulate.bugs_in_cache import BLOCK_POOL_BUGS, KV_MANAGER_BUGS, RADIX_BUGS
@@ -12,7 +12,7 @@ from octavo.simulate.planted_bug import PlantedBug
 WORKER_BUGS = (
     PlantedBug("stale slot state", Slot, "open", "self.tally = sum(", "self.tally += sum("),
     PlantedBug(
-        "a worker keeps its table when told that pages were swapped",
+        "a worker does not replace blocks in its table",
         FakeWorker,
         "_read",
         "table[piece.table_from :] = piece.block_ids",

@@ -1,126 +1,139 @@
-"""What must hold for every plan, checked from the outside: from the plans and the tickets alone."""
+"""Invariants of every plan, checked from outside: from the plans and the requests alone."""
 
 from octavo.plan import StepPlan, StepResult
-from octavo.schedule import Admission, SchedulerConfig
-from octavo.simulate.ticket import Ticket, Violation
+from octavo.schedule import AdmissionPolicy, SchedulerConfig
+from octavo.simulate.tracked_request import TrackedRequest, Violation
 
 
 class PlanRules:
-    """Follows plan after plan, and knows who runs in which slot."""
+    """Checks plan after plan and tracks which request runs in which slot."""
 
-    def __init__(self, config: SchedulerConfig, page_size: int, prefix_caching: bool) -> None:
+    def __init__(self, config: SchedulerConfig, block_size: int, prefix_caching: bool) -> None:
         self._config = config
-        self._page_size = page_size
+        self._block_size = block_size
         self._prefix_caching = prefix_caching
-        self.running: dict[int, Ticket] = {}  # by slot; ended ones until a plan closes their slot
+        self.running: dict[int, TrackedRequest] = {}  # by slot, until a plan closes the slot
         self._lost_slots: set[int] = set()
         self._late: set[int] = set()
         self.num_preemptions = 0
         self.num_tokens = 0
 
-    def follow(self, plan: StepPlan, live: dict[tuple[int, int], Ticket], num_available: int) -> None:
-        """`live` holds the unfinished tickets by seed and choice; `num_available` pages can be had now."""
-        lacks_one = [
+    def follow(self, plan: StepPlan, live: dict[tuple[int, int], TrackedRequest], num_available: int) -> None:
+        """Check a plan.
+
+        `live` contains the unfinished requests by seed and choice; `num_available` is the number of blocks
+        that are available now.
+        """
+        decoding = [
             t
             for slot, t in self.running.items()
-            if t.finish is None and t.known - t.computed == 1 and slot not in self._late
+            if t.finish is None and t.num_known - t.num_computed == 1 and slot not in self._late
         ]
         had_running = any(t.finish is None for t in self.running.values())
         preempted = self._close(plan)
         opened = self._open(plan, live)
         served = self._serve(plan)
         if not served and live and not self._late & self.running.keys():
-            raise Violation("a step without progress")
+            raise Violation("a step made no progress")
         if opened:
-            if had_running and self._config.admission is Admission.STATIC:
-                raise Violation("static admission let a sequence join a running batch")
+            if had_running and self._config.admission is AdmissionPolicy.STATIC:
+                raise Violation("static admission added a sequence to a running batch")
             self._check_admission_order(opened, live)
             if not preempted:
                 self._check_room(plan, opened[-1], num_available)
         if preempted:
             self._check_victims(preempted, opened)
-        if len(lacks_one) < self._config.max_step_tokens:
-            self._check_readers(lacks_one, served, num_available)
+        if len(decoding) < self._config.max_step_tokens:
+            self._check_decoding(decoding, served, num_available)
 
     def note_late(self, plan: StepPlan, result: StepResult) -> None:
-        """Who is late computes its last token again, and not before the worker is ready for it."""
+        """Record late slices: they must recompute their last token, but only when the worker is ready."""
         self._late = set(result.late)
         for piece, outcome in zip(plan.slices, result.slices, strict=True):
             if outcome.is_late:
-                ticket = self.running[piece.slot]
-                ticket.computed -= 1
-                ticket.num_prompt_computed -= ticket.computed < ticket.num_prompt
+                tracked = self.running[piece.slot]
+                tracked.num_computed -= 1
+                tracked.num_prompt_computed -= tracked.num_computed < tracked.num_prompt
 
     def lose_step(self, plan: StepPlan) -> None:
-        """All that ran must start over, and the next plan must close what the lost one closed or used."""
+        """Record a lost step.
+
+        All running requests must start over, and the next plan must close all slots that this one closed or
+        used.
+        """
         self._lost_slots.update(plan.closed, self.running)
         self._late.clear()
-        for ticket in self.running.values():
-            self._preempt(ticket)
+        for tracked in self.running.values():
+            self._preempt(tracked)
         self.running.clear()
 
-    def _preempt(self, ticket: Ticket) -> None:
-        ticket.slot, ticket.computed = -1, 0
-        ticket.num_preemptions += 1
+    def _preempt(self, tracked: TrackedRequest) -> None:
+        tracked.slot, tracked.num_computed = -1, 0
+        tracked.num_preemptions += 1
         self.num_preemptions += 1
 
-    def _close(self, plan: StepPlan) -> dict[int, Ticket]:
-        """The preempted tickets, by the slot they had."""
+    def _close(self, plan: StepPlan) -> dict[int, TrackedRequest]:
+        """Check closed slots; return the preempted requests by their previous slot."""
         running = self.running
         preempted = {}
         for slot in plan.closed:
             if slot in self._lost_slots:
                 self._lost_slots.remove(slot)
                 continue
-            ticket = running.pop(slot, None)
-            if ticket is None:
-                raise Violation(f"slot {slot} was closed but not open")
-            if ticket.finish is None:
-                self._preempt(ticket)
-                preempted[slot] = ticket
+            tracked = running.pop(slot, None)
+            if tracked is None:
+                raise Violation(f"slot {slot} was closed but was not open")
+            if tracked.finish is None:
+                self._preempt(tracked)
+                preempted[slot] = tracked
         if self._lost_slots:
-            raise Violation(f"slots {self._lost_slots} were lost and not closed")
-        for ticket in running.values():
-            if ticket.finish is not None:
-                raise Violation(f"{ticket} ended, but its slot was not closed")
+            raise Violation(f"slots {self._lost_slots} of a lost step were not closed")
+        for tracked in running.values():
+            if tracked.finish is not None:
+                raise Violation(f"{tracked} ended, but its slot was not closed")
         return preempted
 
-    def _open(self, plan: StepPlan, live: dict[tuple[int, int], Ticket]) -> list[Ticket]:
+    def _open(self, plan: StepPlan, live: dict[tuple[int, int], TrackedRequest]) -> list[TrackedRequest]:
         opened = []
         for opening in plan.opened:
             seed = opening.params.seed
             assert seed is not None
-            ticket = live.get((seed, opening.choice))
-            if ticket is None or ticket.slot != -1 or opening.slot in self.running:
-                raise Violation(f"slot {opening.slot} was opened for {ticket}, which ended or runs elsewhere")
-            ticket.slot = opening.slot
-            self.running[opening.slot] = ticket
-            opened.append(ticket)
+            tracked = live.get((seed, opening.choice))
+            if tracked is None or tracked.slot != -1 or opening.slot in self.running:
+                raise Violation(
+                    f"slot {opening.slot} was opened for {tracked}, which ended or runs elsewhere"
+                )
+            tracked.slot = opening.slot
+            self.running[opening.slot] = tracked
+            opened.append(tracked)
         if len(self.running) > self._config.max_running:
-            raise Violation("more sequences run than may")
+            raise Violation("more than max_running sequences run")
         return opened
 
     def _serve(self, plan: StepPlan) -> set[int]:
-        """The slots served. Slices come in the order of service, continue where the last one ended, and
-        skip tokens only in whole cached pages."""
+        """Check slices; return their slots.
+
+        Slices must be in scheduling order, continue where the previous slice of the request ended, and skip
+        tokens only as whole cached blocks.
+        """
         budget = self._config.max_step_tokens
         served: set[int] = set()
         last_key = (-1, -1)
         for piece in plan.slices:
-            ticket = self.running.get(piece.slot)
-            if ticket is None or ticket.key <= last_key:
-                raise Violation(f"{ticket} was served out of order, or twice")
-            last_key = ticket.key
+            tracked = self.running.get(piece.slot)
+            if tracked is None or tracked.key <= last_key:
+                raise Violation(f"{tracked} was scheduled out of order or twice")
+            last_key = tracked.key
             start, count = piece.start, len(piece.token_ids)
-            if start != ticket.computed and (
-                start < ticket.computed or start % self._page_size or not self._prefix_caching
+            if start != tracked.num_computed and (
+                start < tracked.num_computed or start % self._block_size or not self._prefix_caching
             ):
-                raise Violation(f"{ticket} computed {ticket.computed} tokens and was continued at {start}")
-            end = ticket.computed = start + count
-            if count < 1 or end > ticket.known or piece.num_sampled != (end == ticket.known):
-                raise Violation(f"{ticket} has {ticket.known} tokens; the slice ends at {end}")
-            if start < ticket.num_prompt:
-                ticket.num_prompt_computed += min(end, ticket.num_prompt) - start
+                raise Violation(f"{tracked} computed {tracked.num_computed} tokens, but continues at {start}")
+            end = tracked.num_computed = start + count
+            if count < 1 or end > tracked.num_known or piece.num_sampled != (end == tracked.num_known):
+                raise Violation(f"{tracked} has {tracked.num_known} tokens; the slice ends at {end}")
+            if start < tracked.num_prompt:
+                tracked.num_prompt_computed += min(end, tracked.num_prompt) - start
             served.add(piece.slot)
             budget -= count
             self.num_tokens += count
@@ -128,40 +141,45 @@ class PlanRules:
             raise Violation("the step's token budget was exceeded")
         return served
 
-    def _check_admission_order(self, opened: list[Ticket], live: dict[tuple[int, int], Ticket]) -> None:
-        last = max(ticket.key for ticket in opened)
-        for ticket in live.values():
-            if ticket.slot == -1 and ticket.key < last and not ticket.is_parked:
-                raise Violation(f"{ticket} was overtaken in the queue")
+    def _check_admission_order(
+        self, opened: list[TrackedRequest], live: dict[tuple[int, int], TrackedRequest]
+    ) -> None:
+        last = max(tracked.key for tracked in opened)
+        for tracked in live.values():
+            if tracked.slot == -1 and tracked.key < last and not tracked.is_parked:
+                raise Violation(f"{tracked} was overtaken in the queue")
 
-    def _check_victims(self, preempted: dict[int, Ticket], opened: list[Ticket]) -> None:
-        first_victim = min(ticket.key for ticket in preempted.values())
-        for ticket in self.running.values():
-            if ticket.key > first_victim:
-                raise Violation(f"{ticket} runs on although one before it in the order was preempted")
-        for ticket in opened:
-            # A slot that is taken and given in one plan was taken for its new owner.
-            victim = preempted.get(ticket.slot)
-            if victim is not None and victim.request.priority <= ticket.request.priority:
-                raise Violation(f"{victim} was preempted for {ticket}, which is not more urgent")
+    def _check_victims(self, preempted: dict[int, TrackedRequest], opened: list[TrackedRequest]) -> None:
+        first_victim = min(tracked.key for tracked in preempted.values())
+        for tracked in self.running.values():
+            if tracked.key > first_victim:
+                raise Violation(f"{tracked} still runs although an earlier one in the order was preempted")
+        for tracked in opened:
+            # If one plan closes and reopens a slot, the old owner was preempted for the new one.
+            victim = preempted.get(tracked.slot)
+            if victim is not None and victim.request.priority <= tracked.request.priority:
+                raise Violation(f"{victim} was preempted for {tracked}, which is not more urgent")
 
-    def _check_readers(self, lacks_one: list[Ticket], served: set[int], num_available: int) -> None:
-        """Who lacks one token is sure of it; only the last in the order may find no page for it."""
-        unserved = [t for t in lacks_one if t.finish is None and t.slot != -1 and t.slot not in served]
-        for ticket in unserved:
-            is_last = all(ticket.key >= other.key for other in self.running.values())
-            lacks_page = num_available == 0 and ticket.computed % self._page_size == 0
-            if not (is_last and lacks_page):
-                raise Violation(f"{ticket} lacks one token and was passed over")
+    def _check_decoding(self, decoding: list[TrackedRequest], served: set[int], num_available: int) -> None:
+        """Check that each sequence that needs one token got it.
 
-    def _check_room(self, plan: StepPlan, last: Ticket, num_available: int) -> None:
-        """The last one admitted found room for all its tokens, and a page to spare for each running one."""
+        Only the last one in the order may lack a block for it.
+        """
+        unserved = [t for t in decoding if t.finish is None and t.slot != -1 and t.slot not in served]
+        for tracked in unserved:
+            is_last = all(tracked.key >= other.key for other in self.running.values())
+            lacks_block = num_available == 0 and tracked.num_computed % self._block_size == 0
+            if not (is_last and lacks_block):
+                raise Violation(f"{tracked} needs one token but was not scheduled")
+
+    def _check_room(self, plan: StepPlan, last: TrackedRequest, num_available: int) -> None:
+        """Check that the last admission left room for all its tokens and one block per running sequence."""
         position = next((i for i, piece in enumerate(plan.slices) if piece.slot == last.slot), None)
         num_others = len(self.running) - 1
         if position is None or num_others == 0:
             return
-        shared = plan.slices[position].start // self._page_size
-        given_since = sum(len(piece.block_ids) for piece in plan.slices[position:]) - shared
-        wanted = -(-last.known // self._page_size) - shared
-        if num_available + given_since < wanted + num_others:
-            raise Violation(f"{last} was admitted without a page to spare for each running sequence")
+        shared = plan.slices[position].start // self._block_size
+        allocated_since = sum(len(piece.block_ids) for piece in plan.slices[position:]) - shared
+        needed = -(-last.num_known // self._block_size) - shared
+        if num_available + allocated_since < needed + num_others:
+            raise Violation(f"{last} was admitted without a spare block for each running sequence")

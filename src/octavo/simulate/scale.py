@@ -1,4 +1,4 @@
-"""How long the scheduler itself takes for a step, at size: for the benchmark and the test of its bounds."""
+"""Measure the scheduler's own time per step under load, for the benchmark and the test of its limits."""
 
 import random
 import time
@@ -11,17 +11,17 @@ from octavo.plan import SliceResult, StepResult
 from octavo.protocol import GenerateRequest, SamplingParams
 from octavo.schedule import Scheduler, SchedulerConfig
 
-PAGE_SIZE = 32
+BLOCK_SIZE = 32
 MAX_MODEL_LEN = 8192
 MAX_STEP_TOKENS = 2048
-WARM_UP_STEPS = 150  # until all slots are taken and sequences end as often as they begin
+WARM_UP_STEPS = 150  # until all slots are in use and sequences end as often as they start
 DRAWN = SliceResult((5,))
 NOT_DRAWN = SliceResult()
 
 
 @dataclass(frozen=True)
-class Load:
-    """How much the scheduler holds while it is measured."""
+class SchedulerLoad:
+    """The load of the scheduler during the measurement."""
 
     num_running: int
     num_waiting: int
@@ -31,13 +31,13 @@ class Load:
 class LoadedScheduler:
     """A scheduler whose queue is refilled as requests end."""
 
-    def __init__(self, load: Load, seed: int = 0) -> None:
+    def __init__(self, load: SchedulerLoad, seed: int = 0) -> None:
         self.load = load
         self.milliseconds: list[float] = []
         self._rng = random.Random(seed)
         self._count = 0
         config = SchedulerConfig(load.num_running, MAX_MODEL_LEN, MAX_STEP_TOKENS)
-        self._scheduler = Scheduler(config, KVManager(load.num_blocks, PAGE_SIZE))
+        self._scheduler = Scheduler(config, KVManager(load.num_blocks, BLOCK_SIZE))
         self._add(load.num_running + load.num_waiting)
 
     def step(self) -> None:
@@ -54,7 +54,7 @@ class LoadedScheduler:
         self._add(sum(output.finish is not None for output in outputs))
 
     def check_load(self) -> None:
-        """The queue is as long as was asked for. All slots are taken but for those that just came free."""
+        """Check that the queue has the requested length and that at least 95 % of the slots are in use."""
         stats = self._scheduler.stats()
         assert stats.num_running + stats.num_waiting == self.load.num_running + self.load.num_waiting
         assert stats.num_running > 0.95 * self.load.num_running, stats
@@ -71,9 +71,11 @@ class LoadedScheduler:
             self._scheduler.add(request, 0.0)
 
 
-def median_step_milliseconds(loads: Sequence[Load], num_steps: int) -> list[float]:
-    """Median milliseconds of schedule + apply + drain under each load; they take turns step by step, so that
-    whatever else the machine does meets all alike."""
+def median_step_milliseconds(loads: Sequence[SchedulerLoad], num_steps: int) -> list[float]:
+    """Return the median milliseconds of schedule + apply + drain under each load.
+
+    Steps of all loads alternate, so that other activity on the machine affects all of them equally.
+    """
     loaded = [LoadedScheduler(load) for load in loads]
     for step in range(WARM_UP_STEPS + num_steps):
         for one in loaded:

@@ -1,7 +1,7 @@
-"""Everything that happens to a world, drawn from one seed.
+"""The workload of a simulation: all events, drawn from one seed.
 
-The draws are biased towards trouble: tiny vocabularies, lengths at page borders, pools that hold little more
-than one request, prompts that repeat and continue each other.
+Draws are biased towards difficult cases: tiny vocabularies, lengths at block boundaries, block pools barely
+larger than one request, and prompts that repeat and continue each other.
 """
 
 import random
@@ -10,51 +10,53 @@ from dataclasses import dataclass
 import msgspec
 
 from octavo.protocol import Abort, GenerateRequest, SamplingParams
-from octavo.schedule import UNLIMITED, Admission, SchedulerConfig
+from octavo.schedule import UNLIMITED, AdmissionPolicy, SchedulerConfig
 from octavo.simulate.fake_model import Hints
 from octavo.simulate.oracle import expected_answer
 
 
 @dataclass(frozen=True)
-class Settings:
-    """One world: the engine's configuration, and how its clients behave."""
+class SimulationSettings:
+    """One simulation: the engine's configuration, and how its clients behave."""
 
-    page_size: int
+    block_size: int
     num_blocks: int
     prefix_caching: bool
     scheduler: SchedulerConfig
     vocab: int
     num_salts: int
     num_priorities: int
-    arrival_steps: int  # then no more requests come
-    arrival_rate: float  # groups a step
-    burst: int  # groups that come at once, in the first step
+    arrival_steps: int  # no requests arrive after these
+    arrival_rate: float  # requests per step
+    burst: int  # requests that arrive in the first step
     abort_rate: float
     restart_rate: float
     lost_step_rate: float
-    late_rate: float  # of tokens that a grammar is not ready for
-    longest_prompt: int
+    late_rate: float  # fraction of tokens whose grammar mask is late
+    max_prompt_tokens: int
     max_tokens: int
 
     @property
     def capacity(self) -> int:
-        return self.page_size * self.num_blocks
+        return self.block_size * self.num_blocks
 
 
-def draw_settings(rng: random.Random, crowded: bool) -> Settings:
-    """A crowded world begins with hundreds of waiting requests."""
+def draw_settings(rng: random.Random, crowded: bool) -> SimulationSettings:
+    """Draw the settings. A crowded simulation starts with hundreds of waiting requests."""
     max_model_len = rng.randint(6, 40)
-    page_size = rng.choice((1, 2, 2, 3, 3, 4, 4, 8, max_model_len))
-    num_blocks = max(1, round(max_model_len * rng.uniform(0.8, 3.0) / page_size))
-    return Settings(
-        page_size=page_size,
+    block_size = rng.choice((1, 2, 2, 3, 3, 4, 4, 8, max_model_len))
+    num_blocks = max(1, round(max_model_len * rng.uniform(0.8, 3.0) / block_size))
+    return SimulationSettings(
+        block_size=block_size,
         num_blocks=num_blocks,
         prefix_caching=rng.random() < 0.88,
         scheduler=SchedulerConfig(
             max_running=rng.choice((1, 2, 3, 4, 4, 6)),
             max_model_len=max_model_len,
-            max_step_tokens=rng.choice((2, 5, 8, 12, page_size, 2 * page_size, page_size + 3, 25, UNLIMITED)),
-            admission=Admission.STATIC if rng.random() < 0.12 else Admission.CONTINUOUS,
+            max_step_tokens=rng.choice(
+                (2, 5, 8, 12, block_size, 2 * block_size, block_size + 3, 25, UNLIMITED)
+            ),
+            admission=AdmissionPolicy.STATIC if rng.random() < 0.12 else AdmissionPolicy.CONTINUOUS,
         ),
         vocab=rng.randint(2, 5),
         num_salts=rng.choice((1, 1, 2, 3)),
@@ -66,23 +68,26 @@ def draw_settings(rng: random.Random, crowded: bool) -> Settings:
         restart_rate=rng.choice((0.0, 0.0, 0.004)),
         lost_step_rate=rng.choice((0.0, 0.0, 0.01)),
         late_rate=rng.choice((0.0, 0.0, 0.05, 0.3)),
-        longest_prompt=max_model_len * rng.randint(1, 5) // 5 - 1,
+        max_prompt_tokens=max_model_len * rng.randint(1, 5) // 5 - 1,
         max_tokens=3 if crowded else rng.randint(4, 30),
     )
 
 
-class Workload:
+class SimulatedWorkload:
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)
         self.settings = draw_settings(self._rng, crowded=seed % 32 == 5)
         self._serial = 0
-        self._past: list[tuple[int, ...]] = []  # prompts, with their answers
+        self._past: list[tuple[int, ...]] = []  # prompts with their answers
         self._last_prompt: tuple[int, ...] = ()
         longest = self.settings.scheduler.max_model_len
         self._stems = [self._random_tokens(longest) for _ in range(3)]
 
     def arrivals(self, step: int, num_live: int) -> int:
-        """How many requests come before this step. An idle world gets one: empty steps test nothing."""
+        """Return how many requests arrive before this step.
+
+        An idle simulation gets at least one, because empty steps test nothing.
+        """
         settings = self.settings
         if step >= settings.arrival_steps:
             return 0
@@ -105,11 +110,11 @@ class Workload:
         return self._rng.random() < self.settings.lost_step_rate
 
     def sees_lost_step(self) -> bool:
-        """Whether the workers had begun with a plan when it was lost."""
+        """Return whether the workers had started the plan when the step was lost."""
         return self._rng.random() < 0.5
 
     def aborts(self, live: list[str], ended: str) -> list[Abort]:
-        """Mostly of live requests, sometimes of ended or unknown ones, sometimes the same twice."""
+        """Return aborts: mostly of live requests, sometimes of ended or unknown ones, sometimes twice."""
         rng = self._rng
         chance = rng.random()
         if live and chance < 0.75:
@@ -119,7 +124,7 @@ class Workload:
         return [Abort(request_id, rng.choice((None, None, 0, 1)))] * rng.choice((1, 1, 1, 2))
 
     def request(self, now: float) -> list[GenerateRequest]:
-        """One request: a struct per choice."""
+        """Draw one request; return a struct per choice."""
         rng, settings = self._rng, self.settings
         self._serial += 1
         salt = rng.randrange(settings.num_salts)
@@ -149,7 +154,7 @@ class Workload:
         return choices
 
     def remember(self, tokens: tuple[int, ...]) -> None:
-        """Later prompts may begin with these."""
+        """Let later prompts begin with these tokens."""
         self._past = [*self._past[-7:], tokens]
 
     def _resumed(self, request: GenerateRequest) -> GenerateRequest:
@@ -164,7 +169,7 @@ class Workload:
         length = self._length()
         chance = rng.random()
         if self._last_prompt and chance < 0.15:
-            return self._last_prompt  # two that compute the same at the same time
+            return self._last_prompt  # two requests compute the same prompt at the same time
         if self._past and chance < 0.3:
             return rng.choice(self._past)[: self.settings.scheduler.max_model_len - rng.randint(1, 4)]
         if self._past and chance < 0.5:
@@ -176,13 +181,13 @@ class Workload:
         return self._random_tokens(length)
 
     def _length(self) -> int:
-        rng, size = self._rng, self.settings.page_size
-        longest = max(1, self.settings.longest_prompt)
+        rng, size = self._rng, self.settings.block_size
+        longest = max(1, self.settings.max_prompt_tokens)
         if rng.random() < 0.01:
-            return rng.choice((0, self.settings.scheduler.max_model_len))  # refused
+            return rng.choice((0, self.settings.scheduler.max_model_len))  # rejected
         if rng.random() < 0.6:
-            pages = rng.randint(1, max(1, longest // size))
-            return min(max(1, pages * size + rng.choice((-1, 0, 0, 1))), longest)
+            num_full = rng.randint(1, max(1, longest // size))
+            return min(max(1, num_full * size + rng.choice((-1, 0, 0, 1))), longest)
         return rng.randint(1, longest)
 
     def _random_tokens(self, count: int) -> tuple[int, ...]:

@@ -1,19 +1,19 @@
-"""What a checkpoint says about text, whatever file it came from."""
+"""The tokenizer and chat templates of a checkpoint, independent of the file format."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
 class TextAssets:
-    """Made by `octavo.checkpoint`, read by `Tokenizer` and `ChatTemplate`."""
+    """Created by `octavo.checkpoint`; used by `Tokenizer` and `ChatTemplate`."""
 
-    tokenizer_json: str  # the `tokenizers` library's own serialised form
+    tokenizer_json: str  # in the serialisation format of the `tokenizers` library
     bos_token: str | None = None
     eos_token: str | None = None
     pad_token: str | None = None
     unk_token: str | None = None
-    eos_ids: tuple[int, ...] = ()  # every id that ends a turn: generation_config first, then the tokenizer's
-    # None: the post-processor in tokenizer_json decides. True or False: these flags do, both of them.
+    eos_ids: tuple[int, ...] = ()  # every id that ends a turn: generation_config first, then tokenizer
+    # None in both: the post-processor in tokenizer_json decides. Otherwise these two flags decide.
     add_bos: bool | None = None
     add_eos: bool | None = None
     chat_template: str | None = None

@@ -1,4 +1,4 @@
-"""Messages to a prompt, by the template that came with the checkpoint."""
+"""Render messages to a prompt with the chat template of the checkpoint."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -14,15 +14,15 @@ from octavo.text.template_sandbox import BoundedEnvironment, Budget, LimitExceed
 
 MAX_SECONDS = 2.0
 MAX_CHARS = 4_000_000  # about a million tokens
-MAX_TEMPLATE_CHARS = 200_000  # the longest in use have a tenth of that
-MAX_DEPTH = 100  # of lists and objects in one another
+MAX_TEMPLATE_CHARS = 200_000  # ten times the longest templates in use
+MAX_DEPTH = 100  # nesting of lists and objects
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
-_CUT_MARK = "[the text to continue ends here] "  # ends in a space to see whether the template trims
+_CUT_MARK = "[the text to continue ends here] "  # ends in a space to detect whether the template trims
 
 
 class ChatTemplate:
-    """A checkpoint's templates. Templates are code from strangers: they run in `template_sandbox`."""
+    """The chat templates of a checkpoint. They are untrusted code and run in `template_sandbox`."""
 
     def __init__(
         self,
@@ -49,23 +49,23 @@ class ChatTemplate:
 
     @property
     def source(self) -> str:
-        """Of all templates, to see what they know of. Not to be run."""
+        """Return the source of all templates, to detect which features they support. Do not run it."""
         return "\n".join(self._sources.values())
 
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
-        /,  # so that `self` is a variable like any other
+        /,  # so that `kwargs` may contain `self`
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         **kwargs: Any,
     ) -> str:
-        """The prompt, special tokens written out: encode it with `add_special_tokens=False`.
+        """Return the prompt with its special tokens as text: encode it with `add_special_tokens=False`.
 
-        `continue_final_message` leaves the last message open, and then adds no generation prompt. `kwargs`
-        are the template's own variables.
+        With `continue_final_message`, the last message is left open and no generation prompt is added.
+        `kwargs` are additional template variables.
         """
         conversation = _plain_messages(messages)
         final_text = _mark_end(conversation) if continue_final_message else None
@@ -84,7 +84,7 @@ class ChatTemplate:
         name = "tool_use" if with_tools and "tool_use" in self._sources else "default"
         if name not in self._sources:
             raise TemplateError(
-                "This model has no chat template, so it takes plain prompts only: use `generate`, or choose "
+                "This model has no chat template and accepts only plain prompts: use `generate`, or choose "
                 "an instruction-tuned model."
             )
         if name not in self._compiled:
@@ -99,29 +99,31 @@ class ChatTemplate:
             for piece in self._environment.generate(template, variables, budget):
                 num_chars += len(piece)
                 if num_chars > self._max_chars:
-                    raise LimitExceeded(f"its result is longer than {self._max_chars} characters")
+                    raise LimitExceeded(f"its output is longer than {self._max_chars} characters")
                 pieces.append(piece)
         except LimitExceeded as error:
             raise TemplateError(f"The chat template was stopped: {error}.") from error
-        except Refusal as error:
-            raise TemplateError(f"The chat template does not take these messages: {_words(error)}") from error
+        except RejectedByTemplate as error:
+            raise TemplateError(f"The chat template rejected these messages: {_public(error)}") from error
         except SecurityError as error:
-            raise TemplateError(f"The chat template tried what no template may: {_words(error)}") from error
-        except Exception as error:  # whatever a template can provoke
             raise TemplateError(
-                f"The chat template failed on these messages ({type(error).__name__}: {_words(error)}). "
-                "Check roles, content and tool calls against what the model's card shows."
+                f"The chat template attempted a forbidden operation: {_public(error)}"
+            ) from error
+        except Exception as error:  # a template can cause any exception
+            raise TemplateError(
+                f"The chat template failed on these messages ({type(error).__name__}: {_public(error)}). "
+                "Compare roles, content and tool calls with the examples in the model card."
             ) from error
         return "".join(pieces)
 
 
-class Refusal(Exception):
+class RejectedByTemplate(Exception):
     """The template called `raise_exception`."""
 
 
 def _environment(now: Callable[[], datetime]) -> BoundedEnvironment:
     def raise_exception(message: object) -> None:
-        raise Refusal(str(message))
+        raise RejectedByTemplate(str(message))
 
     def strftime_now(pattern: str) -> str:
         return now().strftime(pattern)
@@ -148,48 +150,50 @@ def _compile(environment: BoundedEnvironment, source: str) -> jinja2.Template:
 
 def _plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     if isinstance(messages, (str, bytes, Mapping)) or not all(isinstance(m, Mapping) for m in messages):
-        raise TemplateError("Messages are a list of mappings, each with a `role` and a `content`.")
+        raise TemplateError("Messages must be a list of mappings, each with a `role` and a `content`.")
     if not messages:
-        raise TemplateError("There are no messages to render: give at least one.")
+        raise TemplateError("There are no messages to render: pass at least one.")
     return [_with_reasoning(_plain(message)) for message in messages]
 
 
 def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
-    """Templates read a message's reasoning under different names; as in transformers, all are given."""
+    """Set the reasoning of a message under the names that templates use, as transformers does."""
     reasoning = next((message[key] for key in _REASONING_KEYS if message.get(key) is not None), None)
     if reasoning is None:
         return message
     return {"thinking": reasoning, **message, "reasoning_content": reasoning}
 
 
-def _words(error: Exception) -> str:
-    """Clients read this: where an object lies in memory is not for them."""
+def _public(error: Exception) -> str:
+    """Return the message without memory addresses, because it is sent to clients."""
     return _ADDRESS.sub("", str(error))
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    """A copy in JSON's types only: a template must not get at methods of anything else."""
+    """Return a copy made of JSON types only: a template must not reach methods of any other type."""
     if value is None or type(value) in (str, int, float, bool):
         return value
-    if isinstance(value, str):  # here and below: a subclass, an enumeration say, has methods of its own
+    if isinstance(value, str):  # here and below: a subclass, such as an enumeration, has additional methods
         return str.__str__(value)
     if isinstance(value, int):
         return int.__int__(value)
     if isinstance(value, float):
         return float.__float__(value)
     if depth > MAX_DEPTH:
-        raise TemplateError(f"Messages, tools and template variables have at most {MAX_DEPTH} levels.")
+        raise TemplateError(
+            f"Messages, tools and template variables may be nested at most {MAX_DEPTH} levels deep."
+        )
     if isinstance(value, Mapping):
         return {_plain(key, depth + 1): _plain(item, depth + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item, depth + 1) for item in value]
     raise TemplateError(
-        f"Messages, tools and template variables hold plain JSON values, not {type(value).__name__}."
+        f"Messages, tools and template variables must be plain JSON values, not {type(value).__name__}."
     )
 
 
 def _mark_end(conversation: list[dict[str, Any]]) -> str:
-    """Writes a mark after the last message's text, to find its end in the result; returns that text."""
+    """Append a mark to the text of the last message, to find its end in the output; return that text."""
     last = conversation[-1]
     content = last.get("content")
     if isinstance(content, str):
@@ -206,6 +210,6 @@ def _mark_end(conversation: list[dict[str, Any]]) -> str:
 def _cut_after(rendered: str, final_text: str) -> str:
     end = rendered.rfind(_CUT_MARK.strip())
     if end < 0 or final_text.strip() not in rendered:
-        raise TemplateError("The final message cannot be continued: the chat template does not show it.")
+        raise TemplateError("The final message cannot be continued: the chat template does not render it.")
     kept_space = rendered.startswith(_CUT_MARK, end)
     return rendered[:end] if kept_space else rendered[:end].rstrip()

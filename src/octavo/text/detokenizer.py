@@ -1,20 +1,20 @@
-"""Token ids to text, as they come."""
+"""Convert token ids to text incrementally."""
 
 import codecs
 from collections.abc import Iterator, Sequence
 
 from octavo.text.tokenizer import Tokenizer
 
-_LONGEST_UNFINISHED = 3  # bytes of a UTF-8 character that still lacks its last
+_MAX_PARTIAL_BYTES = 3  # of an incomplete UTF-8 character
 
 
 class IncrementalDetokenizer:
-    """Emits whole characters only; the cost of a token does not depend on what came before.
+    """Emits complete characters only; the cost of a token does not depend on the number of tokens before it.
 
-    With P the bytes of the prompt's tokens and G those pushed, all pushes and `finish` together give
-    `(P + G).decode()` without what the whole characters of P give: for a prompt that ends on a character
-    border, exactly what `decode(prompt_ids + ids)` adds to `decode(prompt_ids)`. U+FFFD stands only where the
-    decode of the whole has it.
+    Let P be the bytes of the prompt's tokens and G the bytes of the pushed tokens. The results of all pushes
+    and of `finish`, joined, equal `(P + G).decode()` without the text of the complete characters of P. If the
+    prompt ends at a character boundary, that is exactly what `decode(prompt_ids + ids)` adds to
+    `decode(prompt_ids)`. U+FFFD occurs only where decoding everything at once also produces it.
     """
 
     def __init__(
@@ -25,7 +25,7 @@ class IncrementalDetokenizer:
         keep: Sequence[int] = (),
         prompt_ids: Sequence[int] = (),
     ) -> None:
-        """`keep` are special tokens that are shown all the same."""
+        """`keep` lists special tokens that are shown even if special tokens are skipped."""
         self._tokenizer = tokenizer
         self._skip_special_tokens = skip_special_tokens
         self._keep = frozenset(keep)
@@ -40,7 +40,7 @@ class IncrementalDetokenizer:
         return self._utf8.decode(b"".join(self._pieces(token_ids)))
 
     def finish(self) -> str:
-        """What is left: U+FFFD if the last character never became whole."""
+        """Return the remaining text: U+FFFD if the last character is incomplete."""
         return self._utf8.decode(b"", final=True)
 
     def _pieces(self, token_ids: Sequence[int]) -> Iterator[bytes]:
@@ -54,11 +54,11 @@ class IncrementalDetokenizer:
         return self._tokenizer.is_shown(token_id, skip_special_tokens=skips)
 
     def _tail(self, prompt_ids: Sequence[int]) -> bytes | None:
-        """Enough of the prompt's last bytes to know an unfinished character; None if it shows no token."""
+        """Return at least the bytes of an incomplete last character; None if the prompt shows no token."""
         tail: bytes | None = None
         for token_id in reversed(prompt_ids):
             if self._is_shown(token_id):
                 tail = self._tokenizer.token_bytes(token_id) + (tail or b"")
-                if len(tail) >= _LONGEST_UNFINISHED:
+                if len(tail) >= _MAX_PARTIAL_BYTES:
                     break
         return tail

@@ -1,7 +1,8 @@
-"""A GGUF file's tokenizer, written as a `tokenizers` one.
+"""Convert the tokenizer of a GGUF file to the format of the `tokenizers` library.
 
-A GGUF keeps the vocabulary, but names its text splitting only (`tokenizer.ggml.pre`) and, for SentencePiece
-kinds, leaves out the merges. Both are put back here, so that ids equal those of the original tokenizer.
+A GGUF file contains the vocabulary, but of the rule that splits text only the name (`tokenizer.ggml.pre`),
+and no merges for SentencePiece tokenizers. This module restores both, so that ids equal those of the original
+tokenizer.
 """
 
 import logging
@@ -20,9 +21,9 @@ from octavo.text.split_rules import split_rule
 logger = logging.getLogger(__name__)
 
 _Item = TypeVar("_Item")
-_SPACE = "\u2581"  # how SentencePiece writes a space
+_SPACE = "\u2581"  # how SentencePiece represents a space
 
-# Ends of a turn or a text. Files often name only one of them as EOS, and the model uses several.
+# Tokens that end a turn or a text. Files often declare only one of them as EOS; models use several.
 _END_TOKENS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>")
 
 
@@ -45,18 +46,18 @@ class _Vocabulary:
 
 
 def text_assets_from_gguf(metadata: Mapping[str, Any]) -> TextAssets:
-    """`metadata` maps the file's keys to plain Python values."""
+    """Build the assets from `metadata`, which maps the file's keys to plain Python values."""
     kind = _value(metadata, "tokenizer.ggml.model", str)
     if kind == "gpt2":
         vocabulary = _vocabulary(metadata)
         tokenizer, adds_bos = _byte_level(metadata, vocabulary)
     elif kind == "llama":
-        vocabulary = _respelled(_vocabulary(metadata))
+        vocabulary = _with_replaced_spaces(_vocabulary(metadata))
         tokenizer, adds_bos = _sentencepiece(metadata, vocabulary), True
     else:
         raise CheckpointError(
-            f"The GGUF file has a tokenizer of kind {kind!r}; known are 'gpt2' (byte-level BPE) and 'llama' "
-            "(SentencePiece BPE). Give a tokenizer directory with `tokenizer`."
+            f"The GGUF file has a tokenizer of kind {kind!r}; supported kinds are 'gpt2' (byte-level BPE) "
+            "and 'llama' (SentencePiece BPE). Pass a tokenizer directory with `tokenizer`."
         )
     eos_id = _token_id(metadata, "eos", vocabulary)
     return TextAssets(
@@ -84,7 +85,7 @@ def _byte_level(metadata: Mapping[str, Any], vocabulary: _Vocabulary) -> tuple[d
     if not vocab.keys() >= set(chain.from_iterable(merges)):
         raise _merges_unknown(next(merge for merge in merges if not vocab.keys() >= set(merge)))
     tokenizer = {
-        **_frame(vocabulary),
+        **_common_parts(vocabulary),
         "normalizer": rule.normalizer,
         "pre_tokenizer": rule.pre_tokenizer(prefix_space=prefix_space),
         "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
@@ -95,18 +96,18 @@ def _byte_level(metadata: Mapping[str, Any], vocabulary: _Vocabulary) -> tuple[d
 
 def _merges_unknown(merge: list[str]) -> CheckpointError:
     return CheckpointError(
-        f"The GGUF file's tokenizer merges {' '.join(merge)!r}, which its vocabulary lacks. "
+        f"The GGUF file's tokenizer merges {' '.join(merge)!r}, which is not in its vocabulary. "
         "The file is damaged: fetch it again."
     )
 
 
 def _split_rule_name(metadata: Mapping[str, Any]) -> str:
     name: str = _value(metadata, "tokenizer.ggml.pre", str, default="default")
-    if name != "default":  # which converters write where they do not know
+    if name != "default":  # converters write "default" if they do not know the rule
         return name
     logger.warning(
-        "the GGUF file does not say how its tokenizer cuts text (tokenizer.ggml.pre): GPT-2's rule is used, "
-        "which may be wrong; give the original tokenizer's directory with `tokenizer` to be sure"
+        "the GGUF file does not specify how its tokenizer splits text (tokenizer.ggml.pre); using GPT-2's "
+        "rule, which may be wrong: pass the directory of the original tokenizer with `tokenizer`"
     )
     return "gpt-2"
 
@@ -132,7 +133,7 @@ def _sentencepiece(metadata: Mapping[str, Any], vocabulary: _Vocabulary) -> dict
     if unknown is None:
         unknown = next((token for _, token in vocabulary.ids_of(_TokenType.UNKNOWN)), None)
     return {
-        **_frame(vocabulary),
+        **_common_parts(vocabulary),
         "normalizer": normalizer,
         "pre_tokenizer": None,
         "decoder": {"type": "Sequence", "decoders": decoders},
@@ -146,10 +147,11 @@ def _sentencepiece(metadata: Mapping[str, Any], vocabulary: _Vocabulary) -> dict
 
 
 def _merges_from_scores(vocabulary: _Vocabulary, scores: list[float]) -> list[tuple[str, str]]:
-    """SentencePiece joins the pair whose union has the best score; BPE, the pair that stands first in a list.
+    """Return a list of merges that is equivalent to the scores.
 
-    User-defined pieces (runs of spaces, say) come before all learned ones, longest first: a run then grows
-    from the left to the longest piece that fits, as SentencePiece's longest match has it.
+    SentencePiece joins the pair whose union has the best score; BPE joins the pair that is first in a list.
+    User-defined pieces (such as runs of spaces) come before all learned ones, longest first. A run then grows
+    from the left to the longest piece that fits, like the longest match of SentencePiece.
     """
     defined = {token for _, token in vocabulary.ids_of(_TokenType.USER_DEFINED)}
     score_of = {token: scores[token_id] for token_id, token in vocabulary.ids_of(_TokenType.NORMAL)}
@@ -164,8 +166,8 @@ def _merges_from_scores(vocabulary: _Vocabulary, scores: list[float]) -> list[tu
     ]
 
 
-def _respelled(vocabulary: _Vocabulary) -> _Vocabulary:
-    """GGUF stores user-defined runs of spaces as such; text reaches the merges with its spaces replaced."""
+def _with_replaced_spaces(vocabulary: _Vocabulary) -> _Vocabulary:
+    """Replace spaces in user-defined runs of spaces, as they are replaced in text before merging."""
     tokens = list(vocabulary.tokens)
     for token_id, token in vocabulary.ids_of(_TokenType.USER_DEFINED):
         if token and not token.strip(" "):
@@ -173,7 +175,7 @@ def _respelled(vocabulary: _Vocabulary) -> _Vocabulary:
     return _Vocabulary(tokens, vocabulary.types)
 
 
-def _frame(vocabulary: _Vocabulary) -> dict[str, Any]:
+def _common_parts(vocabulary: _Vocabulary) -> dict[str, Any]:
     added = [
         {
             "id": token_id,
@@ -235,7 +237,7 @@ def _vocabulary(metadata: Mapping[str, Any]) -> _Vocabulary:
 
 
 def _vocab(vocabulary: _Vocabulary) -> dict[str, int]:
-    """Unused tokens (padding up to the model's width) are left out: no text gives them, nor they any text."""
+    """Map tokens to ids, without unused tokens (padding to the model's width): these never occur in text."""
     unused = {token_id for token_id, _ in vocabulary.ids_of(_TokenType.UNUSED)}
     used = [(token, token_id) for token_id, token in enumerate(vocabulary.tokens) if token_id not in unused]
     vocab = dict(used)
@@ -243,7 +245,7 @@ def _vocab(vocabulary: _Vocabulary) -> dict[str, int]:
         token, first = next((token, token_id) for token, token_id in used if vocab[token] != token_id)
         raise CheckpointError(
             f"The GGUF file's tokenizer lists {token!r} twice, as ids {first} and {vocab[token]}. "
-            "Give a tokenizer directory with `tokenizer`."
+            "Pass a tokenizer directory with `tokenizer`."
         )
     return vocab
 
@@ -283,7 +285,7 @@ _REQUIRED: Any = object()
 def _value(metadata: Mapping[str, Any], key: str, kind: type[_Item], *, default: Any = _REQUIRED) -> Any:
     value = metadata.get(key, default)
     if value is _REQUIRED:
-        raise CheckpointError(f"The GGUF file has no {key}. Give a tokenizer directory with `tokenizer`.")
+        raise CheckpointError(f"The GGUF file has no {key}. Pass a tokenizer directory with `tokenizer`.")
     if value is not default and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
         raise CheckpointError(
             f"The GGUF file's {key} should be {kind.__name__}, not {type(value).__name__}. "
@@ -295,5 +297,5 @@ def _value(metadata: Mapping[str, Any], key: str, kind: type[_Item], *, default:
 def _list(metadata: Mapping[str, Any], key: str, *kinds: type) -> list[Any]:
     value = _value(metadata, key, list)
     if not all(isinstance(item, kinds) for item in value):
-        raise CheckpointError(f"The GGUF file's {key} holds values of the wrong kind. Fetch the file again.")
+        raise CheckpointError(f"The GGUF file's {key} has values of the wrong type. Fetch the file again.")
     return list(value)

@@ -1,4 +1,4 @@
-"""The tokenizer files of a Hugging Face directory."""
+"""Read the tokenizer files of a Hugging Face directory."""
 
 import json
 from collections.abc import Iterator
@@ -14,10 +14,10 @@ _MORE_NAMED_TOKENS = ("sep_token", "cls_token", "mask_token")
 
 
 def text_assets_from_directory(path: Path) -> TextAssets:
-    """Checks everything but the inside of tokenizer.json, which `Tokenizer` checks.
+    """Read and check all files; only the contents of tokenizer.json are checked later, by `Tokenizer`.
 
-    What is put around a prompt is for the post-processor in tokenizer.json to say: transformers passes over
-    `add_bos_token` and `add_eos_token` of tokenizer_config.json where there is a tokenizer.json.
+    The post-processor in tokenizer.json alone decides which special tokens surround a prompt: if there is a
+    tokenizer.json, transformers ignores `add_bos_token` and `add_eos_token` of tokenizer_config.json.
     """
     config = _read_object(path / "tokenizer_config.json")
     names = {**_read_object(path / "special_tokens_map.json"), **config}
@@ -41,7 +41,7 @@ def _read_tokenizer(file: Path) -> tuple[str, dict[str, Any]]:
     if not file.is_file():
         raise CheckpointError(
             f"{file.parent} has no tokenizer.json. If it has another kind of tokenizer, load it with "
-            "transformers and `save_pretrained` it; or give a directory that has one with `tokenizer`."
+            "transformers and `save_pretrained` it; or pass a directory that has one with `tokenizer`."
         )
     source = read_text(file)
     tokenizer = parse_json_object(source, file)
@@ -67,7 +67,10 @@ def _added_token(token_id: int, content: str, attributes: dict[str, Any]) -> dic
 
 
 def _add_missing_tokens(tokenizer: dict[str, Any], config: dict[str, Any]) -> int:
-    """tokenizer_config.json may list tokens that were added after tokenizer.json was written."""
+    """Add tokens that only tokenizer_config.json lists, as they were added after tokenizer.json was written.
+
+    Return their number.
+    """
     listed = config.get("added_tokens_decoder") or {}
     if not isinstance(listed, dict):
         raise CheckpointError("added_tokens_decoder in tokenizer_config.json should map ids to tokens.")
@@ -83,7 +86,10 @@ def _add_missing_tokens(tokenizer: dict[str, Any], config: dict[str, Any]) -> in
 
 
 def _mark_special_tokens(tokenizer: dict[str, Any], names: dict[str, Any]) -> int:
-    """A token with a role (EOS, say) is special, even where tokenizer.json lists it as a plain word."""
+    """Mark tokens with a role (such as EOS) as special, even if tokenizer.json lists them as plain words.
+
+    Return the number of changes.
+    """
     by_content = {entry["content"]: entry for entry in tokenizer["added_tokens"]}
     changes = 0
     for content in _special_tokens(names):
@@ -110,7 +116,7 @@ def _special_tokens(names: dict[str, Any]) -> Iterator[str]:
 
 
 def _token_text(value: object, name: str) -> str | None:
-    """A token is written as a string or as an object with its `content`."""
+    """Return the text of a token, which is a string or an object with `content`."""
     content = value.get("content") if isinstance(value, dict) else value
     if content is None or isinstance(content, str):
         return content or None
@@ -140,7 +146,7 @@ def _end_ids(path: Path, tokenizer: dict[str, Any], eos_token: str | None) -> tu
 
 
 def _templates(path: Path, config: dict[str, Any]) -> dict[str, str]:
-    """By name; the main one is "default". A file of its own goes before tokenizer_config.json."""
+    """Return templates by name; the main one is "default". Separate files override tokenizer_config.json."""
     others = sorted((path / "additional_chat_templates").glob("*.jinja"))
     templates = {file.stem: read_text(file) for file in others}
     value = config.get("chat_template")
@@ -161,5 +167,5 @@ def _is_named_template(entry: object) -> bool:
 
 
 def _read_object(file: Path) -> dict[str, Any]:
-    """{} where the file is absent."""
+    """Return {} if the file does not exist."""
     return read_json_object(file) if file.is_file() else {}

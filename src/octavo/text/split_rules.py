@@ -1,11 +1,11 @@
-"""How byte-level tokenizers cut text before merging, by the name GGUF gives the rule."""
+"""Rules by which byte-level tokenizers split text before merging, under their names in GGUF files."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from octavo.errors import CheckpointError
 
-# The published patterns of the model families. They differ in how letters, digits and line breaks group.
+# The published patterns of the model families. They differ in how they group letters, digits and line breaks.
 _CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _WORD = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 _PUNCTUATION = r" ?[^\s\p{L}\p{N}]+"
@@ -21,11 +21,11 @@ _TEKKEN = (
 
 @dataclass(frozen=True)
 class SplitRule:
-    pattern: str | None = None  # None: GPT-2's, which the library has built in
+    pattern: str | None = None  # None: GPT-2's, which is built into the library
     single_digits: bool = False
     normalizer: dict[str, Any] | None = None
-    ignore_merges: bool = False  # a piece that is a token as a whole is taken so, whatever the merges say
-    adds_bos: bool = False  # where the file does not say
+    ignore_merges: bool = False  # a piece that is itself a token is not split, regardless of the merges
+    adds_bos: bool = False  # if the file does not specify it
 
     def pre_tokenizer(self, *, prefix_space: bool) -> dict[str, Any]:
         parts: list[dict[str, Any]] = []
@@ -48,7 +48,7 @@ class SplitRule:
         return {"type": "Sequence", "pretokenizers": [*parts, to_bytes]}
 
 
-# What converters write for models of the supported architectures. A name belongs here once a test tries it.
+# Names that converters write for models of the supported architectures. Add a name together with a test.
 _RULES = {
     "gpt-2": SplitRule(),
     "llama-bpe": SplitRule(_LLAMA3, ignore_merges=True, adds_bos=True),
@@ -62,7 +62,7 @@ def split_rule(name: str) -> SplitRule:
     rule = _RULES.get(name)
     if rule is None:
         raise CheckpointError(
-            f"The GGUF file cuts text by the rule {name!r}, which is not known; known are "
-            f"{', '.join(sorted(_RULES))}. Give the original tokenizer's directory with `tokenizer`."
+            f"The GGUF file splits text by the unknown rule {name!r}; supported rules are "
+            f"{', '.join(sorted(_RULES))}. Pass the directory of the original tokenizer with `tokenizer`."
         )
     return rule

@@ -1,4 +1,4 @@
-"""Cutting a stream of text at stop strings."""
+"""Cut a stream of text at stop strings."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from octavo.errors import RequestError
 
 @dataclass
 class _State:
-    """A state stands for a prefix of a stop string: the longest that the text so far ends with."""
+    """A state represents the longest prefix of a stop string that the text so far ends with."""
 
     depth: int
     following: dict[str, "_State"] = field(default_factory=dict)
@@ -17,10 +17,10 @@ class _State:
 
 
 class StopStringFilter:
-    """Ends the text at the first place where it ends with a stop string; of several there, the longest.
+    """Ends the text at the earliest end of a stop string; if several end there, the longest one counts.
 
-    So the result does not depend on how the text was cut into pieces. Text is held back only while it may
-    still become a stop string (an Aho-Corasick automaton; a character costs amortised constant time).
+    The result therefore does not depend on how the text was divided into pieces. Text is held back only while
+    it may still become a stop string (an Aho-Corasick automaton: amortised constant time per character).
     """
 
     def __init__(self, stops: tuple[str, ...], *, include_stop: bool) -> None:
@@ -33,7 +33,7 @@ class StopStringFilter:
         self.matched: str | None = None
 
     def push(self, text: str) -> str:
-        """The text that is now certain to belong to the result."""
+        """Add text; return the text that is now certain to be part of the result."""
         if self.matched is not None:
             return ""
         if not self._root.following:
@@ -45,12 +45,12 @@ class StopStringFilter:
                 self.matched = self._state.match
                 self._held = ""
                 return buffer[: end if self._include_stop else end - len(self.matched)]
-        border = len(buffer) - self._state.depth
-        self._held = buffer[border:]
-        return buffer[:border]
+        boundary = len(buffer) - self._state.depth
+        self._held = buffer[boundary:]
+        return buffer[:boundary]
 
     def finish(self) -> str:
-        """What was held back, now that nothing follows it."""
+        """Return the text that was held back; no more text follows."""
         held, self._held = self._held, ""
         return held
 
@@ -69,7 +69,7 @@ def _automaton(stops: tuple[str, ...]) -> _State:
             state = state.following.setdefault(char, _State(depth=state.depth + 1))
         state.match = stop
     queue = deque([root])
-    while queue:  # breadth first: fallbacks are shallower, so they are ready
+    while queue:  # breadth first: fallbacks are shallower, so they are complete
         state = queue.popleft()
         for char, child in state.following.items():
             child.fallback = root if state.fallback is None else _advance(state.fallback, char)

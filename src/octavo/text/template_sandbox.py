@@ -1,13 +1,14 @@
-"""jinja2's immutable sandbox with an end to how long a template runs and how much it makes.
+"""jinja2's immutable sandbox with limits on the run time and memory of a template.
 
-Python cannot interrupt one long operation from within, so no single operation may be long:
+Python code cannot interrupt a single long operation, so no single operation may be long:
 
-1. No value a template can hold is larger than `max_chars` when written out. What could make a larger one
-   (`*`, `**`, `%`, `+`, `~`, list and dict literals, growing methods and filters) is measured before it runs.
-2. All that is made in one render, thrown away or not, is at most `_WORK_FACTOR * max_chars`: so is memory.
-3. Every turn of a loop, every call and every filter looks at the clock.
+1. No value in a template is larger than `max_chars` when written out. Operations that could create a larger
+   value (`*`, `**`, `%`, `+`, `~`, list and dict literals, growing methods and filters) are measured before
+   they run.
+2. All values created in one render, kept or not, total at most `_WORK_FACTOR * max_chars`: a memory limit.
+3. Every loop iteration, every call and every filter checks the clock.
 
-So a template overruns its time by one linear operation on one bounded value at most.
+A template therefore exceeds its time limit by at most one linear operation on one bounded value.
 """
 
 import functools
@@ -30,23 +31,23 @@ from jinja2.visitor import NodeTransformer
 
 _WORK_FACTOR = 16
 _MAX_DEPTH = 100
-_STEP_EVERY = 10_000  # items of a value that is measured
+_STEP_EVERY = 10_000  # items between clock checks while a value is measured
 _MAX_INTEGER_BITS = 4096
 _MAX_WIDTH = 10_000
-_POINTER_CHARS = 8  # what an entry of a list is charged
+_POINTER_CHARS = 8  # charge for an entry of a list
 
-# They can blow up what they are given, or give something else each time; chat templates do without.
+# Their results can be much larger than their input, or are random. Chat templates do not need them.
 _REMOVED_FILTERS = ("batch", "center", "pprint", "random", "slice", "urlize", "wordwrap", "xmlattr")
-_REFUSED_METHODS = ("encode", "expandtabs", "format_map", "maketrans", "to_bytes", "translate")
+_FORBIDDEN_METHODS = ("encode", "expandtabs", "format_map", "maketrans", "to_bytes", "translate")
 _PADDING_METHODS = ("center", "ljust", "rjust", "zfill")
 
 
 class LimitExceeded(Exception):
-    """A template ran past one of its limits."""
+    """A template exceeded one of its limits."""
 
 
 class Budget:
-    """What one render may still use."""
+    """The time and work that remain for one render."""
 
     def __init__(self, max_seconds: float, max_chars: int) -> None:
         self._max_seconds = max_seconds
@@ -61,10 +62,10 @@ class Budget:
     def charge(self, chars: int) -> None:
         self._work_left -= chars
         if chars > self._max_chars or self._work_left < 0:
-            raise LimitExceeded(f"it makes values larger than {self._max_chars} characters")
+            raise LimitExceeded(f"it creates values larger than {self._max_chars} characters")
 
     def admit(self, value: Any) -> Any:
-        """A result that only holds what was there before, or a new string."""
+        """Charge for and return a value that is a new string or refers only to existing values."""
         self.step()
         if isinstance(value, str):
             self.charge(len(value))
@@ -73,12 +74,18 @@ class Budget:
         return value
 
     def admit_built(self, value: Any) -> Any:
-        """A result that may hold one thing several times, so that it is larger than the sum of its parts."""
+        """Charge for and return a value that may contain one object several times.
+
+        Written out, it can be larger than the sum of its distinct parts.
+        """
         self.charge(self.size(value))
         return value
 
     def size(self, value: Any) -> int:
-        """Characters of the value written out, roughly; more than `max_chars` raises."""
+        """Return the approximate number of characters of the value when written out.
+
+        Raises LimitExceeded if it is more than `max_chars`.
+        """
         return self.size_and_depth(value)[0]
 
     def size_and_depth(self, value: Any) -> tuple[int, int]:
@@ -90,7 +97,7 @@ class Budget:
             deepest = max(depth, deepest)
             total += len(item) if isinstance(item, str) else _POINTER_CHARS
             if total > self._max_chars or depth > _MAX_DEPTH:
-                raise LimitExceeded(f"it makes values larger than {self._max_chars} characters")
+                raise LimitExceeded(f"it creates values larger than {self._max_chars} characters")
             if isinstance(item, dict):
                 pending += [(part, depth + 1) for pair in item.items() for part in pair]
             elif isinstance(item, (list, tuple)):
@@ -101,7 +108,7 @@ class Budget:
 
 
 class PlainNamespace(Namespace):
-    """Writes itself as a word, so that it can neither hide size nor contain itself."""
+    """Its text form is one word, so that it can neither hide its size nor contain itself."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         attributes = dict(*args, **kwargs)
@@ -119,9 +126,9 @@ class PlainNamespace(Namespace):
 
 
 class GenerationTag(Extension):
-    """`{% generation %}` marks the assistant's words for training; it renders as its body."""
+    """`{% generation %}` marks the assistant's text for training; it renders as its body."""
 
-    tags = {"generation"}  # noqa: RUF012 (jinja2's own declaration)
+    tags = {"generation"}  # noqa: RUF012 (declared so by jinja2)
 
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno
@@ -130,7 +137,7 @@ class GenerationTag(Extension):
 
 
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
-    """One per chat template; threads may render at the same time, each under its own budget."""
+    """One per chat template. Threads may render concurrently, each with its own budget."""
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
@@ -138,7 +145,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         super().__init__(
             trim_blocks=True,
             lstrip_blocks=True,
-            optimized=False,  # nothing may be computed while compiling, where no budget holds
+            optimized=False,  # compile-time evaluation would not be limited by a budget
             extensions=[GenerationTag, loopcontrols],
             finalize=_finalize,
         )
@@ -160,7 +167,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return budget
 
     def generate(self, template: jinja2.Template, variables: dict[str, Any], budget: Budget) -> Iterator[str]:
-        """Pieces of the result. The caller reads them all in one thread before it renders again."""
+        """Yield pieces of the output. The caller reads all of them in one thread before it renders again."""
         self._active.budget = budget
         for piece in template.generate(variables):
             budget.step()
@@ -185,7 +192,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         self.budget.step()
-        if isinstance(function, LoopContext):  # a recursive loop is given something to go through
+        if isinstance(function, LoopContext):  # a recursive loop is called with its items
             args = tuple(_counted(self, argument, self._literal_chars) for argument in args)
         method = getattr(function, "__wrapped__", function)  # the sandbox wraps str.format
         owner = getattr(method, "__self__", None)
@@ -197,7 +204,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     def _guarded_filter(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         num_passed = 1 if hasattr(function, "jinja_pass_arg") else 0  # jinja2's context or environment
 
-        @functools.wraps(function)  # keeps the mark that says so
+        @functools.wraps(function)  # preserves jinja_pass_arg
         def guarded(*args: Any, **kwargs: Any) -> Any:
             budget = self.budget
             budget.step()
@@ -213,7 +220,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
 
 class _CountingTransformer(NodeTransformer):
-    """Puts a counting filter around what the sandbox does not report by itself."""
+    """Wraps a counting filter around operations that the sandbox does not intercept."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         self.generic_visit(node)
@@ -267,7 +274,7 @@ def _built(environment: BoundedEnvironment, value: Any) -> Any:
     return environment.budget.admit_built(value)
 
 
-# No template can name these: a filter's name has no space.
+# Templates cannot use these filters: the names of filters in templates contain no spaces.
 _COUNTED_FILTERS: dict[str, Callable[..., Any]] = {
     "counted loop": _counted,
     "counted concat": _concatenated,
@@ -288,7 +295,7 @@ def _make_dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:
 
 
 @jinja2.pass_environment
-def _to_json(  # noqa: PLR0917 (the order templates rely on)
+def _to_json(  # noqa: PLR0917 (templates rely on the order)
     environment: BoundedEnvironment,
     value: Any,
     ensure_ascii: bool = False,
@@ -296,7 +303,7 @@ def _to_json(  # noqa: PLR0917 (the order templates rely on)
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Plain JSON, as transformers has it; jinja2's own escapes for HTML."""
+    """Return plain JSON, as in transformers; jinja2's own filter escapes it for HTML."""
     size, depth = environment.budget.size_and_depth(value)
     margin = 0 if indent is None else _checked_width(indent) * depth
     environment.budget.charge(size + (size // _POINTER_CHARS) * margin)
@@ -310,7 +317,7 @@ def _sum_numbers(values: Iterable[Any], attribute: str | int | None = None, star
     for value in values:
         item = value if attribute is None else value[attribute]
         if not isinstance(item, (int, float)) or not isinstance(total, (int, float)):
-            raise jinja2.exceptions.FilterArgumentError("sum takes numbers")
+            raise jinja2.exceptions.FilterArgumentError("sum accepts only numbers")
         total += item
     return total
 
@@ -318,7 +325,7 @@ def _sum_numbers(values: Iterable[Any], attribute: str | int | None = None, star
 def _checked_width(width: int | str) -> int:
     chars = len(width) if isinstance(width, str) else int(width)
     if not 0 <= chars <= _MAX_WIDTH:
-        raise LimitExceeded(f"it asks for a width or a precision of {chars}")
+        raise LimitExceeded(f"it uses a width or precision of {chars}; the limit is {_MAX_WIDTH}")
     return chars
 
 
@@ -326,13 +333,13 @@ def _check_power(base: float, exponent: float) -> None:
     if not isinstance(base, int) or not isinstance(exponent, int) or exponent <= 0:
         return
     if base.bit_length() * exponent > _MAX_INTEGER_BITS:
-        raise LimitExceeded(f"it makes integers of more than {_MAX_INTEGER_BITS} bits")
+        raise LimitExceeded(f"it creates integers of more than {_MAX_INTEGER_BITS} bits")
 
 
 def _product_size(budget: Budget, left: Any, right: Any) -> int:
     if isinstance(left, int) and isinstance(right, int):
         if left.bit_length() + right.bit_length() > _MAX_INTEGER_BITS:
-            raise LimitExceeded(f"it makes integers of more than {_MAX_INTEGER_BITS} bits")
+            raise LimitExceeded(f"it creates integers of more than {_MAX_INTEGER_BITS} bits")
         return 0
     if isinstance(left, int):
         left, right = right, left
@@ -342,7 +349,7 @@ def _product_size(budget: Budget, left: Any, right: Any) -> int:
 
 
 def _formatted_size(budget: Budget, pattern: str, values: Any) -> int:
-    """At most: every number in the pattern is a width, and every field shows all values."""
+    """Return an upper bound: every number in the pattern counts as a width, every field shows all values."""
     if "*" in pattern or re.search(r"\{[^{}]*\{", pattern):
         raise LimitExceeded("it takes the width of a formatted value from another value")
     widths = sum(int(digits[:9]) for digits in re.findall(r"\d+", pattern))
@@ -375,7 +382,7 @@ _FILTER_SIZES: dict[str, Callable[..., int]] = {
 
 
 def _measured_items(budget: Budget, items: Iterable[Any], separator: Any) -> list[Any]:
-    """Joining goes through an iterator in one go; here it is read step by step, and measured before."""
+    """Read the items of a join one by one with clock checks, and charge for the result in advance."""
     read = []
     for item in items:
         budget.step()
@@ -388,8 +395,8 @@ def _measured_items(budget: Budget, items: Iterable[Any], separator: Any) -> lis
 def _measured_method(
     budget: Budget, owner: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, ...]:
-    """The method's arguments, once what it will make has been paid for."""
-    if name in _REFUSED_METHODS or isinstance(owner, bytes):
+    """Charge for the method's result before the call; return the arguments."""
+    if name in _FORBIDDEN_METHODS or isinstance(owner, bytes):
         raise jinja2.exceptions.SecurityError(f"a chat template may not call {name}()")
     if name in _PADDING_METHODS:
         budget.charge(sum(abs(value) for value in args if isinstance(value, int)))

@@ -1,4 +1,4 @@
-"""What one token adds to the text, in bytes."""
+"""The bytes that a single token adds to the text."""
 
 import json
 from collections.abc import Iterator
@@ -7,14 +7,14 @@ from typing import Any
 from octavo.errors import CheckpointError
 
 _PER_TOKEN_KINDS = {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace", "WordPiece"}
-_NEIGHBOUR = "a"  # stands for the text before a token that is not the first
+_NEIGHBOUR = "a"  # represents the text before a token that is not the first
 
 
 class TokenDecoder:
-    """Takes a `tokenizers` decoder apart into one piece per token.
+    """Applies a `tokenizers` decoder to single tokens.
 
-    Every kind admitted here writes a token the same way wherever it stands, but for the first of a text.
-    Byte-level and byte-fallback tokens may hold half a character; so pieces are bytes.
+    Supported decoders convert a token independently of its position, except for the first token of a text.
+    Pieces are bytes because byte-level and byte-fallback tokens may contain part of a character.
     """
 
     def __init__(self, decoder: Any) -> None:
@@ -25,7 +25,7 @@ class TokenDecoder:
         unknown = kinds - ({"ByteLevel", "Fuse"} if "ByteLevel" in kinds else _PER_TOKEN_KINDS)
         if unknown:
             raise CheckpointError(
-                f"The tokenizer's decoder has parts that are not supported: {', '.join(sorted(unknown))}. "
+                f"The tokenizer's decoder has unsupported parts: {', '.join(sorted(unknown))}. "
                 f"Supported are ByteLevel, or a sequence of {', '.join(sorted(_PER_TOKEN_KINDS))}."
             )
 
@@ -33,7 +33,7 @@ class TokenDecoder:
         if self._byte_of_char:
             try:
                 return bytes([self._byte_of_char[char] for char in token])
-            except KeyError:  # an added token is written as it is
+            except KeyError:  # an added token is plain text
                 return token.encode()
         if self._byte_fallback and (byte := _fallback_byte(token)) is not None and byte >= 0x80:
             return bytes([byte])
@@ -69,7 +69,7 @@ def _fallback_byte(token: str) -> int | None:
 
 
 def _byte_of_char() -> dict[str, int]:
-    """GPT-2's alphabet: printable Latin-1 stands for itself, other bytes for characters from U+0100 on."""
+    """Return GPT-2's alphabet: printable Latin-1 maps to itself, U+0100 and up to the other bytes."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in set(printable)]
     return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}

@@ -1,4 +1,4 @@
-"""Text to token ids and back, on the `tokenizers` library."""
+"""Convert text to token ids and back with the `tokenizers` library."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -10,15 +10,16 @@ from octavo.errors import CheckpointError, RequestError
 from octavo.text.assets import TextAssets
 from octavo.text.token_bytes import TokenDecoder
 
-_ID_LIMIT = 1 << 32  # of the library: it refuses to look further ids up
+_ID_LIMIT = 1 << 32  # the library raises an error for larger ids
 
 
 class Tokenizer:
-    """Immutable after construction, so that threads may share it.
+    """Immutable after construction, so threads may share it.
 
-    `decode` joins the bytes of the tokens and reads them as UTF-8, with U+FFFD for what is not. It gives what
-    `tokenizers` gives, with one difference: where byte-fallback tokens (`<0xF0>`) form a broken run,
-    `tokenizers` throws away the whole run and we only the broken part. So text can be decoded token by token.
+    `decode` joins the bytes of the tokens and decodes them as UTF-8, with U+FFFD for invalid bytes. It
+    equals that of `tokenizers`, with one exception: if a run of byte-fallback tokens (`<0xF0>`) is invalid,
+    `tokenizers` discards the whole run, and this class only the invalid part. Text can therefore be decoded
+    token by token.
     """
 
     def __init__(self, assets: TextAssets) -> None:
@@ -36,8 +37,8 @@ class Tokenizer:
         self._decoder = TokenDecoder(self._backend.decoder)
         self._pieces: dict[int, bytes] = {}
         self._library_adds_specials = assets.add_bos is None and assets.add_eos is None
-        self._prefix = self._wanted_id(assets.add_bos, self.bos_id, "BOS")
-        self._suffix = self._wanted_id(assets.add_eos, self.eos_id, "EOS")
+        self._prefix = self._required_id(assets.add_bos, self.bos_id, "BOS")
+        self._suffix = self._required_id(assets.add_eos, self.eos_id, "EOS")
         self._library_adds_bos = (
             self._library_adds_specials
             and self.bos_id is not None
@@ -46,22 +47,22 @@ class Tokenizer:
 
     @cached_property
     def vocab_size(self) -> int:
-        """One more than the largest id; there may be fewer tokens, as ids may have holes."""
+        """Return the largest id plus one. There may be fewer tokens, because ids may have gaps."""
         return max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
     @staticmethod
-    def _wanted_id(wanted: bool | None, token_id: int | None, name: str) -> list[int]:
-        if not wanted:
+    def _required_id(is_required: bool | None, token_id: int | None, name: str) -> list[int]:
+        if not is_required:
             return []
         if token_id is None:
             raise CheckpointError(
-                f"The tokenizer asks for a {name} token on every prompt, but its vocabulary has none. "
-                "The tokenizer files contradict each other: fetch them again, or give `tokenizer`."
+                f"The tokenizer requires a {name} token on every prompt, but its vocabulary has none. "
+                "The tokenizer files contradict each other: fetch them again, or pass `tokenizer`."
             )
         return [token_id]
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """A text that begins with the BOS string gets no second BOS."""
+        """Return the ids of a text. A text that begins with the BOS string gets no second BOS."""
         return self.encode_batch([text], add_special_tokens=add_special_tokens)[0]
 
     def encode_batch(self, texts: Sequence[str], *, add_special_tokens: bool = True) -> list[list[int]]:
@@ -73,6 +74,10 @@ class Tokenizer:
                 "The text cannot be tokenised: it must be a string of valid Unicode without lone surrogates.",
                 "prompt",
             ) from error
+        except BaseException as error:  # a Rust panic is not an `Exception`
+            if type(error).__name__ != "PanicException":
+                raise
+            raise RequestError("The model's tokenizer failed on this text.", "prompt") from error
         ids = [encoding.ids for encoding in encodings]
         return [self._with_specials(row) for row in ids] if add_special_tokens else ids
 
@@ -89,13 +94,13 @@ class Tokenizer:
         return b"".join(pieces).decode("utf-8", errors="replace")
 
     def is_shown(self, token_id: int, *, skip_special_tokens: bool) -> bool:
-        """Whether a token takes part in the text. Ids outside the vocabulary (a model's padding) do not."""
+        """Return whether a token contributes to the text. Ids outside the vocabulary (padding) do not."""
         if skip_special_tokens and token_id in self.special_ids:
             return False
         return self._token(token_id) is not None
 
     def token_bytes(self, token_id: int, *, first: bool = False) -> bytes:
-        """The bytes a token adds to the text; some kinds write the first of a text without its space."""
+        """Return the bytes that a token adds to the text; some tokenizers omit the first token's space."""
         if not first and token_id in self._pieces:
             return self._pieces[token_id]
         token = self._token(token_id)
@@ -105,7 +110,7 @@ class Tokenizer:
         return piece
 
     def token_text(self, token_id: int) -> str:
-        """One token for a person to read; half a character shows as U+FFFD."""
+        """Return one token as readable text; an incomplete character becomes U+FFFD."""
         return self.token_bytes(token_id).decode("utf-8", errors="replace")
 
     def token_id(self, token: str) -> int | None:
@@ -123,9 +128,9 @@ def _load_backend(tokenizer_json: str) -> Any:
     except Exception as error:  # the library raises plain `Exception`
         raise CheckpointError(
             f"The tokenizer cannot be read ({_shortened(error)}). "
-            "Fetch the checkpoint's tokenizer.json again, or give another `tokenizer`."
+            "Fetch the checkpoint's tokenizer.json again, or pass another `tokenizer`."
         ) from error
-    # Some files carry the settings of a training run; a prompt is never cut or padded.
+    # Some files contain the settings of a training run, but prompts are never truncated or padded.
     backend.no_truncation()
     backend.no_padding()
     return backend

@@ -1,1 +1,1 @@
-"""`octavo top`: a server's engine in a terminal, seen from outside through `GET /octavo/view`."""
+"""`octavo top`: monitor a server's engine in a terminal, through `GET /octavo/view`."""

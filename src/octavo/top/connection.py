@@ -1,4 +1,4 @@
-"""A connection to a server's view, made again whenever it is lost. It waits in a thread of its own."""
+"""The connection to a server's event stream. A thread reads it and reconnects whenever it is lost."""
 
 import http.client
 import queue
@@ -14,32 +14,32 @@ from octavo.errors import ConfigError, OctavoError
 from octavo.view import Event
 
 PATH = "/octavo/view"
-SILENCE_SECONDS = 30.0  # the server says something every five
+SILENCE_SECONDS = 30.0  # the server sends something every 5 seconds
 RETRY_SECONDS = 1.0
-LONGEST_EVENT = 64 << 20  # bytes; what is longer comes from no server of ours
+MAX_EVENT_BYTES = 64 << 20  # no Octavo server sends a longer one
 
 decode_event = msgspec.json.Decoder(Event).decode
 
 
-class Refused(OctavoError):
-    """To try again would not help. The message says what to do."""
+class PermanentFailure(OctavoError):
+    """A failure that a retry would not fix. The message says what to do."""
 
 
 @dataclass(frozen=True)
-class Away:
-    """There is no view just now, and why. It is tried again."""
+class Unavailable:
+    """There is no view at present, for this reason. The connection retries."""
 
     reason: str
 
 
-News = Event | Away | Refused
+Update = Event | Unavailable | PermanentFailure
 
 
 @dataclass(frozen=True)
-class Address:
+class ViewAddress:
     scheme: str
     host: str  # with the port
-    base: str  # before /octavo/view, behind a proxy
+    base: str  # path before /octavo/view, as behind a proxy
 
     @classmethod
     def of(cls, url: str) -> Self:
@@ -48,22 +48,22 @@ class Address:
         except ValueError:
             parts = urlsplit("")
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(f"{url!r} is not the address of a server; give one like http://127.0.0.1:8000")
+            raise ConfigError(f"{url!r} is not a server address; give one such as http://127.0.0.1:8000")
         return cls(parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/").removesuffix("/v1"))
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.host}{self.base}"
 
 
-class Connection:
-    """`news` is what has come: events, and why there are none. The thread ends with the process."""
+class ViewConnection:
+    """`updates` holds what was received: events, or why there are none. The thread ends with the process."""
 
-    def __init__(self, address: Address, key: str | None, interval: float) -> None:
+    def __init__(self, address: ViewAddress, key: str | None, interval: float) -> None:
         self.address = address
         self._key = key
         self._interval = interval
         self._stopped = threading.Event()
-        self.news: queue.SimpleQueue[News] = queue.SimpleQueue()
+        self.updates: queue.SimpleQueue[Update] = queue.SimpleQueue()
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="octavo-top", daemon=True).start()
@@ -75,19 +75,20 @@ class Connection:
         while not self._stopped.is_set():
             try:
                 for event in self.events():
-                    self.news.put(event)
+                    self.updates.put(event)
                     if self._stopped.is_set():
                         return
-                self.news.put(Away("the server has ended the connection"))
-            except Refused as error:
-                self.news.put(error)
+                self.updates.put(Unavailable("the server closed the connection"))
+            except PermanentFailure as error:
+                self.updates.put(error)
                 return
             except (OSError, http.client.HTTPException, msgspec.MsgspecError) as error:
-                self.news.put(Away(f"{in_words(error, self.address)}; trying again"))
+                self.updates.put(Unavailable(f"{explain_error(error, self.address)}; trying again"))
             self._stopped.wait(RETRY_SECONDS)
 
     def events(self, count: int | None = None) -> Iterator[Event]:
-        """Of one connection, until it ends. Raises Refused, or what a lost connection raises."""
+        """Yield the events of one connection until it ends. Raise `PermanentFailure`, or the error of a lost
+        connection."""
         kind = http.client.HTTPSConnection if self.address.scheme == "https" else http.client.HTTPConnection
         connection = kind(self.address.host, timeout=SILENCE_SECONDS)
         limit = "" if count is None else f"&count={count}"
@@ -96,46 +97,46 @@ class Connection:
             path = f"{self.address.base}{PATH}?interval={self._interval}{limit}"
             try:
                 connection.request("GET", path, headers=headers)
-            except ValueError as error:  # letters that cannot be in a header or in a name
-                raise Refused(
-                    f"{self.address} cannot be asked: the address or the key is wrong ({error})"
+            except ValueError as error:  # characters that a header or a host name cannot contain
+                raise PermanentFailure(
+                    f"cannot send a request to {self.address}: invalid address or API key ({error})"
                 ) from error
-            answer = connection.getresponse()
-            self._check(answer)
-            while line := answer.readline(LONGEST_EVENT):
+            response = connection.getresponse()
+            self._check(response)
+            while line := response.readline(MAX_EVENT_BYTES):
                 if line.startswith(b"data: "):
                     yield decode_event(line.removeprefix(b"data: "))
         finally:
             connection.close()
 
-    def _check(self, answer: http.client.HTTPResponse) -> None:
-        if answer.status in (401, 403):
-            said = "needs a key" if self._key is None else "does not know this key"
-            raise Refused(f"{self.address} {said}: give one with --api-key, or in OCTAVO_API_KEY")
-        if answer.status in (429, 502, 503, 504):
-            raise http.client.HTTPException(_busy(answer.status))
-        content_type = answer.headers.get("content-type", "")
-        if answer.status != 200 or not content_type.startswith("text/event-stream"):
-            raise Refused(
-                f"what answers at {self.address} is no Octavo server, or too old a one: "
-                f"{PATH} gave status {answer.status}. Other servers can be asked with `octavo check`."
+    def _check(self, response: http.client.HTTPResponse) -> None:
+        if response.status in (401, 403):
+            problem = "needs an API key" if self._key is None else "does not accept this API key"
+            raise PermanentFailure(f"{self.address} {problem}: set one with --api-key or OCTAVO_API_KEY")
+        if response.status in (429, 502, 503, 504):
+            raise http.client.HTTPException(_busy(response.status))
+        content_type = response.headers.get("content-type", "")
+        if response.status != 200 or not content_type.startswith("text/event-stream"):
+            raise PermanentFailure(
+                f"{self.address} is not an Octavo server, or its version is too old: "
+                f"{PATH} returned status {response.status}. To test other servers, use `octavo check`."
             )
 
 
 def _busy(status: int) -> str:
     if status == 429:
-        return "the server has as many watchers as it takes: end another one"
-    return "the server is starting, or none stands behind its proxy: wait until it is ready"
+        return "the server has reached its maximum number of watchers: close another one"
+    return "the server is starting, or its proxy cannot reach it: wait until it is ready"
 
 
-def in_words(error: Exception, address: Address) -> str:
-    """What is wrong and what to do about it."""
+def explain_error(error: Exception, address: ViewAddress) -> str:
+    """Return what went wrong and what to do next."""
     if isinstance(error, ConnectionRefusedError):
-        return f"nothing answers at {address}: start a server there with `octavo serve MODEL`"
+        return f"no server listens at {address}: start one with `octavo serve MODEL`"
     if isinstance(error, TimeoutError):
-        return f"{address} says nothing: check the address"
+        return f"{address} does not respond: check the address"
     if isinstance(error, msgspec.MsgspecError):
-        return f"{address} sends what this version does not understand ({error}): use the server's version"
+        return f"cannot decode an event from {address} ({error}): use the same Octavo version as the server"
     if type(error) is http.client.HTTPException:
         return str(error)
     return f"no connection to {address} ({str(error) or type(error).__name__}): check the address"

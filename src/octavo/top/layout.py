@@ -1,4 +1,4 @@
-"""Where the panels go: one below the other, the important ones first if there is little room."""
+"""The layout of the screen: panels stacked vertically, the less important ones dropped if space is short."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,17 +6,17 @@ from enum import StrEnum
 
 from octavo.top import panels
 from octavo.top.history import History
-from octavo.top.paint import Glyphs, Line, Span, Style, line
+from octavo.top.paint import CellStyle, Glyphs, Line, Span, line
 
-HELP = "q quit  p pause  a all  m pages  s steps  r requests  f finished  t tree"
+HELP = "q quit  p pause  a all  m blocks  s steps  r requests  f finished  t tree"
 CHART_LINES = 5
 
 
 class Shown(StrEnum):
-    """What fills the screen. The value is the key."""
+    """What fills the screen. The value is the key that selects it."""
 
     ALL = "a"
-    PAGES = "m"
+    BLOCKS = "m"
     STEPS = "s"
     REQUESTS = "r"
     FINISHED = "f"
@@ -26,15 +26,15 @@ class Shown(StrEnum):
 @dataclass(frozen=True)
 class Part:
     panel: panels.Panel
-    wanted: Callable[[History, int], int]  # lines it could fill, at a width
-    least: int  # lines; if there is no room for them, the part is left out
-    share: int  # of what is left when all have their least
-    most: int = 1000
+    num_lines: Callable[[History, int], int]  # that it could fill, at a width
+    min_lines: int  # without space for them, the part is left out
+    share: int  # of the space that remains when all parts have their minimum
+    max_lines: int = 1000
 
 
-# In the order they are shown; when lines are short, the last ones go first.
+# In display order. If space is short, the last ones are dropped first.
 PARTS = {
-    Shown.PAGES: Part(panels.pages, panels.lines_of_pages, 3, 3, 16),
+    Shown.BLOCKS: Part(panels.blocks, panels.lines_of_blocks, 3, 3, 16),
     Shown.STEPS: Part(panels.steps, panels.lines_of_steps, 3, 1),
     Shown.REQUESTS: Part(panels.requests, panels.lines_of_requests, 4, 5),
     Shown.FINISHED: Part(panels.finished, panels.lines_of_finished, 4, 3),
@@ -45,7 +45,7 @@ PARTS = {
 def frame(
     history: History, width: int, height: int, glyphs: Glyphs, shown: Shown, *, paused: bool
 ) -> list[Line]:
-    """As many lines as the terminal has; the last tells the keys."""
+    """Return as many lines as the terminal has. The last line lists the keys."""
     lines = panels.header(history, panels.Space(width, 1, glyphs))
     lines += panels.charts(history, panels.Space(width, min(CHART_LINES, max(2, height // 4)), glyphs))
     room = max(0, height - len(lines) - 1)
@@ -55,23 +55,23 @@ def frame(
         lines += PARTS[shown].panel(history, panels.Space(width, room, glyphs))
     lines = lines[: height - 1]
     lines += [()] * (height - 1 - len(lines))
-    pause = Span("paused  ", Style.WARN) if paused else Span("")
-    return [*lines, line(pause, Span(HELP, Style.DIM))]
+    pause = Span("paused  ", CellStyle.WARN) if paused else Span("")
+    return [*lines, line(pause, Span(HELP, CellStyle.DIM))]
 
 
 def _stacked(history: History, parts: list[Part], width: int, room: int, glyphs: Glyphs) -> list[Line]:
-    wanted = [min(part.most, part.wanted(history, width)) for part in parts]
-    heights = [min(part.least, want) for part, want in zip(parts, wanted, strict=True)]
+    full = [min(part.max_lines, part.num_lines(history, width)) for part in parts]
+    heights = [min(part.min_lines, lines) for part, lines in zip(parts, full, strict=True)]
     while sum(heights) > room:
         heights.pop()
     while (left := room - sum(heights)) > 0:
-        growing = [index for index, height in enumerate(heights) if height < wanted[index]]
+        growing = [index for index, height in enumerate(heights) if height < full[index]]
         if not growing:
             break
         shares = sum([parts[index].share for index in growing])
         for index in growing:
             more = max(1, left * parts[index].share // shares)
-            heights[index] += min(more, wanted[index] - heights[index], room - sum(heights))
+            heights[index] += min(more, full[index] - heights[index], room - sum(heights))
     return [
         row
         for part, height in zip(parts, heights, strict=False)
@@ -80,9 +80,9 @@ def _stacked(history: History, parts: list[Part], width: int, room: int, glyphs:
 
 
 def snapshot(history: History, width: int, glyphs: Glyphs) -> list[Line]:
-    """All there is, as long as it gets: for scripts."""
+    """Return all panels at full height, for scripts."""
     lines = panels.header(history, panels.Space(width, 1, glyphs))
     lines += panels.charts(history, panels.Space(width, CHART_LINES, glyphs))
     for part in PARTS.values():
-        lines += part.panel(history, panels.Space(width, part.most, glyphs))
+        lines += part.panel(history, panels.Space(width, part.max_lines, glyphs))
     return lines

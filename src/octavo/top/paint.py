@@ -1,4 +1,4 @@
-"""Lines of a terminal: words with styles, cut to a width. Nothing a server says can move the cursor."""
+"""Lines of a terminal: styled text, cut to a width. Text from a server cannot move the cursor."""
 
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 RESET = "\033[0m"
-# Of requests, by slot: colours that can be told apart on black and on white.
+# Colours of requests, by slot: easy to distinguish on black and on white.
 SLOT_COLOURS = (33, 208, 40, 163, 178, 44, 197, 99, 71, 130, 38, 170, 106, 203, 63, 142)
 SLOT_LETTERS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
-class Style(StrEnum):
-    """What goes between `ESC [` and `m`."""
+class CellStyle(StrEnum):
+    """The text between `ESC [` and `m`."""
 
     PLAIN = ""
     BOLD = "1"
@@ -31,7 +31,7 @@ def of_slot(slot: int) -> str:
 
 @dataclass(frozen=True)
 class Glyphs:
-    """The characters of pictures, from little to much."""
+    """The characters of charts and maps; `bars` goes from low to high."""
 
     bars: str
     free: str
@@ -54,14 +54,14 @@ ASCII = Glyphs(" .:-=+*#@", ".", "-", "=", "#", ".", "x", "-", "|-", "`-", "| ",
 @dataclass(frozen=True)
 class Span:
     text: str
-    style: str = Style.PLAIN
+    style: str = CellStyle.PLAIN
 
 
 Line = tuple[Span, ...]
 
 
 def clean(text: str) -> str:
-    """As many columns as characters."""
+    """Replace every character that does not take exactly one column."""
     wide = ("W", "F")
     return "".join(
         c
@@ -80,7 +80,7 @@ def width_of(spans: Iterable[Span]) -> int:
 
 
 def runs(cells: Sequence[tuple[str, str]]) -> Line:
-    """Characters with their styles, as few spans as will do."""
+    """Join characters with the same style into spans."""
     spans: list[Span] = []
     for character, style in cells:
         if spans and spans[-1].style == style:
@@ -91,19 +91,19 @@ def runs(cells: Sequence[tuple[str, str]]) -> Line:
 
 
 def rendered(spans: Line, width: int, *, colour: bool) -> str:
-    """Cut to the width, without blanks at the end."""
+    """Return the line cut to the width; without colour, trailing blanks are removed."""
     pieces: list[str] = []
     left = width
     for span in spans:
         text = span.text[:left]
         left -= len(text)
         pieces.append(f"\033[{span.style}m{text}{RESET}" if colour and span.style and text else text)
-    whole = "".join(pieces)
-    return whole if colour else whole.rstrip()
+    text = "".join(pieces)
+    return text if colour else text.rstrip()
 
 
 def sparkline(values: Sequence[float | None], width: int, bars: str) -> str:
-    """The last values, scaled to the largest of them; a gap where there is none."""
+    """Draw the last `width` values, scaled to the largest of them; None leaves a gap."""
     shown = values[-width:] if width > 0 else []
     top = max([value for value in shown if value is not None], default=0.0)
     levels = len(bars) - 1

@@ -1,4 +1,4 @@
-"""The parts of the picture. Each is a function from what has been seen to lines, at most so many."""
+"""The panels of the screen. Each is a function that returns at most `space.height` lines for a history."""
 
 import textwrap
 from collections import Counter
@@ -9,10 +9,10 @@ from octavo.config import counted
 from octavo.top.history import History
 from octavo.top.paint import (
     SLOT_LETTERS,
+    CellStyle,
     Glyphs,
     Line,
     Span,
-    Style,
     clean,
     duration,
     line,
@@ -25,19 +25,19 @@ from octavo.view import (
     CACHED_HELD,
     CACHED_IDLE,
     FREE,
+    BlockRuns,
     FinishedRequest,
     Latency,
     NodeView,
-    PageRuns,
     SequenceView,
     StepView,
     ViewEvent,
 )
 
-LABEL = 12  # columns of a chart's name, and of its figures
-FIGURES = 26
+LABEL = 12  # columns of a chart's name
+FIGURES = 26  # columns of its figures
 ID = 10  # columns of a request's name
-ID_TAIL = 6  # last characters of its response's id
+ID_TAIL = 6  # number of characters shown from the end of its response's id
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class Space:
 Panel = Callable[[History, Space], list[Line]]
 
 
-def lines_of_pages(history: History, width: int) -> int:
-    return 1 if history.view is None else 1 - -history.view.stats.pages_total // max(1, width)
+def lines_of_blocks(history: History, width: int) -> int:
+    return 1 if history.view is None else 1 - -history.view.stats.blocks_total // max(1, width)
 
 
 def lines_of_steps(_: History, __: int) -> int:
@@ -70,26 +70,27 @@ def lines_of_tree(history: History, _: int) -> int:
     return 1 if history.view is None else 1 + len(history.view.tree.nodes) + bool(history.view.tree.left_out)
 
 
-def title(text: str, said: str, space: Space) -> Line:
-    spans = line(Span(text, Style.TITLE), Span(f"  {said} " if said else " "))
+def title(text: str, detail: str, space: Space) -> Line:
+    spans = line(Span(text, CellStyle.TITLE), Span(f"  {detail} " if detail else " "))
     rest = max(0, space.width - width_of(spans))
-    return (*spans, Span(space.glyphs.rule * rest, Style.DIM))
+    return (*spans, Span(space.glyphs.rule * rest, CellStyle.DIM))
 
 
 def header(history: History, space: Space) -> list[Line]:
-    """One line; more while there is no view, to say why."""
+    """Return one line, or several with the reason while there is no view."""
     facts, glyphs = history.facts, space.glyphs
-    name = Span("octavo top  " if facts is None else f"{clean(facts.model)}  ", Style.BOLD)
+    name = Span("octavo top  " if facts is None else f"{clean(facts.model)}  ", CellStyle.BOLD)
     if history.view is None:
         reason = textwrap.wrap(clean(history.state), max(10, space.width - 2))
-        light = Span(f"{glyphs.light} no view", Style.BAD)
-        return [line(name, light), *[line(Span(f"  {part}", Style.BAD)) for part in reason], ()]
-    said = f"up {duration(history.uptime_seconds)}"
+        light = Span(f"{glyphs.light} no data", CellStyle.BAD)
+        return [line(name, light), *[line(Span(f"  {part}", CellStyle.BAD)) for part in reason], ()]
+    detail = f"up {duration(history.uptime_seconds)}"
     if facts is not None:
-        about = facts.facts
-        said = f"{about.device} {about.dtype}, {about.max_model_len:,} tokens, octavo {facts.version}, {said}"
-    light = Span(f"{glyphs.light} ", Style.GOOD)
-    return [line(name, light, clean(history.state), Span(f"  {clean(said)}", Style.DIM))]
+        engine = facts.facts
+        model = f"{engine.device} {engine.dtype}, {engine.max_model_len:,} tokens"
+        detail = f"{model}, octavo {facts.version}, {detail}"
+    light = Span(f"{glyphs.light} ", CellStyle.GOOD)
+    return [line(name, light, clean(history.state), Span(f"  {clean(detail)}", CellStyle.DIM))]
 
 
 # -- charts ----------------------------------------------------------------------------------------------
@@ -97,67 +98,67 @@ def header(history: History, space: Space) -> list[Line]:
 
 def charts(history: History, space: Space) -> list[Line]:
     samples, view = list(history.samples), history.view
-    drawn, prompts = history.rates
+    sampled, prompts = history.rates
     latency = Latency(None, None, None, None) if view is None else view.latency
     stats = None if view is None else view.stats
 
-    def two(middle: float | None, high: float | None) -> str:
+    def percentiles(middle: float | None, high: float | None) -> str:
         return f"{duration(middle)}, p99 {duration(high)}"
 
     rows: list[tuple[str, str, list[float | None]]] = [
-        ("tokens/s", f"{drawn:,.0f}", [one.tokens_per_second for one in samples]),
-        ("prompt tok/s", f"{prompts:,.0f}", [one.prompt_tokens_per_second for one in samples]),
+        ("tokens/s", f"{sampled:,.0f}", [sample.tokens_per_second for sample in samples]),
+        ("prompt tok/s", f"{prompts:,.0f}", [sample.prompt_tokens_per_second for sample in samples]),
         (
             "first token",
-            two(latency.ttft_p50, latency.ttft_p99),
-            [one.ttft for one in samples],
+            percentiles(latency.ttft_p50, latency.ttft_p99),
+            [sample.ttft for sample in samples],
         ),
         (
-            "next token",
-            two(latency.itl_p50, latency.itl_p99),
-            [one.itl for one in samples],
+            "inter-token",
+            percentiles(latency.itl_p50, latency.itl_p99),
+            [sample.itl for sample in samples],
         ),
         (
             "running",
             "-" if stats is None else f"{stats.num_running}, {stats.num_waiting} waiting",
-            [one.num_running for one in samples],
+            [sample.num_running for sample in samples],
         ),
     ]
     wide = space.width - LABEL - FIGURES - 2
     return [
-        line(Span(f"{name:<{LABEL}} ", Style.DIM), Span(f"{figure:<{FIGURES}} ", Style.BOLD), chart)
+        line(Span(f"{name:<{LABEL}} ", CellStyle.DIM), Span(f"{figure:<{FIGURES}} ", CellStyle.BOLD), chart)
         for name, figure, values in rows[: space.height]
-        for chart in [Span(sparkline(values, wide, space.glyphs.bars), Style.GOOD)]
+        for chart in [Span(sparkline(values, wide, space.glyphs.bars), CellStyle.GOOD)]
     ]
 
 
-# -- pages -----------------------------------------------------------------------------------------------
+# -- blocks -----------------------------------------------------------------------------------------------
 
 
-def pages(history: History, space: Space) -> list[Line]:
+def blocks(history: History, space: Space) -> list[Line]:
     view, glyphs = history.view, space.glyphs
     if view is None:
-        return [title("KV pages", "", space)]
+        return [title("KV blocks", "", space)]
     stats = view.stats
-    private = stats.pages_total - stats.pages_free - stats.pages_cached
-    held = stats.pages_cached - stats.pages_idle
-    per_cell = max(1, -(-stats.pages_total // max(1, space.width * (space.height - 1))))
-    said = (
-        f"{stats.pages_total:,}: {glyphs.free} {stats.pages_free:,} free  "
-        f"{glyphs.idle} {stats.pages_idle:,} cached  {glyphs.held} {held:,} shared  0-Z {private:,} private"
-        + (f"  ({per_cell} a cell)" if per_cell > 1 else "")
+    private = stats.blocks_total - stats.blocks_free - stats.blocks_cached
+    held = stats.blocks_cached - stats.blocks_idle
+    per_cell = max(1, -(-stats.blocks_total // max(1, space.width * (space.height - 1))))
+    detail = (
+        f"{stats.blocks_total:,}: {glyphs.free} {stats.blocks_free:,} free  "
+        f"{glyphs.idle} {stats.blocks_idle:,} cached  {glyphs.held} {held:,} shared  0-Z {private:,} private"
+        + (f"  ({per_cell} per cell)" if per_cell > 1 else "")
     )
-    cells = [_page_cell(code, glyphs) for code in cell_codes(view.pages, per_cell)]
+    cells = [_block_cell(code, glyphs) for code in cell_codes(view.blocks, per_cell)]
     rows = [runs(cells[at : at + space.width]) for at in range(0, len(cells), space.width)]
-    return [title("KV pages", said, space), *rows[: space.height - 1]]
+    return [title("KV blocks", detail, space), *rows[: space.height - 1]]
 
 
-def cell_codes(page_runs: PageRuns, per_cell: int) -> list[int]:
-    """The commonest code in each cell of so many pages."""
+def cell_codes(block_runs: BlockRuns, per_cell: int) -> list[int]:
+    """Return the most common code in each cell of `per_cell` blocks."""
     codes: list[int] = []
     cell: Counter[int] = Counter()
     room = per_cell
-    for code, count in page_runs:
+    for code, count in block_runs:
         left = count
         while left:
             taken = min(left, room)
@@ -173,11 +174,11 @@ def cell_codes(page_runs: PageRuns, per_cell: int) -> list[int]:
     return [*codes, cell.most_common(1)[0][0]] if cell else codes
 
 
-def _page_cell(code: int, glyphs: Glyphs) -> tuple[str, str]:
+def _block_cell(code: int, glyphs: Glyphs) -> tuple[str, str]:
     known = {
-        FREE: (glyphs.free, Style.DIM),
-        CACHED_IDLE: (glyphs.idle, Style.DIM),
-        CACHED_HELD: (glyphs.held, Style.HELD),
+        FREE: (glyphs.free, CellStyle.DIM),
+        CACHED_IDLE: (glyphs.idle, CellStyle.DIM),
+        CACHED_HELD: (glyphs.held, CellStyle.HELD),
     }
     return known.get(code) or (SLOT_LETTERS[code % len(SLOT_LETTERS)], of_slot(code))
 
@@ -186,21 +187,21 @@ def _page_cell(code: int, glyphs: Glyphs) -> tuple[str, str]:
 
 
 def steps(history: History, space: Space) -> list[Line]:
-    noted, glyphs = list(history.steps), space.glyphs
+    recent, glyphs = list(history.steps), space.glyphs
     wide = space.width - LABEL - 1
-    last = noted[-1] if noted else None
-    said = "" if last is None else f"{last.step:,}: {duration(last.seconds)}, {_contents(last)}"
-    prefill = [float(sum([n for _, _, n, _ in step.slices if n > 1])) for step in noted]
-    decode = [float(len([1 for _, _, n, _ in step.slices if n == 1])) for step in noted]
-    preempted = "".join([glyphs.preempted if step.preempted else " " for step in noted[-wide:]])
+    last = recent[-1] if recent else None
+    detail = "" if last is None else f"{last.step:,}: {duration(last.seconds)}, {_contents(last)}"
+    prefill = [float(sum([n for _, _, n, _ in step.slices if n > 1])) for step in recent]
+    decode = [float(len([1 for _, _, n, _ in step.slices if n == 1])) for step in recent]
+    preempted = "".join([glyphs.preempted if step.preempted else " " for step in recent[-wide:]])
     marks = (
-        ("prefill", sparkline(prefill, wide, glyphs.bars), Style.PREFILL),
-        ("decodes", sparkline(decode, wide, glyphs.bars), Style.GOOD),
-        ("preempted", preempted.rjust(max(wide, 0)), Style.BAD),
-        ("seconds", sparkline([step.seconds for step in noted], wide, glyphs.bars), Style.PLAIN),
+        ("prefill", sparkline(prefill, wide, glyphs.bars), CellStyle.PREFILL),
+        ("decodes", sparkline(decode, wide, glyphs.bars), CellStyle.GOOD),
+        ("preempted", preempted.rjust(max(wide, 0)), CellStyle.BAD),
+        ("duration", sparkline([step.seconds for step in recent], wide, glyphs.bars), CellStyle.PLAIN),
     )
-    rows = [line(Span(f"{name:<{LABEL}} ", Style.DIM), Span(text, style)) for name, text, style in marks]
-    return [title("Steps", said, space), *rows][: space.height]
+    rows = [line(Span(f"{name:<{LABEL}} ", CellStyle.DIM), Span(text, style)) for name, text, style in marks]
+    return [title("Steps", detail, space), *rows][: space.height]
 
 
 def _contents(step: StepView) -> str:
@@ -219,21 +220,23 @@ def requests(history: History, space: Space) -> list[Line]:
         return [title("Running", "", space)]
     stats = view.stats
     waiting = f", {stats.num_waiting} waiting{_first_waiting(view)}" if stats.num_waiting else ""
-    head = f"{'slot':<5} {'request':<{ID}} {'prompt':>7} {'cached':>6} {'tokens':>6} {'pages':>9} {'pre':>3} "
+    head = (
+        f"{'slot':<5} {'request':<{ID}} {'prompt':>7} {'cached':>6} {'tokens':>6} {'blocks':>9} {'pre':>3} "
+    )
     wide = space.width - len(head)
     lines = [title("Running", f"{stats.num_running}{waiting}", space)]
     if view.sequences and space.height > 2:
-        lines.append(line(Span(head + f"{'the last steps':>{max(wide, 0)}}", Style.DIM)))
-    noted = list(history.steps)[-wide:] if wide > 0 else []
+        lines.append(line(Span(head + f"{'recent steps':>{max(wide, 0)}}", CellStyle.DIM)))
+    recent = list(history.steps)[-wide:] if wide > 0 else []
     room = space.height - len(lines)
     cut = len(view.sequences) > room
     shown = view.sequences[: max(0, room - cut)]
-    timelines = _timelines(noted, frozenset(sequence.slot for sequence in shown), space.glyphs)
+    timelines = _timelines(recent, frozenset(sequence.slot for sequence in shown), space.glyphs)
     for sequence in shown:
         row = Span(_request_row(sequence), of_slot(sequence.slot))
         lines.append((row, *runs(timelines[sequence.slot])))
     if cut and room > 0:
-        lines.append(line(Span(f"     and {len(view.sequences) - room + 1} more", Style.DIM)))
+        lines.append(line(Span(f"     and {len(view.sequences) - room + 1} more", CellStyle.DIM)))
     return lines[: space.height]
 
 
@@ -246,7 +249,7 @@ def _first_waiting(view: ViewEvent) -> str:
 
 
 def _name(request_id: str, choice: int) -> str:
-    """The end of a response's id, and which of its prompts and answers it is, if there are several."""
+    """Return the end of a response's id, and the numbers of its prompt and choice if they are not 0."""
     response, _, prompt = clean(request_id).rpartition("-")
     return response[-ID_TAIL:] + (f"-{prompt}" if prompt != "0" else "") + (f".{choice}" if choice else "")
 
@@ -254,69 +257,71 @@ def _name(request_id: str, choice: int) -> str:
 def _request_row(sequence: SequenceView) -> str:
     done = min(sequence.num_computed, sequence.num_prompt)
     prompt = f"{sequence.num_prompt:,}"
-    if done < sequence.num_prompt:  # still being read
+    if done < sequence.num_prompt:  # still in prefill
         prompt = f"{100 * done // sequence.num_prompt}%/{prompt}"
-    own = sequence.num_pages - sequence.num_shared_pages
+    own = sequence.num_blocks - sequence.num_shared_blocks
     return (
         f"{SLOT_LETTERS[sequence.slot % len(SLOT_LETTERS)]} {sequence.slot:>3} "
         f"{_name(sequence.request_id, sequence.choice):<{ID}} {prompt:>7} {sequence.num_cached:>6,} "
-        f"{sequence.num_tokens - sequence.num_prompt:>6,} {f'{sequence.num_shared_pages}+{own}':>9} "
+        f"{sequence.num_tokens - sequence.num_prompt:>6,} {f'{sequence.num_shared_blocks}+{own}':>9} "
         f"{sequence.preemptions or '':>3} "
     )
 
 
 def _timelines(
-    noted: Sequence[StepView], slots: frozenset[int], glyphs: Glyphs
+    steps: Sequence[StepView], slots: frozenset[int], glyphs: Glyphs
 ) -> dict[int, list[tuple[str, str]]]:
-    """For each slot, one character for each step."""
-    timelines = {slot: [(" ", str(Style.PLAIN))] * len(noted) for slot in slots}
-    for at, step in enumerate(noted):
+    """Return one character per step for each slot."""
+    timelines = {slot: [(" ", str(CellStyle.PLAIN))] * len(steps) for slot in slots}
+    for at, step in enumerate(steps):
         for slot, _, count, _ in step.slices:
             if slot in slots:
-                chunk = (glyphs.chunk, Style.PREFILL) if count > 1 else (glyphs.decode, Style.GOOD)
+                chunk = (glyphs.chunk, CellStyle.PREFILL) if count > 1 else (glyphs.decode, CellStyle.GOOD)
                 timelines[slot][at] = chunk
         for slot in slots.intersection(step.preempted):
-            timelines[slot][at] = (glyphs.preempted, Style.BAD)
+            timelines[slot][at] = (glyphs.preempted, CellStyle.BAD)
     return timelines
 
 
 def finished(history: History, space: Space) -> list[Line]:
     ended = list(history.finished)
-    lines = [title("Finished", f"{len(ended)} seen", space)]
+    lines = [title("Finished", f"last {len(ended)}" if ended else "", space)]
     if ended and space.height > 2:
         head = f"{'status':>6} {'request':<{ID}} {'prompt':>7} {'cached':>6} {'tokens':>6} "
-        head += f"{'first':>8} {'total':>8} {'tok/s':>6}  why"
-        lines.append(line(Span(head, Style.DIM)))
-    rows = [_finished_row(one) for one in reversed(ended)]
+        head += f"{'first':>8} {'total':>8} {'tok/s':>6}  details"
+        lines.append(line(Span(head, CellStyle.DIM)))
+    rows = [_finished_row(request) for request in reversed(ended)]
     return [*lines, *rows][: space.height]
 
 
-def _finished_row(one: FinishedRequest) -> Line:
-    name = one.response_id or one.request_id
-    status = "gone" if one.status is None else str(one.status)
-    is_good = one.status == 200 and one.error is None
+def _finished_row(request: FinishedRequest) -> Line:
+    name = request.response_id or request.request_id
+    status = "closed" if request.status is None else str(request.status)  # the client disconnected
+    is_good = request.status == 200 and request.error is None
     figures = (
-        f" {clean(name)[-ID_TAIL:]:<{ID}} {one.prompt_tokens:>7,} {one.cached_tokens:>6,} "
-        f"{one.completion_tokens:>6,} {duration(one.seconds_to_first_token):>8} {duration(one.seconds):>8} "
-        f"{one.tokens_per_second or 0:>6,.0f}  "
+        f" {clean(name)[-ID_TAIL:]:<{ID}} {request.prompt_tokens:>7,} {request.cached_tokens:>6,} "
+        f"{request.completion_tokens:>6,} {duration(request.seconds_to_first_token):>8} "
+        f"{duration(request.seconds):>8} {request.tokens_per_second or 0:>6,.0f}  "
     )
     return line(
-        Span(f"{status:>6}", Style.GOOD if is_good else Style.BAD), figures, Span(_why(one), Style.DIM)
+        Span(f"{status:>6}", CellStyle.GOOD if is_good else CellStyle.BAD),
+        figures,
+        Span(_details(request), CellStyle.DIM),
     )
 
 
-def _why(one: FinishedRequest) -> str:
-    """The explanation in a few words: what the time was spent on, if it was much."""
-    if one.error is not None:
-        return clean(one.error)
-    words = [clean(one.finish_reason or "")]
-    for explained in (one.octavo or {}).get("requests", ()):
+def _details(request: FinishedRequest) -> str:
+    """Return the error, or the finish reason and where the time of the first choice went."""
+    if request.error is not None:
+        return clean(request.error)
+    words = [clean(request.finish_reason or "")]
+    for explained in (request.octavo or {}).get("requests", ()):
         for choice in explained.get("choices", ()):
             chunks = len(choice["prefill_chunks"]) + choice["prefill_chunks_left_out"]
             words += [
                 f"queue {duration(choice['queue_seconds'])}",
-                f"prompt {duration(choice['prefill_seconds'])} in {chunks}",
-                f"answer {duration(choice['decode_seconds'])}",
+                f"prefill {duration(choice['prefill_seconds'])} in {counted(chunks, 'chunk')}",
+                f"decode {duration(choice['decode_seconds'])}",
             ]
             if choice["preemptions"]:
                 words.append(counted(choice["preemptions"], "preemption"))
@@ -333,26 +338,27 @@ def tree(history: History, space: Space) -> list[Line]:
         return [title("Prefix tree", "", space)]
     nodes, left_out = view.tree.nodes, view.tree.left_out
     stats = view.stats
-    said = f"{counted(len(nodes) + left_out, 'node')}, {counted(stats.pages_cached, 'page')}"
+    detail = f"{counted(len(nodes) + left_out, 'node')}, {counted(stats.blocks_cached, 'block')}"
     if stats.prompt_tokens:
-        said += f", {100 * stats.prompt_tokens_cached / stats.prompt_tokens:.0f} % of prompts found"
+        detail += f", hit rate {100 * stats.prompt_tokens_cached / stats.prompt_tokens:.0f} %"
     rows = _branches(nodes, space.glyphs)
     room = space.height - 1
     if len(rows) > room or left_out:
-        hidden = len(rows) + left_out - max(0, room - 1)
-        rows = [*rows[: max(0, room - 1)], line(Span(f"and {hidden:,} more", Style.DIM))]
-    return [title("Prefix tree", said, space), *rows][: space.height]
+        shown = rows[: max(0, room - 1)]
+        num_hidden = len(rows) - len(shown) + left_out
+        rows = [*shown, line(Span(f"and {num_hidden:,} more", CellStyle.DIM))]
+    return [title("Prefix tree", detail, space), *rows][: space.height]
 
 
 def _branches(nodes: Sequence[NodeView], glyphs: Glyphs) -> list[Line]:
-    """Depth first; of siblings, those with more holders and more below them come first."""
+    """Return the tree depth first; siblings with more holders, then with more blocks, come first."""
     children: dict[int | None, list[NodeView]] = {}
     for node in nodes:
         children.setdefault(node.parent, []).append(node)
     weight: dict[int, tuple[int, int]] = {}
-    for node in reversed(nodes):  # children stand behind their parents
+    for node in reversed(nodes):  # children come after their parents
         below = sum([weight[child.id][1] for child in children.get(node.id, ())])
-        weight[node.id] = node.holders, below + node.num_pages
+        weight[node.id] = node.holders, below + node.num_blocks
     rows: list[Line] = []
     stack: list[tuple[NodeView, str, str]] = []
 
@@ -366,11 +372,15 @@ def _branches(nodes: Sequence[NodeView], glyphs: Glyphs) -> list[Line]:
     push(None, "")
     while stack:
         node, lead, indent = stack.pop()
-        held = Span(f", held by {node.holders}", Style.HELD) if node.holders else Span(", idle", Style.DIM)
+        held = (
+            Span(f", held by {counted(node.holders, 'sequence')}", CellStyle.HELD)
+            if node.holders
+            else Span(", idle", CellStyle.DIM)
+        )
         rows.append(
             line(
-                Span(lead + " ", Style.DIM),
-                f"{node.num_tokens:,} tokens, {counted(node.num_pages, 'page')}",
+                Span(lead + " ", CellStyle.DIM),
+                f"{node.num_tokens:,} tokens, {counted(node.num_blocks, 'block')}",
                 held,
             )
         )

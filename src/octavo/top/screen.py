@@ -1,4 +1,4 @@
-"""The whole terminal for a while, and everything as it was afterwards, whatever happens."""
+"""Full-screen use of a terminal, whose previous state is always restored."""
 
 import os
 import select
@@ -11,15 +11,15 @@ from typing import Any, Self, TextIO
 
 from octavo.top.paint import Line, rendered
 
-ENTER = "\033[?1049h\033[?25l\033[2J"  # the other screen, no cursor, empty
-LEAVE = "\033[?25h\033[?1049l"
+ENTER = "\033[?1049h\033[?25l\033[2J"  # alternate screen, no cursor, cleared
+EXIT = "\033[?25h\033[?1049l"
 HOME = "\033[H"
 CLEAR_TO_END_OF_LINE = "\033[K"
-SMALLEST = (20, 5)
+MIN_SIZE = (20, 5)
 
 
 class Screen:
-    """Used in a `with` statement. Draws only the lines that have changed."""
+    """A context manager that draws only the lines that have changed."""
 
     def __init__(self, stdin: TextIO, stdout: TextIO, *, colour: bool) -> None:
         self._stdin = stdin
@@ -39,17 +39,17 @@ class Screen:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         termios.tcsetattr(self._stdin, termios.TCSADRAIN, self._before)
-        self._write(LEAVE)
+        self._write(EXIT)
 
     @property
     def size(self) -> tuple[int, int]:
-        """Columns and lines, as they are now."""
+        """The current numbers of columns and lines, each at least that of `MIN_SIZE`."""
         columns, rows = os.get_terminal_size(self._stdout.fileno())
-        return max(columns, SMALLEST[0]), max(rows, SMALLEST[1])
+        return max(columns, MIN_SIZE[0]), max(rows, MIN_SIZE[1])
 
     @property
     def has_resized(self) -> bool:
-        """Since it was drawn."""
+        """Whether the size changed since the last `draw`."""
         return self.size != self._size
 
     def draw(self, lines: Sequence[Line]) -> None:
@@ -68,7 +68,7 @@ class Screen:
             self._write("".join(changed) + HOME)
 
     def key(self, seconds: float) -> str:
-        """The next key; nothing if none comes in time. Sequences of arrow keys and the like are dropped."""
+        """Return the next key, or nothing after `seconds`. Escape sequences (arrow keys) are dropped."""
         ready, _, _ = select.select([self._stdin], [], [], seconds)
         if not ready:
             return ""

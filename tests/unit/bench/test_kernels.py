@@ -1,4 +1,4 @@
-"""Every family of kernels runs and gives figures that fit together."""
+"""Every kernel family runs and gives consistent figures."""
 
 from collections.abc import Iterator
 
@@ -17,11 +17,11 @@ from octavo.bench.kernels import (
     row_family,
     sampling_family,
 )
-from octavo.bench.measure import Limits
-from octavo.kernels.library import Engine, find_library
+from octavo.bench.measure import MachineLimits
+from octavo.kernels.library import KernelPool, find_library
 from octavo.kernels.loading import load_kernels
 
-TINY = Scale(row_counts=(1, 16, 128), rotated_bytes=1 << 20, num_turns=3, patience=0.0, run_seconds=1e-4)
+TINY = Scale(row_counts=(1, 16, 128), rotated_bytes=1 << 20, num_turns=3, max_wait=0.0, run_seconds=1e-4)
 SMALL_FAMILIES = (
     gemm_family("smollm2-135m", "o", 576, 576),
     gemm_family("smollm2-135m", "head", 1024, 576),
@@ -36,17 +36,17 @@ SMALL_FAMILIES = (
 class SteadyMachine:
     best_peak = 1e12
 
-    def probe(self) -> Limits:
-        return Limits(1e10, self.best_peak)
+    def probe(self) -> MachineLimits:
+        return MachineLimits(1e10, self.best_peak)
 
 
 @pytest.fixture(scope="module")
-def engine() -> Engine:
+def pool() -> KernelPool:
     path = find_library()
     if path is None:
         pytest.skip("no native library was built when the package was installed")
     library = load_kernels(path)
-    return Engine(library, 2, library.best_isa)
+    return KernelPool(library, 2, library.best_isa)
 
 
 @pytest.fixture(autouse=True)
@@ -57,8 +57,8 @@ def _torch_threads() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("family", SMALL_FAMILIES, ids=lambda family: family.name)
-def test_figures_fit_together(family: Family, engine: Engine) -> None:
-    results = list(measure_families([family], engine, SteadyMachine(), TINY))
+def test_figures_are_consistent(family: Family, pool: KernelPool) -> None:
+    results = list(measure_families([family], pool, SteadyMachine(), TINY))
     assert results
     for result in results:
         assert 0 < result.seconds < result.call_seconds
@@ -66,16 +66,16 @@ def test_figures_fit_together(family: Family, engine: Engine) -> None:
         assert result.speedup > 0
         assert result.num_turns == 3
         assert result.gigaflops == pytest.approx(result.intensity * result.gigabytes_per_second)
-        # With steady limits the fraction is the nearer limit's, exactly.
+        # With constant limits, the fraction is exactly that of the binding limit.
         reached = result.gigabytes_per_second / 10 if result.bound == "memory" else result.gigaflops / 1000
         assert result.fraction == pytest.approx(reached)
 
 
-def test_both_do_the_same_work(engine: Engine) -> None:
-    """Shapes and values of our kernel and torch's are the same, where values can be compared."""
+def test_kernels_and_torch_compute_the_same(pool: KernelPool) -> None:
+    """Our kernel and torch give the same shapes and values, for families with comparable values."""
     for family in (SMALL_FAMILIES[0], SMALL_FAMILIES[2], SMALL_FAMILIES[5]):
-        for case in family.cases(engine, TINY):
-            ours, theirs = case.ours(3), case.torchs(3)
+        for case in family.cases(pool, TINY):
+            ours, theirs = case.ours(3), case.baseline(3)
             if not isinstance(ours, tuple):
                 ours, theirs = (ours,), (theirs,)
             assert isinstance(theirs, tuple)
@@ -83,26 +83,26 @@ def test_both_do_the_same_work(engine: Engine) -> None:
                 torch.testing.assert_close(our.float(), their.float(), atol=0.05, rtol=0.05)
 
 
-def test_logits_are_never_computed_for_more_rows_than_in_the_engine(engine: Engine) -> None:
-    cases = list(SMALL_FAMILIES[1].cases(engine, TINY))
+def test_logits_rows_do_not_exceed_those_of_the_engine(pool: KernelPool) -> None:
+    cases = list(SMALL_FAMILIES[1].cases(pool, TINY))
     assert [case.num_rows for case in cases] == [m for m in TINY.row_counts if m <= LOGITS_ROWS]
 
 
-def test_quantised_products_count_the_bytes_that_they_read(engine: Engine) -> None:
-    for case in SMALL_FAMILIES[2].cases(engine, TINY):
+def test_quantised_products_count_the_bytes_they_read(pool: KernelPool) -> None:
+    for case in SMALL_FAMILIES[2].cases(pool, TINY):
         weights = case.work.num_bytes - case.num_rows * (1536 + 576) * 2
-        assert 1 <= weights / (576 * 1536 // 256 * 144) < 1.05  # the packed form has some room at its end
+        assert 1 <= weights / (576 * 1536 // 256 * 144) < 1.05  # the packed form has padding at its end
         assert case.work.flops == 2 * 576 * 1536 * case.num_rows
 
 
-def test_only_products_that_can_be_cut_into_blocks_are_measured() -> None:
+def test_only_products_that_divide_into_weight_blocks_are_measured() -> None:
     products = [family.name for family in families(["Q4_K", "Q8_0"]) if family.kind == "gemm"]
-    assert len(products) == 6 + 10  # SmolLM2's rows of 576 are no multiple of 256
+    assert len(products) == 6 + 10  # SmolLM2's rows of 576 are not a multiple of 256
     assert "gemm smollm2-135m down Q4_K" in products
     assert "gemm smollm2-135m o Q4_K" not in products
 
 
-def test_the_table_has_what_the_issue_asks_for() -> None:
+def test_the_table_has_every_required_kernel() -> None:
     names = [family.name for family in families()]
     assert len(set(names)) == len(names)
     for model in ("smollm2-135m", "llama-3.2-1b"):

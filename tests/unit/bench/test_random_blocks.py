@@ -10,7 +10,7 @@ GGUF_FORMATS = [name for name in FORMATS if name in Kind.__members__]
 
 
 @pytest.mark.parametrize("name", GGUF_FORMATS)
-def test_the_weights_are_finite_and_of_a_models_size(name: str) -> None:
+def test_weights_are_finite_and_realistically_scaled(name: str) -> None:
     values = dequantize(random_blocks(name, 64, 512, np.random.default_rng(3)), Kind[name])
     assert values.shape == (64, 512)
     assert np.isfinite(values).all()
@@ -18,7 +18,7 @@ def test_the_weights_are_finite_and_of_a_models_size(name: str) -> None:
     assert abs(np.mean(values)) < SPREAD
 
 
-def test_every_format_can_be_drawn_and_drawn_again() -> None:
+def test_every_format_is_reproducible() -> None:
     for name, form in FORMATS.items():
         drawn, again = (random_blocks(name, 3, 512, np.random.default_rng(1)) for _ in range(2))
         assert drawn.shape == (3, form.row_bytes(512))

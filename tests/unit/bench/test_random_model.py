@@ -1,4 +1,4 @@
-"""Random checkpoints are whole checkpoints."""
+"""Random checkpoints are complete checkpoints."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from octavo.errors import ConfigError
 from octavo.kernels.library import find_library
 
 
-def test_it_generates_and_is_the_same_every_time(tmp_path: Path) -> None:
+def test_random_models_generate_and_are_reproducible(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write_random_model("random:tiny", tmp_path / name)
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("a", "b")]
@@ -23,7 +23,7 @@ def test_it_generates_and_is_the_same_every_time(tmp_path: Path) -> None:
     assert len(output.choices[0].token_ids) == 4
 
 
-def test_weights_are_spread_as_they_should_be_and_no_row_repeats(tmp_path: Path) -> None:
+def test_weights_have_their_spread_and_rows_are_unique(tmp_path: Path) -> None:
     write_random_model("random:tiny", tmp_path)
     with safe_open(tmp_path / "model.safetensors", "pt") as file:
         names = set(file.keys())
@@ -37,7 +37,7 @@ def test_weights_are_spread_as_they_should_be_and_no_row_repeats(tmp_path: Path)
 
 
 @pytest.mark.parametrize("format", ["Q8_0", "MXFP4"])
-def test_a_quantised_one_generates(tmp_path: Path, format: str) -> None:
+def test_quantised_random_models_generate(tmp_path: Path, format: str) -> None:
     write_random_model("random:tiny", tmp_path, format)
     with LLM(str(tmp_path), kv_memory="4MiB") as llm:
         output = llm.generate("hello", SamplingParams(temperature=0, max_tokens=4, ignore_eos=True))[0]
@@ -45,16 +45,16 @@ def test_a_quantised_one_generates(tmp_path: Path, format: str) -> None:
     assert set(llm.facts.weight_bytes) == {format if find_library() else "bfloat16", "float32"}
 
 
-def test_a_format_that_does_not_fit_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="rows of 64 weights cannot be cut into Q4_K blocks of 256"):
+def test_unsuitable_formats_are_rejected(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="rows of 64 weights cannot be divided into Q4_K blocks of 256"):
         write_random_model("random:tiny", tmp_path, "Q4_K")
-    with pytest.raises(ConfigError, match="no GGUF files in INT8_32: give one of Q4_K, Q5_K"):
+    with pytest.raises(ConfigError, match="GGUF has no format INT8_32: use one of Q4_K, Q5_K"):
         write_random_model("random:tiny", tmp_path, "INT8_32")
 
 
-def test_names(tmp_path: Path) -> None:
+def test_names_of_random_models(tmp_path: Path) -> None:
     assert is_random_model("random:x")
     assert not is_random_model("x/random:y")
     assert not is_random_model(None)
-    with pytest.raises(ConfigError, match="the shapes are random:smollm2-135m, random:llama"):
+    with pytest.raises(ConfigError, match="use one of random:smollm2-135m, random:llama"):
         write_random_model("random:x", tmp_path)

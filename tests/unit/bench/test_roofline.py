@@ -1,4 +1,4 @@
-"""The picture."""
+"""The roofline plot."""
 
 import builtins
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from octavo.bench.measure import Limits
+from octavo.bench.measure import MachineLimits
 from octavo.bench.roofline import Point, Roof, check_plot, plot_roofline
 from octavo.errors import ConfigError
 
@@ -19,26 +19,26 @@ POINTS = [
 
 
 @pytest.mark.parametrize("peak", [5e12, 0.0])
-def test_an_svg_has_every_label_and_the_limits(peak: float, tmp_path: Path) -> None:
+def test_an_svg_shows_every_label_and_limit(peak: float, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / "roof.svg"
-    plot_roofline(POINTS, Limits(30e9, peak), path, "Steps of a model")
+    plot_roofline(POINTS, MachineLimits(30e9, peak), path, "Steps of a model")
     drawn = path.read_text()
     for text in ("Steps of a model", "memory 30.0 GB/s", *(point.label for point in POINTS)):
         assert f">{text}<" in drawn
     assert (">AMX 5.00 Tflop/s<" in drawn) == (peak > 0)
 
 
-def test_a_png_of_a_crowd(tmp_path: Path) -> None:
+def test_a_png_with_many_points(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / "roof.png"
-    crowd = [Point(f"series {i % 12}", str(i), 1.0 + i, 20.0 + 9 * i) for i in range(60)]
-    plot_roofline(crowd, Limits(30e9, 5e12), path, "Kernels")
+    points = [Point(f"series {i % 12}", str(i), 1.0 + i, 20.0 + 9 * i) for i in range(60)]
+    plot_roofline(points, MachineLimits(30e9, 5e12), path, "Kernels")
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
-def test_all_points_and_the_ridge_are_inside() -> None:
-    roof = Roof.over(POINTS, Limits(30e9, 5e12))
+def test_all_points_and_the_ridge_are_inside_the_axes() -> None:
+    roof = Roof.over(POINTS, MachineLimits(30e9, 5e12))
     assert roof.ridge == pytest.approx(5e12 / 30e9)
     for point in POINTS:
         assert roof.left < point.intensity < roof.right
@@ -46,7 +46,7 @@ def test_all_points_and_the_ridge_are_inside() -> None:
     assert roof.left < roof.ridge < roof.right
 
 
-def test_what_cannot_be_drawn_is_refused_before_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_impossible_plots_are_rejected_before_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"must end with \.svg or \.png"):
         check_plot(Path("roof.pdf"))
     real_import = builtins.__import__

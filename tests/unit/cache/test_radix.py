@@ -1,4 +1,4 @@
-"""The prefix tree by example. Pages hold two tokens; block ids are chosen to be telling."""
+"""The prefix tree by example. Blocks hold two tokens; block ids show where they belong."""
 
 from typing import Any, SupportsIndex
 
@@ -10,20 +10,20 @@ def key(tokens: str) -> bytes:
 
 
 def insert(tree: RadixTree, tokens: str, blocks: list[int], salt: str = "") -> Node:
-    """Cache `tokens`, one letter each, and hold them."""
+    """Cache `tokens`, one letter each, and keep holding them."""
     node, existing = tree.extend(tree.open(salt), key(tokens), blocks)
     assert not existing
     return node
 
 
 def lookup(tree: RadixTree, tokens: str, salt: str = "") -> list[int]:
-    """The blocks found, without keeping them."""
+    """Return the cached blocks without holding them."""
     node, found = tree.acquire(tree.open(salt), key(tokens))
     tree.release(node)
     return found
 
 
-def test_hits_are_whole_pages() -> None:
+def test_hits_are_whole_blocks() -> None:
     tree = RadixTree(2)
     tree.release(insert(tree, "aabbcc", [1, 2, 3]))
     assert lookup(tree, "aabbcc") == [1, 2, 3]
@@ -32,7 +32,7 @@ def test_hits_are_whole_pages() -> None:
     assert lookup(tree, "abbbcc") == []
 
 
-def test_salts_never_share() -> None:
+def test_different_salts_never_share_blocks() -> None:
     tree = RadixTree(2)
     tree.release(insert(tree, "aabb", [1, 2], salt="one"))
     assert lookup(tree, "aabb", salt="two") == []
@@ -67,25 +67,25 @@ def test_a_node_grows_in_place_only_for_its_sole_holder() -> None:
     mine = insert(tree, "aa", [1])
     grown, _ = tree.extend(mine, key("bb"), [2])
     assert grown is mine
-    tree.acquire(tree.open(""), key("aabb"))  # now another holds it too
+    tree.acquire(tree.open(""), key("aabb"))  # now there is a second holder
     grown, _ = tree.extend(mine, key("cc"), [3])
     assert grown is not mine
     assert grown.parent is mine
     assert mine.blocks == [1, 2]
 
 
-def test_the_least_recently_used_page_goes_first_and_an_edge_from_its_end() -> None:
+def test_least_recently_used_blocks_are_evicted_first_from_the_end_of_an_edge() -> None:
     tree = RadixTree(2)
     for tokens, blocks in (("aabb", [1, 2]), ("ccdd", [3, 4]), ("eeff", [5, 6])):
         tree.release(insert(tree, tokens, blocks))
-    lookup(tree, "aa")  # used again, but only its first page
+    lookup(tree, "aa")  # used again, but only its first block
     assert tree.evict(1) == [2]
     assert tree.evict(3) == [3, 4, 6]
     assert tree.evict(5) == [5, 1]
     assert (tree.num_blocks, tree.num_idle_blocks, list(tree.nodes())) == (0, 0, [])
 
 
-def test_held_pages_are_never_evicted() -> None:
+def test_held_blocks_are_never_evicted() -> None:
     tree = RadixTree(2)
     tree.release(insert(tree, "aabb", [1, 2]))
     node, _ = tree.acquire(tree.open(""), key("aa"))
@@ -95,7 +95,7 @@ def test_held_pages_are_never_evicted() -> None:
 
 
 class Colliding(bytes):
-    """All keys, and all slices of keys, have one hash: only a comparison of tokens can tell them apart."""
+    """All keys and slices of keys have the same hash, so only a comparison of tokens distinguishes them."""
 
     def __hash__(self) -> int:
         return 1

@@ -50,13 +50,13 @@ def _add_metadata(writer: gguf.GGUFWriter, metadata: Mapping[str, Json]) -> None
 def _quantised(value: np.ndarray, kind: Kind) -> np.ndarray:
     try:
         return gguf.quants.quantize(value, kind)
-    except NotImplementedError:  # gguf reads this kind and does not write it
+    except NotImplementedError:  # gguf can read this kind but not write it
         return random_blocks(kind.name, value.shape[0], value.shape[1], np.random.default_rng(len(value)))
 
 
 @pytest.fixture(scope="session")
 def write_tiny_gguf() -> WriteGguf:
-    """Writes a model of two layers and returns its tensors as they are in the file, dequantised."""
+    """Write a model of two layers and return its tensors as stored in the file, dequantised."""
 
     def write(
         path: Path,

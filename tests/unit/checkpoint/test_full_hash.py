@@ -1,4 +1,4 @@
-"""The full hash of a checkpoint: of every byte, and computed again whenever a file may have changed."""
+"""The full hash of a checkpoint covers every byte and is recomputed if a file may have changed."""
 
 import os
 from pathlib import Path
@@ -35,14 +35,14 @@ def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Weights:
     return Weights(tmp_path)
 
 
-def test_the_second_time_nothing_is_read(weights: Weights) -> None:
+def test_an_unchanged_file_is_not_read_again(weights: Weights) -> None:
     first = weights.hash()
     assert weights.num_read == 7000
     assert weights.hash() == first
     assert weights.num_read == 0
 
 
-def test_every_byte_counts(weights: Weights, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_byte_changes_the_hash(weights: Weights, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PIECE_BYTES", 64)  # many pieces, the last one short
     seen = {weights.hash()}
     content = bytearray(weights.path.read_bytes())
@@ -64,8 +64,8 @@ def test_a_newer_file_of_the_same_size_is_read_again(weights: Weights) -> None:
     assert weights.num_read == 7000
 
 
-def test_a_change_with_the_old_time_is_noticed(weights: Weights) -> None:
-    """By the time of the change of the inode, which no program can set."""
+def test_a_change_with_a_restored_mtime_is_detected(weights: Weights) -> None:
+    """The inode change time (ctime) shows it, which no program can set."""
     os.utime(weights.path, ns=(LONG_AGO, LONG_AGO))
     first = weights.hash()
     weights.path.write_bytes(b"WEIGHTS" * 1000)
@@ -73,7 +73,7 @@ def test_a_change_with_the_old_time_is_noticed(weights: Weights) -> None:
     assert weights.hash() != first
 
 
-def test_another_file_in_its_place_is_read(weights: Weights, tmp_path: Path) -> None:
+def test_a_replaced_file_is_read_again(weights: Weights, tmp_path: Path) -> None:
     first = weights.hash()
     other = tmp_path / "other"
     other.write_bytes(b"WEIGHTS" * 1000)
@@ -91,15 +91,15 @@ def test_a_longer_file_is_read_again(weights: Weights) -> None:
     assert weights.num_read == 7001
 
 
-def test_a_file_that_was_just_written_is_not_remembered(tmp_path: Path) -> None:
-    """Its next change might have the same time."""
+def test_the_hash_of_a_recently_written_file_is_not_saved(tmp_path: Path) -> None:
+    """A later change could have the same time."""
     weights = Weights(tmp_path)
     weights.hash()
     weights.hash()
     assert weights.num_read == 7000
 
 
-def test_a_broken_note_is_as_good_as_none(weights: Weights) -> None:
+def test_a_broken_saved_hash_is_ignored(weights: Weights) -> None:
     first = weights.hash()
     (note,) = weights.notes.iterdir()
     note.write_bytes(b'{"state": 1}')
@@ -107,13 +107,13 @@ def test_a_broken_note_is_as_good_as_none(weights: Weights) -> None:
     assert weights.num_read == 7000
 
 
-def test_notes_that_cannot_be_written_are_left_out(weights: Weights) -> None:
+def test_hashes_that_cannot_be_saved_are_computed_again(weights: Weights) -> None:
     weights.notes.parent.write_bytes(b"a file where the folder should be")
     assert weights.hash() == weights.hash()
     assert weights.num_read == 7000
 
 
-def test_a_checkpoint_of_two_files_is_their_content_in_order(tmp_path: Path) -> None:
+def test_the_hash_of_two_files_covers_content_and_order(tmp_path: Path) -> None:
     contents = {"a": b"1", "b": b"2", "c": b"12", "d": b""}
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
@@ -123,4 +123,4 @@ def test_a_checkpoint_of_two_files_is_their_content_in_order(tmp_path: Path) -> 
 
     assert len({of("ab"), of("ba"), of("c"), of("cd"), of("dc")}) == 5
     (tmp_path / "e").write_bytes(b"1")
-    assert of("eb") == of("ab"), "neither names nor places"
+    assert of("eb") == of("ab"), "independent of names and paths"

@@ -1,4 +1,4 @@
-"""The rows of a GGUF file reach their target as they are: the same bytes, in the order of the model."""
+"""Quantised rows of a GGUF file reach their targets unchanged: the same bytes, in the model's order."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ NAN = b"\xff\x7c"  # as a scale in float16
 
 
 class BlockTarget(Target):
-    """Keeps blocks; a row that begins with `NAN` is damaged."""
+    """Keeps weight blocks; a row that starts with `NAN` is damaged."""
 
     def __init__(self, shape: tuple[int, ...], format: str, row_bytes: int) -> None:
         super().__init__(shape)
@@ -61,16 +61,14 @@ def in_file(path: Path, name: str) -> np.ndarray:
 
 
 def heads_apart(rows: np.ndarray) -> np.ndarray:
-    """Where the model wants each row: the even rows of a head first."""
+    """Return the row order of the model: the even rows of each head first."""
     order = [
         head + row for head in range(0, len(rows), HEAD) for first in (0, 1) for row in range(first, HEAD, 2)
     ]
     return rows[order]
 
 
-def test_blocks_are_those_of_the_file_and_heads_are_put_in_order(
-    mixed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_match_the_file_with_heads_reordered(mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensors_module, "CHUNK_ELEMENTS", 64 * 256)  # several chunks
     checkpoint = open_checkpoint(checkpoint_path=mixed)
     layer = "model.layers.0"
@@ -97,13 +95,13 @@ def test_blocks_are_those_of_the_file_and_heads_are_put_in_order(
     query = targets[f"{layer}.self_attn.q_proj.weight"]
     assert isinstance(query, BlockTarget)
     assert len(query.starts) == 4
-    # The same rows as values: what widening gives.
+    # Read as values, the same rows are widened.
     values = np.concatenate([chunk.values for chunk in checkpoint.chunks(f"{layer}.self_attn.q_proj.weight")])
     assert np.array_equal(values, dequantize(query.blocks.numpy(), Kind.Q4_0))
     assert not any(target.values.isnan().any() for name, target in targets.items() if name not in expected)
 
 
-def test_what_is_not_in_blocks_has_none(mixed: Path) -> None:
+def test_blocks_of_tensors_not_stored_in_weight_blocks_raise_an_error(mixed: Path) -> None:
     checkpoint = open_checkpoint(checkpoint_path=mixed)
     for name in (
         "model.norm.weight",
@@ -111,11 +109,11 @@ def test_what_is_not_in_blocks_has_none(mixed: Path) -> None:
         "model.layers.0.mlp.up_proj.weight",
     ):
         assert name not in checkpoint.formats
-        with pytest.raises(ValueError, match="not kept in blocks"):
+        with pytest.raises(ValueError, match="not stored in weight blocks"):
             next(checkpoint.blocks(name))
 
 
-def test_a_damaged_tensor_is_named_whether_kept_or_widened(mixed: Path) -> None:
+def test_errors_name_the_damaged_tensor_whether_kept_or_widened(mixed: Path) -> None:
     name = "model.layers.0.self_attn.v_proj.weight"
     checkpoint = open_checkpoint(checkpoint_path=mixed)
     rows = in_file(mixed, "blk.0.attn_v.weight")
@@ -127,6 +125,6 @@ def test_a_damaged_tensor_is_named_whether_kept_or_widened(mixed: Path) -> None:
     for target in (kept, Target((128, 256))):
         targets = {each: Target(info.shape) for each, info in checkpoint.tensors.items()} | {name: target}
         with pytest.raises(
-            CheckpointError, match=rf"{name} \(Q8_0\) of a is damaged in rows 0 to 127: .*Fetch"
+            CheckpointError, match=rf"{name} \(Q8_0\) of a is damaged in rows 0 to 127: .*Download"
         ):
             load_weights(checkpoint, targets, progress=False)

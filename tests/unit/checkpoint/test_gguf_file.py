@@ -1,4 +1,4 @@
-"""Our GGUF reader against files written by `gguf.GGUFWriter` and read by `gguf.GGUFReader`."""
+"""The GGUF reader compared with files that `gguf.GGUFWriter` writes and `gguf.GGUFReader` reads."""
 
 import struct
 from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ def write(path: Path, add: Callable[[gguf.GGUFWriter], object]) -> None:
     writer.close()
 
 
-def test_all_metadata_types_come_back_as_plain_values(tmp_path: Path) -> None:
+def test_all_metadata_types_are_read_as_plain_values(tmp_path: Path) -> None:
     values = {
         "a.u8": (200, gguf.GGUFValueType.UINT8),
         "a.i8": (-100, gguf.GGUFValueType.INT8),
@@ -80,7 +80,7 @@ def test_all_metadata_types_come_back_as_plain_values(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("window", [24, 64, 1000])
-def test_strings_that_cross_the_window_come_back_whole(
+def test_strings_across_window_boundaries_are_read_completely(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: int
 ) -> None:
     monkeypatch.setattr(gguf_file_module, "WINDOW_BYTES", window)
@@ -89,7 +89,7 @@ def test_strings_that_cross_the_window_come_back_whole(
     assert read_gguf(tmp_path / "a.gguf").metadata["tokens"] == tokens
 
 
-def test_strings_are_read_when_somebody_asks_for_them(tmp_path: Path) -> None:
+def test_strings_are_read_lazily(tmp_path: Path) -> None:
     begin = header(entries=1, body=text(b"k") + struct.pack("<IIQ", 9, 8, 2))
     path = tmp_path / "a.gguf"
     path.write_bytes(begin + text(b"fine") + text(b"\xff\xfe"))
@@ -101,7 +101,7 @@ def test_strings_are_read_when_somebody_asks_for_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", DEQUANTISABLE, ids=lambda kind: kind.name)
-def test_chunks_equal_dequantising_the_whole(
+def test_chunks_equal_the_dequantised_tensor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind
 ) -> None:
     monkeypatch.setattr(tensors_module, "CHUNK_ELEMENTS", 2000)
@@ -124,7 +124,7 @@ def test_a_quantised_vector_is_read_as_one_row(tmp_path: Path) -> None:
     np.testing.assert_array_equal(whole(file, "v"), gguf.quants.dequantize(raw, Kind.Q8_0))
 
 
-def test_integers_are_not_weights(tmp_path: Path) -> None:
+def test_integer_tensors_are_not_weights(tmp_path: Path) -> None:
     write(tmp_path / "a.gguf", lambda writer: writer.add_tensor("w", np.ones((4, 32), np.int32)))
     file = read_gguf(tmp_path / "a.gguf")
     with pytest.raises(CheckpointError, match="w has the type I32"):
@@ -187,14 +187,14 @@ BAD_HEADERS = {
 
 
 @pytest.mark.parametrize("name", BAD_HEADERS)
-def test_a_header_that_lies_is_refused(tmp_path: Path, name: str) -> None:
+def test_inconsistent_headers_are_rejected(tmp_path: Path, name: str) -> None:
     path = tmp_path / "bad.gguf"
     path.write_bytes(BAD_HEADERS[name])
     with pytest.raises(CheckpointError, match=r"bad\.gguf"):
         read_gguf(path)
 
 
-def test_an_array_of_more_than_the_limit_is_refused_before_it_is_read(tmp_path: Path) -> None:
+def test_an_array_over_the_limit_is_rejected_before_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "bad.gguf"
     elements = gguf_file_module.MAX_ARRAY_ELEMENTS + 1
     with path.open("wb") as out:
@@ -204,7 +204,7 @@ def test_an_array_of_more_than_the_limit_is_refused_before_it_is_read(tmp_path: 
         read_gguf(path)
 
 
-def test_a_models_header_equals_the_gguf_packages_reading(tmp_path: Path, write_tiny_gguf: WriteGguf) -> None:
+def test_headers_match_the_gguf_package(tmp_path: Path, write_tiny_gguf: WriteGguf) -> None:
     path = tmp_path / "a.gguf"
     write_tiny_gguf(path)
     ours, theirs = read_gguf(path), gguf.GGUFReader(path)

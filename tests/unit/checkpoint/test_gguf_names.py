@@ -1,4 +1,4 @@
-"""GGUF shown as Hugging Face: config, names, and the converter's changes undone."""
+"""GGUF files read as Hugging Face checkpoints: config, names, and reversal of the converter's changes."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +24,7 @@ def whole(store: GgufStore, name: str) -> np.ndarray:
 
 
 def interleave(rows: np.ndarray, heads: int) -> np.ndarray:
-    """What the converter does to q and k, row by row: row i of a head goes to 2i, row half + i to 2i + 1."""
+    """Permute q and k as the converter does: row i of a head moves to 2i, row half + i to 2i + 1."""
     out = np.empty_like(rows)
     size = len(rows) // heads
     for head in range(heads):
@@ -35,7 +35,7 @@ def interleave(rows: np.ndarray, heads: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("chunk_elements", [1, 700, 1 << 20])
-def test_llama_heads_are_put_back_whatever_the_chunks(
+def test_llama_head_order_is_restored_for_any_chunk_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_tiny_gguf: WriteGguf, chunk_elements: int
 ) -> None:
     monkeypatch.setattr(tensors_module, "CHUNK_ELEMENTS", chunk_elements)
@@ -51,7 +51,7 @@ def test_llama_heads_are_put_back_whatever_the_chunks(
         )
 
 
-def test_qwen_heads_are_left_alone(tmp_path: Path, write_tiny_gguf: WriteGguf) -> None:
+def test_qwen_heads_are_unchanged(tmp_path: Path, write_tiny_gguf: WriteGguf) -> None:
     biases = {f"blk.{layer}.attn_q.bias": np.arange(64, dtype=np.float32) for layer in range(2)}
     stored = write_tiny_gguf(tmp_path / "a.gguf", "qwen2", tensors=biases)
     config, store = present_as_huggingface(read_gguf(tmp_path / "a.gguf"))
@@ -63,7 +63,7 @@ def test_qwen_heads_are_left_alone(tmp_path: Path, write_tiny_gguf: WriteGguf) -
         )
 
 
-def test_gemma_norms_lose_the_one_and_nothing_else_does(tmp_path: Path, write_tiny_gguf: WriteGguf) -> None:
+def test_only_gemma_norms_have_one_subtracted(tmp_path: Path, write_tiny_gguf: WriteGguf) -> None:
     stored = write_tiny_gguf(
         tmp_path / "a.gguf",
         "gemma3",
@@ -141,14 +141,14 @@ def test_the_config_has_the_shape_of_config_json(tmp_path: Path, write_tiny_gguf
         (Kind.Q4_1, "bfloat16"),
     ],
 )
-def test_what_it_is_computed_in(tmp_path: Path, write_tiny_gguf: WriteGguf, kind: Kind, dtype: str) -> None:
-    """Whatever the processor: vectors are F32 in every file, and do not count."""
+def test_compute_dtype(tmp_path: Path, write_tiny_gguf: WriteGguf, kind: Kind, dtype: str) -> None:
+    """The dtype does not depend on the processor. Vectors are F32 in every file and are ignored."""
     config = config_of(tmp_path, write_tiny_gguf, kind=kind)
     assert EngineOptions().dtype_for(config) == dtype
     assert EngineOptions(dtype="float16").dtype_for(config) == "float16"
 
 
-def test_an_output_matrix_unties_the_embedding(tmp_path: Path, write_tiny_gguf: WriteGguf) -> None:
+def test_an_output_matrix_means_untied_embeddings(tmp_path: Path, write_tiny_gguf: WriteGguf) -> None:
     output = np.ones((40, 64), dtype=np.float32)
     config = config_of(tmp_path, write_tiny_gguf, tensors={"output.weight": output})
     assert not config["tie_word_embeddings"]
@@ -180,7 +180,7 @@ def test_rope_scaling(
     assert config_of(tmp_path, write_tiny_gguf, metadata=metadata)["rope_scaling"] == scaling
 
 
-def test_rope_factors_become_config(tmp_path: Path, write_tiny_gguf: WriteGguf) -> None:
+def test_rope_factors_are_part_of_the_config(tmp_path: Path, write_tiny_gguf: WriteGguf) -> None:
     factors = np.array([1, 1, 1, 2, 4, 8, 8, 8], dtype=np.float32)
     write_tiny_gguf(
         tmp_path / "a.gguf",
@@ -219,7 +219,7 @@ def test_the_27b_gemma_scales_its_queries_by_width(tmp_path: Path, write_tiny_gg
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"architecture": "mamba"}, "'mamba'; known are llama, qwen2, qwen3, gemma3"),
+        ({"architecture": "mamba"}, "'mamba'; supported are llama, qwen2, qwen3, gemma3"),
         ({"metadata": {"llama.expert_count": 8}}, "mixture of experts"),
         ({"metadata": {"split.count": 3}}, "--merge"),
         ({"metadata": {"llama.attention.head_count_kv": [2, 1]}}, "head_count_kv"),
@@ -232,7 +232,7 @@ def test_the_27b_gemma_scales_its_queries_by_width(tmp_path: Path, write_tiny_gg
         ({"tensors": {"rope_freqs.weight": np.ones(7, np.float32)}}, "rope_freqs"),
     ],
 )
-def test_what_cannot_be_run_is_refused(
+def test_unsupported_models_are_rejected(
     tmp_path: Path, write_tiny_gguf: WriteGguf, options: JsonObject, complaint: str
 ) -> None:
     with pytest.raises(CheckpointError, match=complaint):
@@ -246,8 +246,8 @@ def test_an_unknown_tensor_keeps_its_name(tmp_path: Path, write_tiny_gguf: Write
 
 
 @pytest.mark.assets
-def test_a_real_llama_equals_transformers_reading_of_it(assets: Callable[[str], Path]) -> None:
-    """`load_gguf_checkpoint` reads for from_pretrained(gguf_file=...), and needs no accelerate."""
+def test_a_real_llama_is_read_as_by_transformers(assets: Callable[[str], Path]) -> None:
+    """from_pretrained(gguf_file=...) uses `load_gguf_checkpoint`, which does not need accelerate."""
     from transformers import LlamaConfig, LlamaForCausalLM
     from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 

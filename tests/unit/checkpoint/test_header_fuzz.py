@@ -1,4 +1,4 @@
-"""Damaged files: only a CheckpointError or success, each quickly and in little memory."""
+"""Damaged files either load or raise CheckpointError, quickly and with bounded memory."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from octavo.checkpoint import open_checkpoint
 from octavo.errors import CheckpointError
 from unit.checkpoint.tiny_gguf import WriteGguf
 
-MUTATED_FILES = int(os.environ.get("OCTAVO_FUZZ_FILES", "2500"))  # of each format
+MUTATED_FILES = int(os.environ.get("OCTAVO_FUZZ_FILES", "2500"))  # per format
 NASTY_INTEGERS = (0, 1, 7, 255, 1 << 31, (1 << 32) - 1, 1 << 40, 1 << 60, 1 << 63, (1 << 64) - 1)
 
 
@@ -47,7 +47,7 @@ def mutate(original: bytes, header_bytes: int, dice: random.Random) -> bytes:
 
 
 def mutate_digits(header: bytes, dice: random.Random) -> bytes:
-    """Flipped bits mostly break the JSON; this keeps it whole and makes its numbers lie."""
+    """Change digits only: flipped bits mostly break the JSON, this keeps it valid with wrong numbers."""
     digits = [index for index, byte in enumerate(header) if chr(byte).isdigit()]
     at = dice.choice(digits)
     return header[:at] + str(dice.choice((*NASTY_INTEGERS, -1, 0.5, 10**400))).encode() + header[at + 1 :]
@@ -66,7 +66,7 @@ def open_and_read_everything(path: Path) -> bool:
 
 @pytest.fixture
 def bounded_memory() -> Iterator[None]:
-    """numpy reports to tracemalloc too. The files have some kilobytes, the reader's window a megabyte."""
+    """tracemalloc includes numpy. Files have a few kilobytes; the reader's window has one megabyte."""
     tracemalloc.start()
     yield
     peak = tracemalloc.get_traced_memory()[1]
@@ -100,7 +100,7 @@ def test_damaged_gguf(tmp_path: Path, write_tiny_gguf: WriteGguf, architecture: 
     files = (mutate(original, header_bytes, dice) for _ in range(MUTATED_FILES // 2))
     good, bad = run_all(path, path, files)
     assert good + bad == MUTATED_FILES // 2
-    assert bad > good / 4  # else the damage misses the header, and the test tests nothing
+    assert bad > good / 4  # otherwise the damage misses the header and the test is void
 
 
 @pytest.mark.usefixtures("untraced", "bounded_memory")

@@ -1,4 +1,4 @@
-"""A large file is told from another by pieces of it."""
+"""Large files are distinguished by hashing pieces of them."""
 
 from pathlib import Path
 
@@ -7,7 +7,9 @@ from octavo.checkpoint.identity import SAMPLE_BYTES, SAMPLES, identity
 from unit.checkpoint.tiny_gguf import WriteGguf
 
 
-def test_pieces_of_a_large_file(write_tiny_gguf: WriteGguf, tmp_path: Path) -> None:
+def test_changes_in_sampled_pieces_of_a_large_file_are_detected(
+    write_tiny_gguf: WriteGguf, tmp_path: Path
+) -> None:
     path = tmp_path / "model.gguf"
     write_tiny_gguf(path, layers=20)
     assert path.stat().st_size > 2 * SAMPLES * SAMPLE_BYTES

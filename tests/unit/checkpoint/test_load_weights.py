@@ -1,4 +1,4 @@
-"""Loading: every tensor to its target, all complaints at once, in little more memory than the weights."""
+"""Loading: every tensor reaches its target, one error lists all problems, and peak memory is bounded."""
 
 import re
 import subprocess
@@ -52,7 +52,7 @@ def test_weights_are_converted_to_the_targets_type(
         assert torch.equal(targets[name].values, tensor.to(target))
 
 
-def test_everything_that_does_not_fit_is_named_at_once(tmp_path: Path) -> None:
+def test_one_error_names_all_mismatches(tmp_path: Path) -> None:
     names = ["fits", "misshapen", "extra.1", "extra.2", "model.layers.0.self_attn.rotary_emb.inv_freq"]
     checkpoint = checkpoint_of(tmp_path, {name: torch.zeros(4, 2) for name in names})
     targets = {name: Target((4, 2)) for name in ("fits", "absent.1", "absent.2")}
@@ -66,7 +66,7 @@ def test_everything_that_does_not_fit_is_named_at_once(tmp_path: Path) -> None:
     assert targets["fits"].values.isnan().all()
 
 
-def test_a_spare_lm_head_is_ignored_and_a_wanted_one_is_read(tmp_path: Path) -> None:
+def test_lm_head_is_read_only_if_the_model_has_a_target_for_it(tmp_path: Path) -> None:
     written = {"lm_head.weight": torch.ones(4, 2), "model.embed_tokens.weight": torch.zeros(4, 2)}
     checkpoint = checkpoint_of(tmp_path, written)
     tied = {"model.embed_tokens.weight": Target((4, 2))}
@@ -129,7 +129,7 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="
 
 @needs_proc
 def test_loading_safetensors_takes_less_than_1_3_times_the_weights(tmp_path: Path) -> None:
-    """Few and large tensors, so that holding one whole beside its target would show."""
+    """Tensors are few and large, so a complete copy beside the target would exceed the limit."""
     written = {f"w{index}": torch.ones(18_000, 4096, dtype=torch.bfloat16) for index in range(2)}
     checkpoint_of(tmp_path, written)
     peak, weights = peak_and_weights(tmp_path)

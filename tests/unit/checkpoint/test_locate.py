@@ -1,4 +1,4 @@
-"""Hub ids, local paths, and what is never read."""
+"""Hub ids, local paths, and files that are never read."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ Call = dict[str, Any]  # the keyword arguments of a download
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Call]:
-    """A hub that records what is asked of it."""
+    """Return a fake hub that records downloads."""
     calls: list[Call] = []
 
     def snapshot_download(repo_id: str, **options: object) -> str:
@@ -68,7 +68,7 @@ def test_a_tokenizer_alone_does_not_download_weights(hub: list[Call]) -> None:
     assert not any("safetensors" in pattern for pattern in hub[0]["allow_patterns"])
 
 
-def test_one_gguf_file_of_a_repository(hub: list[Call], tmp_path: Path) -> None:
+def test_one_gguf_file_from_a_repository(hub: list[Call], tmp_path: Path) -> None:
     file = tmp_path / "snapshots" / COMMIT / "model.Q4_K_M.gguf"
     file.parent.mkdir(parents=True)
     file.touch()
@@ -80,12 +80,12 @@ def test_one_gguf_file_of_a_repository(hub: list[Call], tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("hub")
-def test_a_gguf_file_that_the_repository_lacks_is_named() -> None:
+def test_the_error_names_a_missing_gguf_file() -> None:
     with pytest.raises(CheckpointError, match=r"owner/name has no file 'typo\.gguf'.*tree/v1"):
         locate("owner/name/typo.gguf", revision="v1")
 
 
-def test_a_path_that_exists_wins_over_the_hub(hub: list[Call], tmp_path: Path) -> None:
+def test_an_existing_path_takes_precedence_over_the_hub(hub: list[Call], tmp_path: Path) -> None:
     (tmp_path / "owner" / "model").mkdir(parents=True)
     location = locate("owner/model")
     assert (location.name, location.path, location.revision) == ("model", Path("owner/model"), None)
@@ -107,27 +107,27 @@ def test_a_path_that_exists_wins_over_the_hub(hub: list[Call], tmp_path: Path) -
         "a/b\0",
     ],
 )
-def test_what_is_neither_is_refused(hub: list[Call], model: str) -> None:
+def test_names_that_are_neither_path_nor_hub_id_are_rejected(hub: list[Call], model: str) -> None:
     with pytest.raises(CheckpointError, match="no file or directory"):
         locate(model)
     assert hub == []
 
 
 @pytest.mark.parametrize("model", ["owner/model.", "owner/na--me", "owner/a..b", "owner/" + "a" * 99])
-def test_what_the_hub_would_not_take_as_an_id_is_refused(model: str) -> None:
-    """Our pattern lets them through; the hub's own check, which comes before any network, does not."""
+def test_ids_that_the_hub_rejects_are_rejected(model: str) -> None:
+    """Our pattern accepts them; the hub library rejects them before any network access."""
     with pytest.raises(CheckpointError, match=r"no file or directory 'owner/.*nor is it a hub id"):
         locate(model)
 
 
-def test_a_name_that_is_too_long_is_refused(tmp_path: Path) -> None:
+def test_a_name_that_is_too_long_is_rejected(tmp_path: Path) -> None:
     for model, checkpoint_path in (("a" * 5000, None), (None, tmp_path / ("b" * 300))):
         with pytest.raises(CheckpointError, match="too long") as caught:
             locate(model, checkpoint_path=checkpoint_path)
         assert len(str(caught.value)) < 300
 
 
-def test_what_is_neither_file_nor_directory_is_refused(tmp_path: Path) -> None:
+def test_special_files_are_rejected(tmp_path: Path) -> None:
     pipe = tmp_path / "model.gguf"
     os.mkfifo(pipe)
     for model, checkpoint_path in ((str(pipe), None), (None, pipe)):
@@ -136,7 +136,7 @@ def test_what_is_neither_file_nor_directory_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("peer closed\nmore"), TimeoutError(), Exception("odd")])
-def test_a_download_that_breaks_off_is_one_line(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_a_failed_download_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def snapshot_download(*args: object, **options: object) -> str:
         raise error
 
@@ -148,7 +148,7 @@ def test_a_download_that_breaks_off_is_one_line(monkeypatch: pytest.MonkeyPatch,
     assert "\n" not in str(caught.value)
 
 
-def test_the_checkpoint_is_named_once(tmp_path: Path) -> None:
+def test_the_error_names_the_checkpoint_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="once"):
         locate("owner/model", checkpoint_path=tmp_path)
     with pytest.raises(ConfigError, match="once"):
@@ -157,7 +157,7 @@ def test_the_checkpoint_is_named_once(tmp_path: Path) -> None:
         locate(None, checkpoint_path=tmp_path, revision="main")
 
 
-def test_without_network_the_error_says_what_to_do(tmp_path: Path) -> None:
+def test_the_error_without_network_says_what_to_do(tmp_path: Path) -> None:
     script = "from octavo.checkpoint import open_checkpoint; open_checkpoint('owner/model')"
     environment = os.environ | {
         "HF_HUB_OFFLINE": "1",

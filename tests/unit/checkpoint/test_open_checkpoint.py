@@ -1,4 +1,4 @@
-"""The front of the package."""
+"""`open_checkpoint`, the public function of the package."""
 
 import errno
 import json
@@ -46,7 +46,7 @@ def test_a_directory(directory: Path) -> None:
     assert open_checkpoint(checkpoint_path=directory).tensors == checkpoint.tensors
 
 
-def test_a_gguf_file_and_the_directory_of_one(tmp_path: Path, write_tiny_gguf: WriteGguf) -> None:
+def test_a_gguf_file_and_a_directory_with_one(tmp_path: Path, write_tiny_gguf: WriteGguf) -> None:
     stored = write_tiny_gguf(tmp_path / "tiny.gguf", metadata={"tokenizer.ggml.eos_token_id": 2})
     checkpoint = open_checkpoint(str(tmp_path / "tiny.gguf"))
     assert (checkpoint.name, checkpoint.format) == ("tiny", "gguf")
@@ -58,7 +58,7 @@ def test_a_gguf_file_and_the_directory_of_one(tmp_path: Path, write_tiny_gguf: W
         open_checkpoint(checkpoint_path=tmp_path)
 
 
-def test_a_tokenizer_given_apart_keeps_the_models_ends(directory: Path, tmp_path: Path) -> None:
+def test_a_separate_tokenizer_keeps_the_models_eos_ids(directory: Path, tmp_path: Path) -> None:
     apart = write_tokenizer(tmp_path / "tokenizer")
     for given in (apart, apart / "tokenizer.json"):
         text = open_checkpoint(str(directory), tokenizer=given).text
@@ -69,7 +69,7 @@ def test_a_tokenizer_given_apart_keeps_the_models_ends(directory: Path, tmp_path
 
 
 @pytest.mark.assets
-def test_a_tokenizer_out_of_a_gguf(directory: Path, assets: Callable[[str], Path]) -> None:
+def test_a_tokenizer_from_a_gguf_file(directory: Path, assets: Callable[[str], Path]) -> None:
     path = assets("smollm2-135m-instruct-q4_1.gguf")
     apart = open_checkpoint(str(directory), tokenizer=path).text
     own = open_checkpoint(str(path)).text
@@ -78,7 +78,7 @@ def test_a_tokenizer_out_of_a_gguf(directory: Path, assets: Callable[[str], Path
 
 
 @pytest.mark.parametrize("suffix", [".bin", ".pt", ".pth", ".ckpt"])
-def test_pickles_are_refused(tmp_path: Path, suffix: str) -> None:
+def test_pickles_are_rejected(tmp_path: Path, suffix: str) -> None:
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / f"pytorch_model{suffix}").write_bytes(b"\x80\x04")
     for given in (tmp_path, tmp_path / f"pytorch_model{suffix}"):
@@ -86,7 +86,7 @@ def test_pickles_are_refused(tmp_path: Path, suffix: str) -> None:
             open_checkpoint(checkpoint_path=given)
 
 
-def test_a_directory_without_weights_or_config_is_refused(tmp_path: Path) -> None:
+def test_a_directory_without_weights_or_config_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="neither safetensors nor GGUF"):
         open_checkpoint(checkpoint_path=tmp_path)
     save_file({"w": torch.zeros(1)}, tmp_path / "model.safetensors")
@@ -97,7 +97,7 @@ def test_a_directory_without_weights_or_config_is_refused(tmp_path: Path) -> Non
         open_checkpoint(checkpoint_path=tmp_path)
 
 
-def test_named_pipes_and_closed_directories_are_refused_at_once(
+def test_named_pipes_and_unreadable_directories_are_rejected_at_once(
     directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (directory / "model.safetensors").unlink()
@@ -108,13 +108,13 @@ def test_named_pipes_and_closed_directories_are_refused_at_once(
     def closed(path: Path) -> Iterator[Path]:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(Path, "iterdir", closed)  # a test may run as root, who may read everything
+    monkeypatch.setattr(Path, "iterdir", closed)  # tests may run as root, which can read everything
     with pytest.raises(CheckpointError, match="Permission denied"):
         open_checkpoint(checkpoint_path=tmp_path)
 
 
 def test_code_in_a_checkpoint_never_runs_and_torch_is_not_imported(directory: Path) -> None:
-    """Everything the front does, in a fresh process that starts inside the checkpoint."""
+    """Run everything `open_checkpoint` does in a new process, with the checkpoint as working directory."""
     canary = directory / "canary"
     for module in ("modeling_canary", "configuration_canary", "sitecustomize_canary", "tokenizer", "config"):
         (directory / f"{module}.py").write_text(f"open({str(canary)!r}, 'w').close()")

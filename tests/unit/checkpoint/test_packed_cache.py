@@ -1,4 +1,4 @@
-"""The cache of packed weights: found again, checked, made anew when broken, bounded; and never in the way."""
+"""The cache of packed weights: reused, verified, rebuilt if damaged, bounded; failures never stop a load."""
 
 import ctypes
 import errno
@@ -32,7 +32,7 @@ def cache_in(folder: Path, max_bytes: int = 10 * SIZE) -> PackedCache:
 
 
 class Packer:
-    """Writes the same bytes every time, and counts."""
+    """Writes the same bytes on every call and counts the calls."""
 
     def __init__(self, fill: int = 7) -> None:
         self.fill = fill
@@ -54,31 +54,31 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "cache" / "packed"
 
 
-def test_what_was_packed_once_is_mapped_from_then_on(folder: Path) -> None:
+def test_packed_weights_are_mapped_on_later_loads(folder: Path) -> None:
     pack = Packer()
     first = content(cache_in(folder).load(KEY, "m", SIZE, pack))
     assert first == b"\7" * (SIZE - 1) + b"\0"
     second = cache_in(folder).load(KEY, "m", SIZE, pack)
     assert content(second) == first
     assert pack.calls == 1
-    assert [path.name for path in folder.iterdir()] == [f"{KEY}.packed"], "no drafts, no locks"
+    assert [path.name for path in folder.iterdir()] == [f"{KEY}.packed"], "no temporary files, no locks"
 
 
-def test_nobody_else_may_read_it(folder: Path) -> None:
+def test_the_cache_is_private_to_its_user(folder: Path) -> None:
     cache_in(folder).load(KEY, "m", SIZE, Packer())
     assert folder.stat().st_mode & 0o777 == 0o700
     assert (folder / f"{KEY}.packed").stat().st_mode & 0o777 == 0o600
 
 
-def test_the_data_begins_at_a_huge_page_and_memory_at_a_page(folder: Path) -> None:
+def test_data_is_aligned_to_huge_pages_and_memory_to_pages(folder: Path) -> None:
     memory = cache_in(folder).load(KEY, "m", SIZE, Packer())
     assert memory is not None
     assert DATA_START % (2 << 20) == 0
     assert memory.address % 4096 == 0
 
 
-def test_mapped_weights_cannot_be_written(folder: Path) -> None:
-    """By accident: it would change what other engines compute with."""
+def test_mapped_weights_are_read_only(folder: Path) -> None:
+    """An accidental write would change the weights of other engines."""
     script = (
         "import sys; sys.path[:0] = sys.argv[2:]\n"
         "import ctypes, pathlib\n"
@@ -145,11 +145,11 @@ def test_a_broken_file_is_deleted_and_packed_again(
         again = cache_in(folder).load(KEY, "m", SIZE, pack)
     assert content(again) == b"\7" * (SIZE - 1) + b"\0"
     assert pack.calls == 2
-    assert [record.message for record in caplog.records if "is deleted and packed again" in record.message]
+    assert [record.message for record in caplog.records if "deleting and repacking" in record.message]
 
 
-def test_a_file_with_a_false_header_of_the_right_sum_is_refused(folder: Path) -> None:
-    """JSON that is no header; it need not come from an accident."""
+def test_an_invalid_header_with_a_valid_checksum_is_rejected(folder: Path) -> None:
+    """The JSON is not a valid header; the file may have been tampered with."""
     cache_in(folder).load(KEY, "m", SIZE, Packer())
     header = b'{"key": 5}'
     array = (ctypes.c_char * len(header)).from_buffer_copy(header)
@@ -161,7 +161,7 @@ def test_a_file_with_a_false_header_of_the_right_sum_is_refused(folder: Path) ->
     assert pack.calls == 1
 
 
-def test_a_full_disk_is_a_line_in_the_log(
+def test_a_full_disk_is_logged(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(descriptor: int, offset: int, length: int) -> None:
@@ -177,10 +177,10 @@ def test_a_full_disk_is_a_line_in_the_log(
     assert not list(folder.glob("*.tmp"))
 
 
-def test_a_folder_that_cannot_be_written_is_a_line_in_the_log(
+def test_a_read_only_folder_is_logged(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What is there is used nevertheless."""
+    """Existing files are still used."""
     cache_in(folder).load(KEY, "m", SIZE, Packer())
     really_open = os.open
 
@@ -204,15 +204,13 @@ def test_a_folder_that_cannot_be_written_is_a_line_in_the_log(
     assert pack.calls == 0
 
 
-def test_a_folder_that_cannot_be_made_is_a_line_in_the_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_folder_that_cannot_be_created_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_bytes(b"")
     assert cache_in(tmp_path / "file" / "packed").load(KEY, "m", SIZE, Packer()) is None
     assert len(caplog.records) == 1
 
 
-def test_an_error_while_packing_leaves_nothing(folder: Path) -> None:
+def test_an_error_while_packing_leaves_no_files(folder: Path) -> None:
     def fail(memory: PackedMemory) -> None:
         raise CheckpointError("damaged")
 
@@ -222,7 +220,7 @@ def test_an_error_while_packing_leaves_nothing(folder: Path) -> None:
     assert cache_in(folder).load(KEY, "m", SIZE, Packer()) is not None, "the lock is free again"
 
 
-def test_the_least_recently_used_go_first_but_none_in_use(folder: Path) -> None:
+def test_least_recently_used_files_are_evicted_unless_in_use(folder: Path) -> None:
     small = 4096
     cache = cache_in(folder, max_bytes=3 * (DATA_START + small))
     keys = [letter * 64 for letter in "cdef"]
@@ -239,14 +237,16 @@ def test_the_least_recently_used_go_first_but_none_in_use(folder: Path) -> None:
     cache.load(keys[2], "m", small, Packer())
     for key, seconds in zip(keys, (300, 200, 100), strict=False):
         age(key, seconds)
-    cache.load(keys[1], "m", small, Packer())  # a use counts: now e is the oldest that nobody has mapped
+    cache.load(
+        keys[1], "m", small, Packer()
+    )  # a load counts as use: now e is the oldest file that is not mapped
     assert there() == {"c", "d", "e"}
     cache.load(keys[3], "m", small, Packer())
     assert there() == {"c", "d", "f"}
     assert content(in_use)[:1] == b"\7"
 
 
-def test_what_is_larger_than_the_limit_is_not_cached_and_displaces_nothing(
+def test_files_over_the_limit_are_not_cached_and_evict_nothing(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     cache = cache_in(folder, max_bytes=SIZE + DATA_START)
@@ -258,7 +258,9 @@ def test_what_is_larger_than_the_limit_is_not_cached_and_displaces_nothing(
     assert (folder / f"{KEY}.packed").exists()
 
 
-def test_files_in_use_that_leave_no_room_stay(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_files_in_use_are_kept_even_if_the_limit_is_reached(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     cache = cache_in(folder, max_bytes=SIZE + 2 * DATA_START)
     in_use = cache.load(KEY, "m", SIZE, Packer())
     assert cache.load(OTHER, "m", SIZE, Packer()) is None
@@ -267,7 +269,7 @@ def test_files_in_use_that_leave_no_room_stay(folder: Path, caplog: pytest.LogCa
     assert "not cached" in caplog.text
 
 
-def test_drafts_of_killed_processes_are_cleared_away(folder: Path) -> None:
+def test_temporary_files_of_killed_processes_are_deleted(folder: Path) -> None:
     folder.mkdir(parents=True)
     left = folder / f"{OTHER}.12345.tmp"
     left.write_bytes(b"half")
@@ -278,7 +280,7 @@ def test_drafts_of_killed_processes_are_cleared_away(folder: Path) -> None:
     assert being_written.num_bytes == 4096
 
 
-def test_two_processes_at_once_pack_once(folder: Path, tmp_path: Path) -> None:
+def test_concurrent_processes_pack_once(folder: Path, tmp_path: Path) -> None:
     script = (
         "import sys; sys.path[:0] = sys.argv[3:]\n"
         "import pathlib, time\n"
@@ -297,10 +299,10 @@ def test_two_processes_at_once_pack_once(folder: Path, tmp_path: Path) -> None:
     assert (tmp_path / "calls").read_text() == "x"
 
 
-def test_who_waits_too_long_packs_alone(
+def test_a_process_that_waits_too_long_packs_for_itself(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(packed_cache, "LONGEST_WAIT", 0.05)
+    monkeypatch.setattr(packed_cache, "MAX_WAIT", 0.05)
     waited: list[bool] = []
 
     def pack(memory: PackedMemory) -> None:
@@ -312,7 +314,7 @@ def test_who_waits_too_long_packs_alone(
     assert "not shared" in caplog.text
 
 
-def test_the_folder_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_environment_sets_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("OCTAVO_CACHE_DIR", str(tmp_path / "ours"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

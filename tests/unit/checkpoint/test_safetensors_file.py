@@ -1,4 +1,4 @@
-"""Our safetensors reader against files written by the `safetensors` library."""
+"""The safetensors reader compared with files that the `safetensors` library writes."""
 
 import json
 import struct
@@ -25,13 +25,13 @@ def whole(store: SafetensorsStore, name: str) -> torch.Tensor:
 
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that small tensors are read in many chunks, the last one shorter."""
+    """Read small tensors in many chunks, of which the last one is shorter."""
     monkeypatch.setattr(tensors_module, "CHUNK_ELEMENTS", 100)
 
 
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
-def test_every_float_type_and_shape_comes_back_bit_for_bit(tmp_path: Path, dtype: torch.dtype) -> None:
+def test_every_float_type_and_shape_round_trips_bit_for_bit(tmp_path: Path, dtype: torch.dtype) -> None:
     shapes = {"matrix": (37, 13), "long rows": (3, 250), "vector": (301,), "cube": (5, 7, 11), "one": (1,)}
     written = {name: torch.randn(shape).to(dtype) for name, shape in shapes.items()}
     save_file(written, tmp_path / "model.safetensors", metadata={"format": "pt"})
@@ -70,7 +70,7 @@ def write_shards(directory: Path) -> dict[str, torch.Tensor]:
 
 def test_shards_are_joined_by_the_index(tmp_path: Path) -> None:
     written = write_shards(tmp_path)
-    # A second copy of the weights, as some repositories carry it, is not read.
+    # A second copy of the weights, which some repositories contain, is not read.
     save_file({"other": torch.zeros(1)}, tmp_path / "consolidated.safetensors")
     store = open_safetensors(tmp_path)
     assert set(store.tensors) == set(written)
@@ -88,17 +88,17 @@ def test_shards_are_joined_by_the_index(tmp_path: Path) -> None:
         (None, "weight_map"),
     ],
 )
-def test_a_wrong_index_is_refused(tmp_path: Path, weight_map: object, complaint: str) -> None:
+def test_an_invalid_index_is_rejected(tmp_path: Path, weight_map: object, complaint: str) -> None:
     write_shards(tmp_path)
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     with pytest.raises(CheckpointError, match=complaint):
         open_safetensors(tmp_path)
 
 
-def test_several_files_without_an_index_are_refused(tmp_path: Path) -> None:
+def test_several_files_without_an_index_are_rejected(tmp_path: Path) -> None:
     for name in ("a", "b"):
         save_file({name: torch.zeros(1)}, tmp_path / f"{name}.safetensors")
-    with pytest.raises(CheckpointError, match="says what is where"):
+    with pytest.raises(CheckpointError, match="that lists their tensors"):
         open_safetensors(tmp_path)
 
 
@@ -109,21 +109,21 @@ def f32(shape: list[object], begin: object, end: object) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("header", "complaint"),
     [
-        ({"a": f32([4], 0, 12)}, "cannot fill"),
-        ({"a": f32([2], 0, 8)}, "should hold 8 bytes"),
-        ({"a": f32([8], 0, 32)}, "should hold 32 bytes"),
-        ({"a": f32([2], 0, 8), "b": f32([2], 4, 12)}, "begins at byte 4"),
-        ({"a": f32([2], 0, 8), "b": f32([1], 12, 16)}, "begins at byte 12"),
-        ({"a": f32([1 << 60], 0, 1 << 62)}, "should hold"),
+        ({"a": f32([4], 0, 12)}, "does not fill"),
+        ({"a": f32([2], 0, 8)}, "should contain 8 bytes"),
+        ({"a": f32([8], 0, 32)}, "should contain 32 bytes"),
+        ({"a": f32([2], 0, 8), "b": f32([2], 4, 12)}, "starts at byte 4"),
+        ({"a": f32([2], 0, 8), "b": f32([1], 12, 16)}, "starts at byte 12"),
+        ({"a": f32([1 << 60], 0, 1 << 62)}, "should contain"),
         ({"a": f32([-4], 0, 16)}, "malformed"),
-        ({"a": f32([4], 16, 0)}, "cannot fill"),
+        ({"a": f32([4], 16, 0)}, "does not fill"),
         ({"a": f32([1] * 9, 0, 4)}, "malformed"),
         ({"a": {"dtype": "F128", "shape": [1], "data_offsets": [0, 16]}}, "unknown element type"),
         ({"a": [1, 2]}, "malformed"),
         ([1, 2], "malformed"),
     ],
 )
-def test_a_header_that_lies_is_refused(tmp_path: Path, header: object, complaint: str) -> None:
+def test_inconsistent_headers_are_rejected(tmp_path: Path, header: object, complaint: str) -> None:
     path = tmp_path / "model.safetensors"
     text = json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(16))
@@ -132,14 +132,14 @@ def test_a_header_that_lies_is_refused(tmp_path: Path, header: object, complaint
 
 
 @pytest.mark.parametrize("content", [b"", b"1234567", struct.pack("<Q", 1 << 60) + b"{}", b"[" * 100_000])
-def test_a_header_longer_than_the_file_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_a_header_longer_than_the_file_is_rejected(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(content)
     with pytest.raises(CheckpointError):
         read_header(path)
 
 
-def test_a_file_that_shrinks_after_it_was_opened_is_an_error_not_a_crash(tmp_path: Path) -> None:
+def test_a_file_truncated_after_opening_raises_an_error(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     save_file({"a": torch.ones(1000, 100)}, path)
     store = open_safetensors(tmp_path)

@@ -1,4 +1,4 @@
-"""How a small GGUF model is asked for."""
+"""Types of the fixture that writes small GGUF models."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ class GgufOptions(TypedDict, total=False):
     without: tuple[str, ...]
     tensors: Mapping[str, np.ndarray] | None
     kind: Kind  # of the matrices
-    kinds: Mapping[str, Kind]  # of single ones
+    kinds: Mapping[str, Kind]  # of individual matrices
     hidden: int
 
 

@@ -1,4 +1,4 @@
-"""The commands, run in this process."""
+"""Fixtures that run commands in this process."""
 
 import io
 import os
@@ -19,7 +19,7 @@ def scripted() -> Scripted:
 
 @pytest.fixture
 def run_octavo(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> RunCommand:
-    """Run a command in this process; `stdin` None is a terminal at which nobody types."""
+    """Run a command in this process; `stdin=None` is a terminal without input."""
     for name in [name for name in os.environ if re.match("OCTAVO_(?!TEST_)", name)]:
         monkeypatch.delenv(name)
 

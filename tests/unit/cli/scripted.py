@@ -1,4 +1,4 @@
-"""A model that says what it was told to, so that commands can be tested without one."""
+"""A model with scripted answers, for tests of commands without a real model."""
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,8 +13,8 @@ from octavo.frontend.output import Choice, RequestOutput, StreamDelta
 from octavo.protocol import EngineFacts, EngineStats, SamplingParams, Timings
 from octavo.text.chat_template import ChatTemplate
 
-INTERRUPT = "<Ctrl-C>"  # a scripted token: the person presses Ctrl-C while it is computed
-THOUGHT = "<thought>"  # begins a scripted token that is reasoning
+INTERRUPT = "<Ctrl-C>"  # a scripted token: the user presses Ctrl-C while it is computed
+THOUGHT = "<thought>"  # prefix of a scripted token that is reasoning
 
 
 class ScriptedTemplate(ChatTemplate):
@@ -29,7 +29,7 @@ class ScriptedTemplate(ChatTemplate):
 
 @dataclass
 class ScriptedLLM:
-    """Answers in order; an answer is its tokens, or the error to raise. A word of a prompt is a token."""
+    """Gives its answers in order: lists of tokens, or errors to raise. Each word of a prompt is a token."""
 
     script: list[list[str] | OctavoError]
     name: str = "scripted"
@@ -67,9 +67,9 @@ class ScriptedLLM:
         return EngineStats(
             num_running=0,
             num_waiting=0,
-            pages_total=100,
-            pages_free=90,
-            pages_cached=5,
+            blocks_total=100,
+            blocks_free=90,
+            blocks_cached=5,
             steps=7,
             tokens_computed=0,
             prompt_tokens=self._prompt_tokens,
@@ -83,8 +83,8 @@ class ScriptedLLM:
         return engine_facts(
             vocab_size=50,
             max_model_len=1000,
-            page_size=16,
-            num_pages=100,
+            block_size=16,
+            num_blocks=100,
             device="cpu",
             dtype="float32",
             kv_bytes=1,
@@ -169,7 +169,7 @@ class Ran:
 
 
 class KeyboardlessStdin(io.StringIO):
-    """Stdin of a terminal at which nobody types."""
+    """Stdin of a terminal without input."""
 
     def isatty(self) -> bool:
         return True
@@ -177,4 +177,4 @@ class KeyboardlessStdin(io.StringIO):
 
 class RunCommand(Protocol):
     def __call__(self, *argv: str, stdin: str | None = "", llm: ScriptedLLM | None = None) -> Ran:
-        """Run a command in this process; `stdin` None is a terminal at which nobody types."""
+        """Run a command in this process; `stdin=None` is a terminal without input."""

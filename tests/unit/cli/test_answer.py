@@ -1,4 +1,4 @@
-"""An answer that is cut off, at each place where Ctrl-C can meet it."""
+"""Ctrl-C at each point of a streamed answer."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ from unit.cli.scripted import Scripted
 PARAMS = SamplingParams(seed=1)
 
 
-def test_ctrl_c_while_a_delta_is_written_gives_the_request_up(scripted: Scripted) -> None:
+def test_ctrl_c_while_writing_a_delta_aborts_the_request(scripted: Scripted) -> None:
     llm = scripted([["a", "b", "c"]])
     written: list[str] = []
 
@@ -22,16 +22,16 @@ def test_ctrl_c_while_a_delta_is_written_gives_the_request_up(scripted: Scripted
         if text == "b":
             raise KeyboardInterrupt
 
-    answer = stream_answer(llm, lambda: llm.stream("x", PARAMS), write, seed=1, think=ignore)
+    answer = stream_answer(llm, lambda: llm.stream("x", PARAMS), write, seed=1, write_reasoning=ignore)
     assert (written, answer.text, answer.finish_reason) == (["a", "b"], "ab", STOPPED)
     assert llm.num_given_up == 1
 
 
-def test_ctrl_c_while_the_request_is_made(scripted: Scripted) -> None:
+def test_ctrl_c_while_starting_the_request(scripted: Scripted) -> None:
     def start() -> Iterator[StreamDelta]:
         raise KeyboardInterrupt
 
-    answer = stream_answer(scripted([]), start, lambda text: None, seed=1, think=ignore)
+    answer = stream_answer(scripted([]), start, lambda text: None, seed=1, write_reasoning=ignore)
     assert (answer.text, answer.num_tokens, answer.finish_reason) == ("", 0, STOPPED)
 
 
@@ -41,11 +41,11 @@ def test_ctrl_c_after_the_last_delta_still_counts_as_stopped(scripted: Scripted)
             raise KeyboardInterrupt
 
     llm = scripted([["a"]])
-    answer = stream_answer(llm, lambda: llm.stream("x", PARAMS), write, seed=1, think=ignore)
+    answer = stream_answer(llm, lambda: llm.stream("x", PARAMS), write, seed=1, write_reasoning=ignore)
     assert answer.finish_reason == STOPPED
 
 
-def test_an_answer_that_fails_gives_the_request_up(scripted: Scripted) -> None:
+def test_a_failed_answer_closes_the_stream(scripted: Scripted) -> None:
     closed = []
 
     def deltas() -> Iterator[StreamDelta]:
@@ -56,5 +56,5 @@ def test_an_answer_that_fails_gives_the_request_up(scripted: Scripted) -> None:
 
     stream = deltas()
     with pytest.raises(RequestError, match="NaN in the logits"):
-        stream_answer(scripted([]), lambda: stream, lambda text: None, seed=1, think=ignore)
+        stream_answer(scripted([]), lambda: stream, lambda text: None, seed=1, write_reasoning=ignore)
     assert closed == [True]

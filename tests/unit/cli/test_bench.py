@@ -1,4 +1,4 @@
-"""`octavo bench`, in its short form, on a tiny model and small kernels."""
+"""`octavo bench` in its short form, on a tiny model and small kernels."""
 
 import json
 from pathlib import Path
@@ -19,11 +19,11 @@ def _small_probe(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def library() -> str:
-    """`run_octavo` takes our variables away; this one must stay."""
+    """Return the path of the library, to set it again: `run_octavo` removes Octavo's variables."""
     return str(find_library())
 
 
-def test_step_gives_a_table_and_the_same_as_json(
+def test_step_prints_a_table_and_the_same_json(
     library: str, run_octavo: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OCTAVO_KERNEL_LIBRARY", library)
@@ -48,7 +48,7 @@ def test_step_gives_a_table_and_the_same_as_json(
     assert "dropped because AMX was throttled" in ran.err
 
 
-def test_a_random_model_in_a_format_reads_fewer_bytes(
+def test_a_quantised_random_model_reads_fewer_bytes(
     library: str, run_octavo: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OCTAVO_KERNEL_LIBRARY", library)
@@ -66,7 +66,7 @@ def test_a_random_model_in_a_format_reads_fewer_bytes(
     assert plain - kept == pytest.approx(weights * (1 - 34 / 64))
 
 
-def test_kernels_can_be_chosen_and_drawn(
+def test_kernels_can_be_selected_and_plotted(
     library: str, run_octavo: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("matplotlib")
@@ -84,24 +84,30 @@ def test_kernels_can_be_chosen_and_drawn(
 @pytest.mark.parametrize(
     ("argv", "expected"),
     [
-        (["kernels", "--filter", "warp drive"], "error: --filter 'warp drive' leaves no kernel; there are"),
-        (["kernels", "--plot", "a.jpeg"], "error: --plot a.jpeg: the name must end with .svg or .png"),
+        (
+            ["kernels", "--filter", "warp drive"],
+            "error: --filter 'warp drive' matches no kernel; choose from",
+        ),
+        (["kernels", "--plot", "a.jpeg"], "error: --plot a.jpeg: the file name must end with .svg or .png"),
         (["kernels", "--filter", "rows", "--plot", "a.svg"], "error: --plot"),
         (["step"], "error: no model: name one, as in 'octavo bench step MODEL'"),
         (
             ["kernels", "--format", "BF16", "Q9"],
-            "error: --format Q9: there is no such form; known are BF16, Q4_K",
+            "error: --format Q9: unknown weight format; choose from BF16, Q4_K",
         ),
-        (["step", "some/model", "--format", "Q4_K"], "error: --format is for random models"),
+        (["step", "some/model", "--format", "Q4_K"], "error: --format applies to random models only"),
         (
             ["step", "random:tiny", "--format", "Q4_K"],
             "writing random:tiny\nerror: rows of 64 weights cannot",
         ),
-        (["step", "random:gpt"], "writing random:gpt\nerror: there is no random:gpt: the shapes are"),
-        (["step", "random:tiny", "--batch", "0"], "error: --batch, --context and --prefill count things"),
+        (["step", "random:gpt"], "writing random:gpt\nerror: unknown model random:gpt: use one of"),
+        (
+            ["step", "random:tiny", "--batch", "0"],
+            "error: --batch, --context and --prefill must be whole numbers",
+        ),
     ],
 )
-def test_mistakes_are_found_before_anything_is_measured(
+def test_invalid_arguments_are_rejected_before_measuring(
     argv: list[str], expected: str, run_octavo: RunCommand
 ) -> None:
     ran = run_octavo("bench", *argv)

@@ -1,4 +1,4 @@
-"""What is typed at `octavo bench serve` and `sweep`, and what is said about it."""
+"""The arguments of `octavo bench serve` and `sweep`, and their errors."""
 
 import io
 import re
@@ -22,20 +22,20 @@ URL = "http://127.0.0.1:1"
 @pytest.mark.parametrize(
     ("argv", "error"),
     [
-        (["serve"], "no URL: give the server's"),
-        (["serve", URL, "--workload", "prefil"], r"no workload 'prefil'.*prefill"),
-        (["serve", URL, "--requests", "0"], "--requests counts requests"),
-        (["serve", URL, "--shared", "-1"], "--shared counts tokens"),
-        (["serve", URL, "--arrivals", "4"], "says not how requests arrive"),
-        (["serve", URL, "--prompt", "x"], "is no length"),
-        (["serve", URL, "--slo-ttft", "500"], "--slo-ttft '500' is no time: give one like 200ms"),
-        (["serve", URL, "--body", "[1]"], r"--body '\[1\]' is no JSON object"),
-        (["serve", URL, "--html", "/no/such/folder/x.html"], "there is no folder /no/such/folder"),
-        (["sweep", URL, "--from", "9", "--to", "3"], "--from is above --to"),
-        (["sweep", URL, "--attain", "2"], "--attain is a part"),
+        (["serve"], "no URL: name the server"),
+        (["serve", URL, "--workload", "prefil"], r"unknown workload 'prefil'.*did you mean prefill"),
+        (["serve", URL, "--requests", "0"], "--requests must be a whole number"),
+        (["serve", URL, "--shared", "-1"], "--shared must be a whole number"),
+        (["serve", URL, "--arrivals", "4"], "is not an arrival pattern"),
+        (["serve", URL, "--prompt", "x"], "is not a length"),
+        (["serve", URL, "--slo-ttft", "500"], "--slo-ttft '500' is not a time; give one such as 200ms"),
+        (["serve", URL, "--body", "[1]"], r"--body '\[1\]' is not a JSON object"),
+        (["serve", URL, "--html", "/no/such/folder/x.html"], "the folder /no/such/folder does not exist"),
+        (["sweep", URL, "--from", "9", "--to", "3"], "--from must be above 0 and at most --to"),
+        (["sweep", URL, "--attain", "2"], "--attain must be above 0 and at most 1"),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_is_sent(
+def test_invalid_arguments_are_rejected_before_sending(
     argv: list[str], error: str, run_octavo: RunCommand
 ) -> None:
     ran = run_octavo("bench", *argv)
@@ -43,10 +43,10 @@ def test_what_cannot_work_is_refused_before_anything_is_sent(
     assert re.search(error, ran.err), ran.err
 
 
-def test_a_server_that_is_away(run_octavo: RunCommand) -> None:
+def test_an_unreachable_server_is_a_one_line_error(run_octavo: RunCommand) -> None:
     ran = run_octavo("bench", "serve", URL)
     assert ran.code == 1
-    assert "no server answers at http://127.0.0.1:1/v1" in ran.err
+    assert "cannot connect to http://127.0.0.1:1/v1" in ran.err
 
 
 def test_flags_change_a_workload() -> None:
@@ -58,7 +58,7 @@ def test_flags_change_a_workload() -> None:
     assert slo_from(args) == Slo(itl=0.02, e2e=1.5)
 
 
-def test_the_key_of_the_environment_is_sent(
+def test_the_api_key_from_the_environment_is_sent(
     run_octavo: RunCommand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-env")
@@ -70,25 +70,25 @@ def test_the_key_of_the_environment_is_sent(
     assert "sk-env" not in ran.out + ran.err + (tmp_path / "load.json").read_text()
 
 
-def test_failures_are_the_exit_code(run_octavo: RunCommand) -> None:
+def test_failed_requests_set_the_exit_code(run_octavo: RunCommand) -> None:
     def refuse(fields: JsonObject) -> tuple[int, str] | None:
         return (500, "no") if len(server.asked) == 2 else None
 
     with running(FakeServer(refuse=refuse)) as server:
         ran = run_octavo("bench", "serve", server.url, "--workload", "baseline", "--requests", "2")
     assert ran.code == 1
-    assert "1 good, 1 failed" in ran.out
+    assert "1 succeeded, 1 failed" in ran.out
     assert "1 of 2 requests failed" in ran.err
 
 
-def test_the_ceiling(run_octavo: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ceiling_is_printed(run_octavo: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_serve, "CEILINGS", ((2, 4, 8),))
     ran = run_octavo("bench", "serve", "--ceiling")
     assert ran.code == 0
     assert re.search(r"^ +2 +4 +[\d,]+ +[\d,]+ +[\d,]+$", ran.out, re.MULTILINE)
 
 
-def test_a_bar_is_drawn_for_people_only() -> None:
+def test_the_progress_bar_is_shown_only_on_a_terminal() -> None:
     from octavo.bench.serve import Progress
 
     class Screen(io.StringIO):

@@ -1,4 +1,4 @@
-"""`octavo chat` with a scripted model and a piped keyboard."""
+"""`octavo chat` with a scripted model and piped input."""
 
 import io
 import json
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from octavo.cli.chat import COMMANDS
-from octavo.cli.terminal import Style, Terminal
+from octavo.cli.terminal import Terminal, TextStyle
 from octavo.errors import RequestError
 from unit.cli.scripted import THOUGHT, RunCommand, Scripted
 
@@ -18,7 +18,9 @@ def contents(messages: list[dict[str, str]]) -> list[str]:
     return [message["content"] for message in messages]
 
 
-def test_a_conversation_goes_on_and_the_cache_shows(run_octavo: RunCommand, scripted: Scripted) -> None:
+def test_a_conversation_continues_and_cache_hits_are_shown(
+    run_octavo: RunCommand, scripted: Scripted
+) -> None:
     llm = scripted([["Hi", " there"], ["Fine"]])
     ran = run_octavo("chat", "m", "--seed", "3", stdin="Hello you\nHow are you?\n", llm=llm)
     assert (ran.code, ran.out) == (0, "Hi there\nFine\n")
@@ -29,7 +31,7 @@ def test_a_conversation_goes_on_and_the_cache_shows(run_octavo: RunCommand, scri
     assert llm.is_closed
 
 
-def test_reasoning_is_no_part_of_the_answer(run_octavo: RunCommand, scripted: Scripted) -> None:
+def test_reasoning_is_not_part_of_the_answer(run_octavo: RunCommand, scripted: Scripted) -> None:
     thinking = [THOUGHT + "Well", THOUGHT + "...", "Yes", "!"]
     llm = scripted([thinking, ["No"]])
     ran = run_octavo("chat", "m", stdin="Is it?\nSure?\n", llm=llm)
@@ -40,7 +42,7 @@ def test_reasoning_is_no_part_of_the_answer(run_octavo: RunCommand, scripted: Sc
     assert (quiet.out, quiet.err) == ("Yes!\n", "")
 
 
-def test_messages_of_several_lines(run_octavo: RunCommand, scripted: Scripted) -> None:
+def test_multi_line_messages(run_octavo: RunCommand, scripted: Scripted) -> None:
     llm = scripted([["a"], ["b"], ["c"]])
     stdin = 'one \\\ntwo\n"""three\n  four"""\n"""\nfive\n\nsix\n"""\n'
     run_octavo("chat", "m", stdin=stdin, llm=llm)
@@ -54,7 +56,7 @@ def test_the_end_of_input_ends_a_message(stdin: str, run_octavo: RunCommand, scr
     assert contents(llm.asked[0]) == ["a"]
 
 
-def test_ctrl_c_stops_the_answer_and_not_the_program(run_octavo: RunCommand, scripted: Scripted) -> None:
+def test_ctrl_c_stops_the_answer_but_not_the_program(run_octavo: RunCommand, scripted: Scripted) -> None:
     llm = scripted([["Once", " upon", INTERRUPT, " a", " time"], ["Yes"]])
     ran = run_octavo("chat", "m", stdin="Tell me\nGo on\n", llm=llm)
     assert (ran.code, ran.out) == (0, "Once upon\nYes\n")
@@ -63,7 +65,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(run_octavo: RunCommand, scr
     assert llm.num_given_up == 1
 
 
-def test_ctrl_c_before_the_first_token_takes_the_message_back(
+def test_ctrl_c_before_the_first_token_removes_the_message(
     run_octavo: RunCommand, scripted: Scripted
 ) -> None:
     llm = scripted([[INTERRUPT, "never"], ["Yes"]])
@@ -74,9 +76,7 @@ def test_ctrl_c_before_the_first_token_takes_the_message_back(
     assert ran.err.splitlines()[0].endswith(" · stopped")
 
 
-def test_an_error_ends_the_turn_and_takes_the_message_back(
-    run_octavo: RunCommand, scripted: Scripted
-) -> None:
+def test_an_error_ends_the_turn_and_removes_the_message(run_octavo: RunCommand, scripted: Scripted) -> None:
     llm = scripted([["a"], RequestError("too long"), ["c"]])
     ran = run_octavo("chat", "m", "-q", stdin="1\n2\n3\n", llm=llm)
     assert (ran.code, ran.out, ran.err) == (0, "a\nc\n", "error: too long\n")
@@ -121,10 +121,10 @@ def test_set_changes_the_parameters(run_octavo: RunCommand, scripted: Scripted) 
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("/regenerat", "there is no command /regenerat; did you mean regenerate?"),
-        ("/xyz", "there is no command /xyz; /help lists them"),
-        ("/set temprature 1", "there is no sampling parameter 'temprature'; did you mean temperature?"),
-        ("/set n 2", "there is no sampling parameter 'n'"),
+        ("/regenerat", "unknown command /regenerat; did you mean regenerate?"),
+        ("/xyz", "unknown command /xyz; /help lists the commands"),
+        ("/set temprature 1", "unknown sampling parameter 'temprature'; did you mean temperature?"),
+        ("/set n 2", "unknown sampling parameter 'n'"),
         ("/set top_p", "/set top_p needs a value"),
         ("/set top_p much", "top_p: 'much' is not allowed; give a number"),
         ("/set temperature nan", "temperature must be a number from 0 to 100"),
@@ -133,13 +133,13 @@ def test_set_changes_the_parameters(run_octavo: RunCommand, scripted: Scripted) 
         ("/set min_tokens 1001", "min_tokens must be a whole number from 0 to 1000"),
         ("/set stop_token_ids 50", "stop_token_ids: token ids are whole numbers from 0 to 49"),
         ("/set logit_bias 1=inf", "logit_bias must be a number from -100 to 100"),
-        ("/undo", "there is nothing to take back"),
-        ("/regenerate", "there is no answer to make again"),
+        ("/undo", "there is nothing to undo"),
+        ("/regenerate", "there is no answer to regenerate"),
         ("/save", "/save needs a file name"),
         ("/save /nowhere/at/all", "cannot write /nowhere/at/all: No such file or directory"),
     ],
 )
-def test_slips_are_explained_and_the_chat_goes_on(
+def test_invalid_commands_are_explained_and_the_chat_continues(
     line: str, expected: str, run_octavo: RunCommand, scripted: Scripted
 ) -> None:
     ran = run_octavo("chat", "m", stdin=f"{line}\nstill here\n", llm=scripted([["yes"]]))
@@ -148,14 +148,14 @@ def test_slips_are_explained_and_the_chat_goes_on(
     assert len(ran.err.splitlines()) == 2  # the figures of the answer
 
 
-def test_a_flag_out_of_range_is_refused_at_the_start(run_octavo: RunCommand, scripted: Scripted) -> None:
+def test_an_invalid_flag_value_is_rejected_at_startup(run_octavo: RunCommand, scripted: Scripted) -> None:
     llm = scripted([])
     ran = run_octavo("chat", "m", "--temperature", "nan", stdin="1\n", llm=llm)
     assert (ran.code, ran.err) == (1, "error: temperature must be a number from 0 to 100\n")
     assert llm.is_closed
 
 
-def test_save_writes_once(run_octavo: RunCommand, scripted: Scripted, tmp_path: Path) -> None:
+def test_save_does_not_overwrite_a_file(run_octavo: RunCommand, scripted: Scripted, tmp_path: Path) -> None:
     path = tmp_path / "talk.json"
     ran = run_octavo(
         "chat", "m", "--system", "S", stdin=f"1\n/save {path}\n/save {path}\n", llm=scripted([["a"]])
@@ -174,7 +174,9 @@ def test_help_lists_every_command_and_stats_show_the_cache(
     assert any("100 (90 free, 5 in the prefix cache)" in line for line in lines)
 
 
-def test_a_model_without_template_is_refused_at_the_start(run_octavo: RunCommand, scripted: Scripted) -> None:
+def test_a_model_without_a_chat_template_is_rejected_at_startup(
+    run_octavo: RunCommand, scripted: Scripted
+) -> None:
     llm = scripted([], has_template=False)
     ran = run_octavo("chat", "m", stdin="1\n", llm=llm)
     assert (ran.code, ran.err) == (1, "error: this model has no chat template\n")
@@ -195,8 +197,8 @@ class Screen(io.StringIO):
         (io.StringIO(), {}, "x"),
     ],
 )
-def test_colours_only_on_a_screen_that_wants_them(
+def test_colours_only_on_terminals_that_support_them(
     stream: io.StringIO, environ: dict[str, str], expected: str
 ) -> None:
     terminal = Terminal(stream, stream, stream, environ)
-    assert terminal.styled("x", Style.RED, stream) == expected
+    assert terminal.styled("x", TextStyle.RED, stream) == expected

@@ -15,9 +15,9 @@ from unit.cli.scripted import THOUGHT, RunCommand, Scripted
 INTERRUPT = "<Ctrl-C>"
 
 
-def test_one_prompt_streams_with_figures_on_stderr(run_octavo: RunCommand, scripted: Scripted) -> None:
+def test_one_prompt_streams_and_prints_figures_on_stderr(run_octavo: RunCommand, scripted: Scripted) -> None:
     llm = scripted([["Hel", "lo"]])
-    ran = run_octavo("generate", "m", "-p", "one two three", "--seed", "5", "--page-size", "16", llm=llm)
+    ran = run_octavo("generate", "m", "-p", "one two three", "--seed", "5", "--block-size", "16", llm=llm)
     assert (ran.code, ran.out) == (0, "Hello\n")
     assert "3 tokens · " in ran.err
     assert " · prompt 3 (0 cached) · first token " in ran.err
@@ -25,13 +25,13 @@ def test_one_prompt_streams_with_figures_on_stderr(run_octavo: RunCommand, scrip
     assert llm.asked == ["one two three"]
     assert llm.params == [SamplingParams(seed=5)]
     assert llm.options is not None
-    assert (llm.options.model, llm.options.page_size) == ("m", 16)
+    assert (llm.options.model, llm.options.block_size) == ("m", 16)
     assert llm.is_closed
 
 
 @pytest.mark.parametrize("command", [["generate", "-p", "x"], ["generate", "-p", "x", "-p", "y"], ["chat"]])
-def test_quiet_is_the_text_alone(command: list[str], tiny_checkpoint: Path) -> None:
-    """A whole process with a real model: nobody, from the checkpoint to the end, writes to stderr."""
+def test_quiet_prints_only_the_text(command: list[str], tiny_checkpoint: Path) -> None:
+    """In a separate process with a real model, no component writes to stderr."""
     options = ["-q", "--log-level", "debug", "--device", "cpu", "--kv-memory", "1MiB", "--max-tokens", "3"]
     ran = subprocess.run(
         [sys.executable, "-m", "octavo.cli.main", command[0], str(tiny_checkpoint), *command[1:], *options],
@@ -39,19 +39,19 @@ def test_quiet_is_the_text_alone(command: list[str], tiny_checkpoint: Path) -> N
         capture_output=True,
         encoding="utf-8",
         check=True,
-        env=os.environ | {"OCTAVO_PAGE_SIZ": "1"},
+        env=os.environ | {"OCTAVO_BLOCK_SIZ": "1"},
     )
     assert ran.stdout
     assert ran.stderr == ""
 
 
-def test_the_models_own_parameters_hold_unless_given(run_octavo: RunCommand, scripted: Scripted) -> None:
+def test_the_models_own_parameters_are_the_defaults(run_octavo: RunCommand, scripted: Scripted) -> None:
     llm = scripted([["a"]], default_params=SamplingParams(temperature=0.6, top_k=20))
     run_octavo("generate", "m", "-p", "x", "--top-k", "5", "--seed", "1", llm=llm)
     assert llm.params == [SamplingParams(temperature=0.6, top_k=5, seed=1)]
 
 
-def test_a_new_seed_each_time_and_it_is_shown(run_octavo: RunCommand, scripted: Scripted) -> None:
+def test_each_run_has_a_new_seed_and_shows_it(run_octavo: RunCommand, scripted: Scripted) -> None:
     llm = scripted([["a"], ["b"]])
     errs = [run_octavo("generate", "m", "-p", "x", llm=llm).err for _ in range(2)]
     seeds = [params.seed for params in llm.params]
@@ -59,19 +59,19 @@ def test_a_new_seed_each_time_and_it_is_shown(run_octavo: RunCommand, scripted: 
     assert all(err.endswith(f" · seed {seed}\n") for err, seed in zip(errs, seeds, strict=True))
 
 
-def test_the_prompt_may_be_piped(run_octavo: RunCommand, scripted: Scripted) -> None:
+def test_the_prompt_can_be_piped(run_octavo: RunCommand, scripted: Scripted) -> None:
     llm = scripted([["a"], ["b"]])
     run_octavo("generate", "m", stdin="from a pipe\n\n", llm=llm)
     run_octavo("generate", "m", "-p", "-", stdin="again", llm=llm)
     assert llm.asked == ["from a pipe\n", "again"]
 
 
-def test_no_prompt_at_a_terminal_says_what_to_do(run_octavo: RunCommand) -> None:
+def test_a_missing_prompt_at_a_terminal_is_explained(run_octavo: RunCommand) -> None:
     ran = run_octavo("generate", "m", stdin=None)
     assert (ran.code, ran.err) == (2, "error: no prompt: give one with -p TEXT, or pipe it in\n")
 
 
-def test_chat_wraps_the_prompt(run_octavo: RunCommand, scripted: Scripted) -> None:
+def test_chat_applies_the_template(run_octavo: RunCommand, scripted: Scripted) -> None:
     llm = scripted([["a"]])
     run_octavo("generate", "m", "--chat", "--system", "Be brief.", "-p", "Hi", llm=llm)
     assert llm.asked == [[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]]
@@ -101,10 +101,10 @@ def test_json_is_one_object_per_answer(run_octavo: RunCommand, scripted: Scripte
 
 
 @pytest.mark.parametrize("prompts", [["-p", "x"], ["-p", "x", "-p", "y"]], ids=["streamed", "together"])
-def test_reasoning_is_beside_the_answer(
+def test_reasoning_is_separate_from_the_answer(
     prompts: list[str], run_octavo: RunCommand, scripted: Scripted
 ) -> None:
-    """On stderr, which --quiet leaves empty; in JSON, in a field of its own."""
+    """Reasoning goes to stderr, which --quiet leaves empty; in JSON, it has its own field."""
     answers = [[THOUGHT + "Well", THOUGHT + "...", "Yes", "!"], ["No"]][: len(prompts) // 2]
     texts = ["Yes!", "No"][: len(answers)]
     command = ["generate", "m", "--chat", *prompts]
@@ -122,14 +122,14 @@ def test_reasoning_is_beside_the_answer(
     assert [answer["reasoning"] for answer in found] == ["Well...", None][: len(answers)]
 
 
-def test_a_refused_request_is_one_line(run_octavo: RunCommand, scripted: Scripted) -> None:
+def test_a_rejected_request_is_a_one_line_error(run_octavo: RunCommand, scripted: Scripted) -> None:
     llm = scripted([RequestError("top_p must be a number from 0 to 1", "top_p")])
     ran = run_octavo("generate", "m", "-p", "x", "--top-p", "7", llm=llm)
     assert (ran.code, ran.out, ran.err) == (1, "", "error: top_p must be a number from 0 to 1\n")
     assert llm.is_closed
 
 
-def test_ctrl_c_keeps_what_was_printed_and_exits_130(run_octavo: RunCommand, scripted: Scripted) -> None:
+def test_ctrl_c_keeps_the_printed_text_and_exits_130(run_octavo: RunCommand, scripted: Scripted) -> None:
     llm = scripted([["a", INTERRUPT, "b", "c"]])
     ran = run_octavo("generate", "m", "-p", "x", llm=llm)
     assert (ran.code, ran.out) == (130, "a\n")

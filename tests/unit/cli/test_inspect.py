@@ -1,4 +1,4 @@
-"""`octavo inspect`, on a small checkpoint made here and on a real GGUF file."""
+"""`octavo inspect` on a small generated checkpoint and on a real GGUF file."""
 
 import json
 import os
@@ -71,20 +71,20 @@ def test_facts_and_kv_arithmetic(checkpoint: Path, run_octavo: RunCommand) -> No
     assert (text["tokenizer"], text["eos"]) == ("WordLevel", [{"id": 1, "text": "</s>"}])
     assert text["rendered_sample"] == "[user] Hello!\n"
     assert kv["bytes_per_token"] == LAYERS * 2 * KV_HEADS * HEAD_DIM * 2
-    assert kv["pages"] == (1 << 20) // (kv["bytes_per_token"] * kv["page_size"])
+    assert kv["blocks"] == (1 << 20) // (kv["bytes_per_token"] * kv["block_size"])
     assert [sequence["length"] for sequence in kv["sequences"]] == [CONTEXT, 2048, 512]
     for sequence in kv["sequences"]:
-        pages_each = -(-sequence["length"] // kv["page_size"])
-        assert sequence["fit"] * pages_each <= kv["pages"] < (sequence["fit"] + 1) * pages_each
+        blocks_each = -(-sequence["length"] // kv["block_size"])
+        assert sequence["fit"] * blocks_each <= kv["blocks"] < (sequence["fit"] + 1) * blocks_each
 
 
 @pytest.mark.parametrize(
-    "options", [(), ("--weights", "widened"), ("--dtype", "float32"), ("--page-size", "8")]
+    "options", [(), ("--weights", "widened"), ("--dtype", "float32"), ("--block-size", "8")]
 )
-def test_quantised_weights_are_counted_as_they_will_be_in_memory(
+def test_quantised_weights_are_counted_at_their_size_in_memory(
     tmp_path: Path, run_octavo: RunCommand, options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same as the engine says, once it has loaded them."""
+    """The figures equal those of the engine after loading."""
     if find_library() is None:
         pytest.skip("no native library was built when the package was installed")
     monkeypatch.setenv("OCTAVO_KERNEL_LIBRARY", str(find_library()))
@@ -105,39 +105,41 @@ def test_quantised_weights_are_counted_as_they_will_be_in_memory(
     )
 
 
-def test_the_page_for_people_says_the_same(checkpoint: Path, run_octavo: RunCommand) -> None:
+def test_the_text_output_shows_the_same_facts(checkpoint: Path, run_octavo: RunCommand) -> None:
     out = run_octavo("inspect", str(checkpoint), "--device", "cpu", "--kv-memory", "1MiB").out
     rows = {line[:13].strip(): line[15:] for line in out.splitlines()}
     assert rows["parameters"] == f"{PARAMETERS:,}"
     assert rows["context"] == "4,096 tokens"
-    assert rows["layers"] == "2, all see the whole context"
-    assert rows["ends with"] == "</s> (1)"
+    assert rows["layers"] == "2, all with full attention"
+    assert rows["EOS tokens"] == "</s> (1)"
     assert "  [user] Hello!" in out.splitlines()
     assert "2 layers x 2 (key, value) x 2 heads x 8 x 2 B = 128 B" in out
     assert "16 sequences of 512 tokens fit" in out
 
 
-def test_one_sequence_fits(checkpoint: Path, run_octavo: RunCommand) -> None:
+def test_the_singular_is_used_for_one_sequence(checkpoint: Path, run_octavo: RunCommand) -> None:
     out = run_octavo("inspect", str(checkpoint), "--device", "cpu", "--kv-memory", "512KiB").out
     assert "  1 sequence of 4,096 tokens fits" in out.splitlines()
     out = run_octavo("inspect", str(checkpoint), "--device", "cpu", "--kv-memory", "288KiB").out
     assert "  1 sequence of 2,048 tokens fits" in out.splitlines()
 
 
-def test_what_does_not_fit_is_said_and_the_rest_still_shown(checkpoint: Path, run_octavo: RunCommand) -> None:
+def test_a_model_that_does_not_fit_is_reported_with_the_other_facts(
+    checkpoint: Path, run_octavo: RunCommand
+) -> None:
     ran = run_octavo("inspect", str(checkpoint), "--device", "cpu", "--kv-memory", "1KiB")
     assert ran.code == 0
     assert "LlamaForCausalLM" in ran.out
     assert "does not fit: " in ran.out
 
 
-def test_template_alone(checkpoint: Path, run_octavo: RunCommand) -> None:
+def test_the_template_flag_prints_only_the_template(checkpoint: Path, run_octavo: RunCommand) -> None:
     out = run_octavo("inspect", str(checkpoint), "--template").out
     assert out == "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}\n"
 
 
 @pytest.mark.parametrize("device", ["bogus", "cuda:99", "meta"])
-def test_a_device_that_is_not_there_is_one_line(
+def test_an_unusable_device_is_a_one_line_error(
     device: str, checkpoint: Path, run_octavo: RunCommand
 ) -> None:
     ran = run_octavo("inspect", str(checkpoint), "--device", device)
@@ -147,7 +149,7 @@ def test_a_device_that_is_not_there_is_one_line(
     assert ran.err.count("\n") == 1
 
 
-def test_weights_are_not_loaded_nor_torch_for_a_cpu(checkpoint: Path) -> None:
+def test_neither_weights_nor_torch_are_loaded_for_a_cpu(checkpoint: Path) -> None:
     script = (
         "import sys; from octavo.cli.main import main; code = main(sys.argv[1:]);"
         "print([n for n in ('torch', 'octavo.checkpoint.load') if n in sys.modules], code, file=sys.stderr)"
@@ -176,7 +178,7 @@ def test_a_real_gguf_file(assets: Callable[[str], Path], run_octavo: RunCommand)
     assert facts["kv"]["tokens"] > 8192
 
 
-def test_the_machine_needs_no_model_and_names_what_moves_a_bit(
+def test_machine_facts_need_no_model_and_list_what_affects_bits(
     run_octavo: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = json.loads(run_octavo("inspect", "--machine", "--json").out)

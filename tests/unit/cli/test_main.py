@@ -1,4 +1,4 @@
-"""The command itself: help without torch, flags for every option, errors as one line, exit codes."""
+"""The `octavo` command: help without torch, flags for every option, one-line errors, exit codes."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from octavo.errors import CapacityError, ConfigError, OctavoError
 from octavo.protocol import GrammarKind, GrammarSpec, SamplingParams
 from unit.cli.scripted import RunCommand
 
-# What may be loaded at start: what argparse, msgspec and pydantic need.
+# Modules that help and config must not load: argparse, msgspec and pydantic are sufficient.
 HEAVY_MODULES = ("torch", "numpy", "tokenizers", "gguf", "huggingface_hub", "jinja2", "yaml", "tqdm")
 CHECK_LIGHT = f"""
 import sys
@@ -42,11 +42,11 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("argv", [["--help"], ["generate", "--help"], ["config", "show"]], ids=" ".join)
-def test_help_and_config_load_nothing_heavy(argv: list[str]) -> None:
+def test_help_and_config_import_nothing_heavy(argv: list[str]) -> None:
     assert python("-c", CHECK_LIGHT, *argv).stderr.strip() == "[]"
 
 
-# What an engine process is started before: the front end imports it while the engine imports its own.
+# Modules that are imported after the engine process has started, while the engine imports its own.
 FOR_LATER = ("uvloop", "zmq", "fastapi", "uvicorn", "prometheus_client", "octavo.frontend.hub")
 CHECK_EARLY = f"""
 import subprocess, sys
@@ -61,15 +61,15 @@ main(["serve", "some-model.gguf", "--port", "0"])
 """
 
 
-def test_a_server_starts_its_engine_before_it_imports_anything_heavy(
+def test_serve_starts_its_engine_before_heavy_imports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     assert python("-c", CHECK_EARLY).stdout.strip() == "[]"
 
 
-# What a command may cost, as a multiple of importing what it cannot do without, measured by turns: a second
-# of one machine is half a second of another.
+# The CPU time of a command is compared with that of the imports it needs, measured in turn: absolute times
+# depend on the machine.
 ARGPARSE = "import argparse, logging, dataclasses"
 PYDANTIC = (
     ARGPARSE
@@ -81,9 +81,11 @@ class Options(pydantic.BaseModel):
 
 
 @pytest.mark.parametrize(("argv", "needed"), [(["--help"], ARGPARSE), (["config", "show"], PYDANTIC)])
-def test_help_and_config_answer_at_once(argv: list[str], needed: str, figure: Callable[[str], None]) -> None:
-    """At most twice its imports. One thread and no waiting: its processor time is what a person waits for on
-    a machine at rest."""
+def test_help_and_config_take_little_more_than_their_imports(
+    argv: list[str], needed: str, figure: Callable[[str], None]
+) -> None:
+    """A command takes a bounded multiple of its imports. It has one thread and does not wait, so its CPU time
+    is what a user waits for on an idle machine."""
     ratios = []
     for _ in range(5):
         least = processor_seconds("-c", needed)
@@ -107,7 +109,7 @@ def example_of(spec: OptionSpec) -> list[str]:
 
 
 @pytest.mark.parametrize("spec", option_specs(), ids=lambda spec: spec.name)
-def test_every_option_is_a_flag_a_variable_and_a_key(
+def test_every_option_has_a_flag_a_variable_and_a_key(
     spec: OptionSpec, run_octavo: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flag, value = spec.flag, (["false"] if spec.is_switch else example_of(spec))[-1]
@@ -136,7 +138,7 @@ def test_config_show_hides_the_key(run_octavo: RunCommand) -> None:
         assert "(hidden)" in ran.out
 
 
-def test_config_show_is_a_table_of_value_and_origin(
+def test_config_show_prints_values_and_origins(
     run_octavo: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OCTAVO_THREADS", "2")
@@ -184,12 +186,12 @@ NOT_TEXT = [flag for flag in SAMPLING_FLAGS if flag.metavar != "TEXT"]
 
 
 @pytest.mark.parametrize("flag", NOT_TEXT, ids=lambda flag: flag.field)
-def test_wrong_sampling_values_are_explained(flag: SamplingFlag) -> None:
+def test_invalid_sampling_values_are_explained(flag: SamplingFlag) -> None:
     with pytest.raises(ConfigError, match=f"{flag.field}: 'x' is not allowed; give "):
         sampling_value(flag.field, ["x"] if flag.is_repeated else "x")
 
 
-def test_a_chat_offers_what_concerns_one_answer() -> None:
+def test_chat_omits_flags_for_several_answers_and_logprobs() -> None:
     missing = {flag.field for flag in SAMPLING_FLAGS} - {flag.field for flag in CHAT_SAMPLING_FLAGS}
     assert missing == {"n", "logprobs", "prompt_logprobs"}
 
@@ -204,10 +206,10 @@ def test_a_chat_offers_what_concerns_one_answer() -> None:
         (["generate", "m", "--model", "other", "-p", "x"], "error: MODEL is 'm' but --model is 'other'"),
         (["generate", "m", "--checkpoint-path", "p", "-p", "x"], "error: both flag --model ('m') and flag"),
         (
-            ["generate", "m", "-p", "x", "--page-size", "x"],
-            "error: flag --page-size: 'x' is not allowed; give",
+            ["generate", "m", "-p", "x", "--block-size", "x"],
+            "error: flag --block-size: 'x' is not allowed; give",
         ),
-        (["generate", "m", "-p", "x", "--system", "y"], "error: --system is a message of a chat: add --chat"),
+        (["generate", "m", "-p", "x", "--system", "y"], "error: --system needs a chat: add --chat"),
         (["generate", "m", "-p", "-", "-p", "-"], "error: -p - reads all of stdin"),
         (["inspect"], "error: no model"),
         (
@@ -224,10 +226,10 @@ def test_usage_errors_are_one_line_and_exit_2(argv: list[str], expected: str, ru
     assert ran.out == ""
 
 
-def test_flags_are_not_abbreviated(run_octavo: RunCommand) -> None:
-    ran = run_octavo("config", "show", "--page-siz", "3")
+def test_flags_cannot_be_abbreviated(run_octavo: RunCommand) -> None:
+    ran = run_octavo("config", "show", "--block-siz", "3")
     assert ran.code == 2
-    assert "unrecognized arguments: --page-siz" in ran.err
+    assert "unrecognized arguments: --block-siz" in ran.err
 
 
 def test_other_errors_exit_1_and_debug_shows_the_traceback(run_octavo: RunCommand) -> None:
@@ -239,7 +241,7 @@ def test_other_errors_exit_1_and_debug_shows_the_traceback(run_octavo: RunComman
         main(["generate", "m", "-p", "x", "--debug"], open_model=fails)
 
 
-def test_input_and_output_that_are_not_text() -> None:
+def test_undecodable_input_and_unencodable_output() -> None:
     command = [sys.executable, "-m", "octavo.cli.main", "generate", "m"]
     environ = os.environ | {"PYTHONIOENCODING": "utf-8"}
     ran = subprocess.run(command, input=b"caf\xe9", capture_output=True, check=False, env=environ)
@@ -254,7 +256,7 @@ def test_version(run_octavo: RunCommand) -> None:
     assert run_octavo("--version").out == f"octavo {octavo.__version__}\n"
 
 
-def test_a_reader_that_leaves_early_is_no_error() -> None:
+def test_a_closed_output_pipe_is_not_an_error() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     ran = subprocess.run(

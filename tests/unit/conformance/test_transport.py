@@ -1,4 +1,4 @@
-"""Requests over real sockets, to servers that behave and servers that do not."""
+"""Requests over real sockets, to valid and invalid servers."""
 
 import socket
 import threading
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from octavo.conformance.suite import with_model
-from octavo.conformance.target import Target
+from octavo.conformance.target import CheckTarget
 from octavo.conformance.transport import HttpTransport, Request, Unreachable
 from octavo.errors import ConfigError, OctavoError
 
@@ -17,7 +17,7 @@ Listen = Callable[[Callable[[socket.socket], None]], str]
 
 @pytest.fixture
 def listen() -> Iterator[Listen]:
-    """`listen(answer)` is the address of a server that has `answer` deal with its one connection."""
+    """`listen(answer)` starts a server that passes its only connection to `answer`; returns its address."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threads = []
 
@@ -57,29 +57,29 @@ def saying(text: bytes) -> Callable[[socket.socket], None]:
         ("http://[::1]:8000", "http://[::1]:8000/v1"),
     ],
 )
-def test_addresses(url: str, expected: str) -> None:
+def test_valid_addresses(url: str, expected: str) -> None:
     assert HttpTransport.to(url, 1).url == expected
 
 
 @pytest.mark.parametrize("url", ["", "ftp://a", "http://", "file:///etc"])
-def test_no_addresses(url: str) -> None:
+def test_invalid_addresses_are_rejected(url: str) -> None:
     with pytest.raises(ConfigError, match="not the address"):
         HttpTransport.to(url, 1)
 
 
-def test_a_reply(listen: Listen) -> None:
+def test_a_reply_is_parsed(listen: Listen) -> None:
     url = listen(saying(b'HTTP/1.1 404 No\r\nX-Request-ID: 7\r\nContent-Length: 8\r\n\r\n{"a": 1}'))
     reply = HttpTransport.to(url, 5)(Request("POST", "/models", {"a": "b"}, b"{}"))
     assert (reply.status, reply.headers["x-request-id"], reply.json) == (404, "7", {"a": 1})
 
 
 @pytest.mark.parametrize("text", [b"", b"hello\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n123"])
-def test_what_is_not_http(listen: Listen, text: bytes) -> None:
-    with pytest.raises(Unreachable, match="no answer"):
+def test_invalid_http_is_unreachable(listen: Listen, text: bytes) -> None:
+    with pytest.raises(Unreachable, match="no reply"):
         HttpTransport.to(listen(saying(text)), 5)(Request("GET", "/models"))
 
 
-def test_pings_without_end_are_no_answer(listen: Listen) -> None:
+def test_endless_pings_cause_a_timeout(listen: Listen) -> None:
     def answer(connection: socket.socket) -> None:
         connection.recv(65536)
         connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
@@ -88,27 +88,27 @@ def test_pings_without_end_are_no_answer(listen: Listen) -> None:
                 connection.sendall(b": ping\n\n")
                 time.sleep(0.02)
         except OSError:
-            pass  # the client has gone, as it should
+            pass  # the client has disconnected, as expected
 
     with pytest.raises(Unreachable, match=r"within 0\.3 s"):
         HttpTransport.to(listen(answer), 0.3)(Request("GET", "/models"))
 
 
-def test_the_model_is_the_first_of_the_list(listen: Listen) -> None:
+def test_the_first_listed_model_is_used(listen: Listen) -> None:
     body = b'{"object": "list", "data": [%s, %s]}' % tuple(
         b'{"id": "%s", "object": "model", "created": 1, "owned_by": "x"}' % name for name in (b"one", b"two")
     )
     url = listen(saying(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)))
-    assert with_model(Target(HttpTransport.to(url, 5))).model == "one"
+    assert with_model(CheckTarget(HttpTransport.to(url, 5))).model == "one"
 
 
-def test_without_a_list_a_model_must_be_named(listen: Listen) -> None:
+def test_a_model_name_is_required_without_a_list(listen: Listen) -> None:
     no_list = saying(b"HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n")
     with pytest.raises(ConfigError, match="--model"):
-        with_model(Target(HttpTransport.to(listen(no_list), 5)))
-    assert with_model(Target(HttpTransport.to(listen(no_list), 5), "mine")).model == "mine"
+        with_model(CheckTarget(HttpTransport.to(listen(no_list), 5)))
+    assert with_model(CheckTarget(HttpTransport.to(listen(no_list), 5), "mine")).model == "mine"
 
 
-def test_nobody_there() -> None:
+def test_a_closed_port_is_reported() -> None:
     with pytest.raises(OctavoError, match="cannot be reached"):
-        with_model(Target(HttpTransport.to("http://127.0.0.1:1", 5)))
+        with_model(CheckTarget(HttpTransport.to("http://127.0.0.1:1", 5)))

@@ -1,4 +1,4 @@
-"""Families by the templates that models really have."""
+"""Families are detected from the templates of real models."""
 
 import json
 from collections.abc import Callable
@@ -11,10 +11,10 @@ from octavo.checkpoint import open_checkpoint
 from octavo.dialect.choose import dialect_of, reasons_after
 from octavo.dialect.families import GEMMA_OPEN, HERMES_OPEN, MISTRAL_OPEN
 from octavo.dialect.pieces import joined
+from octavo.dialect.plain_text import in_plain_words
 from octavo.dialect.reader import FAMILIES, AnswerFormat, AnswerReader
 from octavo.dialect.reasoning import Reasons
-from octavo.dialect.told import in_plain_words
-from octavo.dialect.tools import described
+from octavo.dialect.tools import parse_tools
 from octavo.text.assets import TextAssets
 from octavo.text.chat_template import ChatTemplate
 from octavo.text.huggingface import text_assets_from_directory
@@ -50,7 +50,7 @@ TOKENIZERS = {
 
 
 def rendered(template: ChatTemplate, messages: list[JsonObject], **keywords: Json) -> str:
-    """As the server does it."""
+    """Render a conversation with tools as the server does."""
     dialect = dialect_of(template.source)
     if dialect.renders_tools:
         return template.render(messages, tools=[ADD], **keywords)
@@ -63,8 +63,8 @@ def text_assets(path: Path) -> TextAssets:
 
 @pytest.mark.assets
 @pytest.mark.parametrize("name", [*TOKENIZERS, "smollm2-135m-instruct-q4_1.gguf"])
-def test_a_model_reads_its_own_calls(name: str, assets: Callable[[str], Path]) -> None:
-    """What the template writes for a call in the conversation is what the reader of answers understands."""
+def test_calls_rendered_by_the_template_can_be_parsed(name: str, assets: Callable[[str], Path]) -> None:
+    """The reader of answers parses a call that the template rendered in the conversation."""
     template = ChatTemplate(text_assets(assets(name)))
     dialect = dialect_of(template.source)
     assert (dialect.family, dialect.has_reasoning) == TOKENIZERS.get(name, ("hermes", False))
@@ -72,7 +72,7 @@ def test_a_model_reads_its_own_calls(name: str, assets: Callable[[str], Path]) -
     after = rendered(template, CONVERSATION[:2], add_generation_prompt=False)
     assert "Adds two numbers." in before
     written = after[after.rindex(STARTS[dialect.family]) :]
-    reader = AnswerReader(AnswerFormat(Reasons.NEVER, dialect.family, described([ADD])))
+    reader = AnswerReader(AnswerFormat(Reasons.NEVER, dialect.family, parse_tools([ADD])))
     message = joined(reader.push(written) + reader.finish())
     (call,) = message.calls
     assert call.name == "add"
@@ -81,7 +81,7 @@ def test_a_model_reads_its_own_calls(name: str, assets: Callable[[str], Path]) -
 
 
 @pytest.mark.assets
-def test_thoughts_of_qwen3(assets: Callable[[str], Path]) -> None:
+def test_reasoning_of_qwen3(assets: Callable[[str], Path]) -> None:
     template = ChatTemplate(text_assets(assets("tokenizer-qwen3")))
     dialect = dialect_of(template.source)
     prompt = template.render(CONVERSATION[:1])
@@ -89,26 +89,28 @@ def test_thoughts_of_qwen3(assets: Callable[[str], Path]) -> None:
     assert reasons_after(prompt + "<think>\n", dialect) is Reasons.BEGUN
 
 
-def test_a_model_without_tags_does_not_think() -> None:
+def test_a_model_without_tags_has_no_reasoning() -> None:
     assert reasons_after("<think>", dialect_of("{{ messages }}")) is Reasons.NEVER
 
 
-def test_every_family_can_be_chosen() -> None:
+def test_every_family_can_be_detected() -> None:
     sources = ["<tool_call>", "[TOOL_CALLS]", "<|start_header_id|> tools", "<start_of_turn>"]
     assert {dialect_of(source).family for source in sources} == set(FAMILIES)
 
 
-def test_results_of_several_calls_are_one_message() -> None:
+def test_results_of_several_calls_are_merged_into_one_message() -> None:
     calls = [CONVERSATION[1]["tool_calls"][0]] * 2
     messages = [CONVERSATION[0], CONVERSATION[1] | {"tool_calls": calls}, CONVERSATION[2], CONVERSATION[2]]
     for family in ("hermes", "gemma"):
-        told = in_plain_words(messages, [ADD], family)
-        assert [message["role"] for message in told] == ["system", "user", "assistant", "user"]
-        assert told[3]["content"].count("3") == 2
-        assert told[2]["content"].count("add") == 2
+        messages_as_text = in_plain_words(messages, [ADD], family)
+        assert [message["role"] for message in messages_as_text] == ["system", "user", "assistant", "user"]
+        assert messages_as_text[3]["content"].count("3") == 2
+        assert messages_as_text[2]["content"].count("add") == 2
 
 
-def test_the_systems_own_words_come_first() -> None:
-    told = in_plain_words([{"role": "system", "content": "Be brief."}, CONVERSATION[0]], [ADD], "hermes")
-    assert [message["role"] for message in told] == ["system", "user"]
-    assert told[0]["content"].startswith("Be brief.\n\nYou may call functions.")
+def test_the_system_message_comes_first() -> None:
+    messages_as_text = in_plain_words(
+        [{"role": "system", "content": "Be brief."}, CONVERSATION[0]], [ADD], "hermes"
+    )
+    assert [message["role"] for message in messages_as_text] == ["system", "user"]
+    assert messages_as_text[0]["content"].startswith("Be brief.\n\nYou may call functions.")

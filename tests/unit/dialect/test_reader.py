@@ -1,4 +1,4 @@
-"""Answers as models write them, cut everywhere: the pieces are always the same."""
+"""Answers in the formats of models are parsed the same wherever the stream is split."""
 
 import itertools
 import json
@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.dialect.pieces import CallArguments, CallStart, Content, FunctionCall, Message, Piece, joined
+from octavo.dialect.pieces import CallArguments, CallStart, Content, ParsedCall, ParsedMessage, Piece, joined
 from octavo.dialect.reader import FAMILIES, AnswerFormat, AnswerReader
 from octavo.dialect.reasoning import Reasons
-from octavo.dialect.tools import Tools, described
+from octavo.dialect.tools import Tools, parse_tools
 
 TOOLS = Tools({"add": ("a", "b"), "weather.today": ("city",)})
-PARIS = FunctionCall("weather.today", '{"city": "Paris"}')
+PARIS = ParsedCall("weather.today", '{"city": "Paris"}')
 
 
-def read(format: AnswerFormat, *texts: str) -> Message:
+def read(format: AnswerFormat, *texts: str) -> ParsedMessage:
     reader = AnswerReader(format)
     pieces: list[Piece] = []
     for text in texts:
@@ -27,12 +27,12 @@ def read(format: AnswerFormat, *texts: str) -> Message:
     return joined(pieces + reader.finish())
 
 
-def calls(*called: tuple[str, str], content: str = "") -> Message:
-    return Message(content, None, tuple(FunctionCall(name, arguments) for name, arguments in called))
+def calls(*called: tuple[str, str], content: str = "") -> ParsedMessage:
+    return ParsedMessage(content, None, tuple(ParsedCall(name, arguments) for name, arguments in called))
 
 
 HERMES = [
-    ("The sum is 3.", Message("The sum is 3.")),
+    ("The sum is 3.", ParsedMessage("The sum is 3.")),
     (
         '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call>',
         calls(("add", '{"a": 1, "b": 2}')),
@@ -42,7 +42,7 @@ HERMES = [
         '<tool_call>\n{"name": "none", "arguments": {}}\n</tool_call>\n',
         calls(("add", '{"a": 1}'), ("none", "{}"), content="Let me see."),
     ),
-    # The arguments before the name, as text, not at all; more than one object in a tag; no closing tag.
+    # Arguments before the name, as text, or missing; several objects in one tag; no closing tag.
     (
         '<tool_call>{"arguments": {"a": [1, "}"]}, "name": "add"}</tool_call>',
         calls(("add", '{"a": [1, "}"]}')),
@@ -58,52 +58,55 @@ HERMES = [
         '<tool_call>{"name": "\\u0061dd", "arguments": {"s": "\\"}{"}}</tool_call>',
         calls(("add", '{"s": "\\"}{"}')),
     ),
-    # As models write them that know code better than calls.
+    # Formats of models that write code rather than calls.
     ('```json\n{"name": "add", "arguments": {"a": 1}}\n```', calls(("add", '{"a": 1}'))),
     ('So:\n```json\n{"name": "add", "arguments": {}}\n```\n', calls(("add", "{}"), content="So:")),
-    ('```json\n{"name": "Ada"}\n```', Message('```json\n{"name": "Ada"}\n```')),
+    ('```json\n{"name": "Ada"}\n```', ParsedMessage('```json\n{"name": "Ada"}\n```')),
     ('{"name": "add", "arguments": {"a": 1}}', calls(("add", '{"a": 1}'))),
-    ('{"name": "Ada", "age": 36}', Message('{"name": "Ada", "age": 36}')),
-    ('{"name": "add", "price": 3}', Message('{"name": "add", "price": 3}')),  # it has the name of a tool only
+    ('{"name": "Ada", "age": 36}', ParsedMessage('{"name": "Ada", "age": 36}')),
+    (
+        '{"name": "add", "price": 3}',
+        ParsedMessage('{"name": "add", "price": 3}'),
+    ),  # only the name is that of a tool
     ('{"arguments": {"a": 1}, "name": "add"}', calls(("add", '{"a": 1}'))),
-    # Cut off by the length, before and after the name was known.
-    ('<tool_call>\n{"name": "ad', Message('<tool_call>\n{"name": "ad')),
+    # Truncated at the token limit, before and after the name is complete.
+    ('<tool_call>\n{"name": "ad', ParsedMessage('<tool_call>\n{"name": "ad')),
     ('<tool_call>\n{"name": "add", "arguments": {"a": "x', calls(("add", '{"a": "x'))),
-    # Not calls: nothing of the text is lost.
-    ("Write <tool_call> and </tool_call>.", Message("Write <tool_call> and </tool_call>.")),
-    ("a <tool_cal and < b\n", Message("a <tool_cal and < b\n")),
-    ('<tool_call>{"name": 7}</tool_call>', Message('<tool_call>{"name": 7}</tool_call>')),
-    ("<tool_call>{}</tool_call>", Message("<tool_call>{}</tool_call>")),
-    ("<tool_call>[]</tool_call> ", Message("<tool_call>[]</tool_call> ")),
-    ("<<tool_call><tool_call>", Message("<<tool_call><tool_call>")),
+    # Not calls: no text is lost.
+    ("Write <tool_call> and </tool_call>.", ParsedMessage("Write <tool_call> and </tool_call>.")),
+    ("a <tool_cal and < b\n", ParsedMessage("a <tool_cal and < b\n")),
+    ('<tool_call>{"name": 7}</tool_call>', ParsedMessage('<tool_call>{"name": 7}</tool_call>')),
+    ("<tool_call>{}</tool_call>", ParsedMessage("<tool_call>{}</tool_call>")),
+    ("<tool_call>[]</tool_call> ", ParsedMessage("<tool_call>[]</tool_call> ")),
+    ("<<tool_call><tool_call>", ParsedMessage("<<tool_call><tool_call>")),
 ]
 LLAMA = [
-    ("Hello {name}", Message("Hello {name}")),
+    ("Hello {name}", ParsedMessage("Hello {name}")),
     ('{"name": "add", "parameters": {"a": 1}}', calls(("add", '{"a": 1}'))),
     ('<|python_tag|>{"name": "add", "parameters": {"a": 1}}', calls(("add", '{"a": 1}'))),
     ('{"type": "function", "name": "add", "parameters": {"a": 1}}', calls(("add", '{"a": 1}'))),
     (
         '{"name": "add", "parameters": {"a": 1}}; {"name": "weather.today", "parameters": {"city": "Paris"}}',
-        Message("", None, (FunctionCall("add", '{"a": 1}'), PARIS)),
+        ParsedMessage("", None, (ParsedCall("add", '{"a": 1}'), PARIS)),
     ),
-    ('{"name": "Ada", "age": 36}', Message('{"name": "Ada", "age": 36}')),
-    ("[1, 2]", Message("[1, 2]")),
-    ('[weather.today(city="Paris")]', Message("", None, (PARIS,))),
+    ('{"name": "Ada", "age": 36}', ParsedMessage('{"name": "Ada", "age": 36}')),
+    ("[1, 2]", ParsedMessage("[1, 2]")),
+    ('[weather.today(city="Paris")]', ParsedMessage("", None, (PARIS,))),
     (
         '[add(1, b=[2, "]"]), weather.today("Paris")]',
-        Message("", None, (FunctionCall("add", '{"a": 1, "b": [2, "]"]}'), PARIS)),
+        ParsedMessage("", None, (ParsedCall("add", '{"a": 1, "b": [2, "]"]}'), PARIS)),
     ),
-    ("[add(a=open('x'))]", Message("[add(a=open('x'))]")),
-    (r"[add(a='\ud800')]", Message(r"[add(a='\ud800')]")),  # half of a character
+    ("[add(a=open('x'))]", ParsedMessage("[add(a=open('x'))]")),
+    (r"[add(a='\ud800')]", ParsedMessage(r"[add(a='\ud800')]")),  # half a character
     ("[add(a=1), add(a=", calls(("add", '{"a": 1}'))),
-    ("[sub(a=1)]", Message("[sub(a=1)]")),
+    ("[sub(a=1)]", ParsedMessage("[sub(a=1)]")),
     (
         '{"name": "add", "parameters": {"a": 1}}\nThat was it.',
         calls(("add", '{"a": 1}'), content="\nThat was it."),
     ),
 ]
 MISTRAL = [
-    ("Bonjour [TOOL]", Message("Bonjour [TOOL]")),
+    ("Bonjour [TOOL]", ParsedMessage("Bonjour [TOOL]")),
     ('[TOOL_CALLS][{"name": "add", "arguments": {"a": 1}}]', calls(("add", '{"a": 1}'))),
     (
         'Bon. [TOOL_CALLS] [{"name": "add", "arguments": {"a": 1}, "id": "123456789"},'
@@ -115,16 +118,16 @@ MISTRAL = [
         calls(("add", '{"a": 1}'), ("sub", '{"b": {}}')),
     ),
     ('[TOOL_CALLS]add{"a": 1', calls(("add", '{"a": 1'))),
-    ("[TOOL_CALLS]?", Message("[TOOL_CALLS]?")),
+    ("[TOOL_CALLS]?", ParsedMessage("[TOOL_CALLS]?")),
 ]
 GEMMA = [
-    ("```python\nadd(1)\n```", Message("```python\nadd(1)\n```")),
+    ("```python\nadd(1)\n```", ParsedMessage("```python\nadd(1)\n```")),
     ("```tool_code\nadd(a=1, b=2)\n```", calls(("add", '{"a": 1, "b": 2}'))),
     (
         "Let me see.\n```tool_code\nprint(weather.today(city='Paris'))\nadd(1, 2)\n```\n",
-        Message("Let me see.", None, (PARIS, FunctionCall("add", '{"a": 1, "b": 2}'))),
+        ParsedMessage("Let me see.", None, (PARIS, ParsedCall("add", '{"a": 1, "b": 2}'))),
     ),
-    ("```tool_code\nimport os\n```", Message("```tool_code\nimport os\n```")),
+    ("```tool_code\nimport os\n```", ParsedMessage("```tool_code\nimport os\n```")),
     ("```tool_code\nadd(a=1)", calls(("add", '{"a": 1}'))),
 ]
 CASES = [
@@ -136,7 +139,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("family", "text", "expected"), CASES)
-def test_an_answer_cut_at_every_place(family: str, text: str, expected: Message) -> None:
+def test_answers_can_be_split_anywhere(family: str, text: str, expected: ParsedMessage) -> None:
     format = AnswerFormat(family=family, tools=TOOLS)
     assert read(format, text) == expected
     assert read(format, *text) == expected
@@ -145,21 +148,21 @@ def test_an_answer_cut_at_every_place(family: str, text: str, expected: Message)
 
 
 THOUGHTS = [
-    (Reasons.MAYBE, "<think>\nHm.\n\nSo.\n</think>\n\nYes.", Message("Yes.", "Hm.\n\nSo.")),
-    (Reasons.MAYBE, "\n<think>Hm.</think>Yes.", Message("Yes.", "Hm.")),
-    (Reasons.MAYBE, "Yes. <think>no</think>", Message("Yes. <think>no</think>")),
-    (Reasons.MAYBE, "<thin", Message("<thin")),
-    (Reasons.MAYBE, "<think>\n\n</think>\n\nYes.", Message("Yes.", None)),
-    (Reasons.BEGUN, "\nHm. </thin</think>\nYes.", Message("Yes.", "Hm. </thin")),
-    (Reasons.BEGUN, "Hm. Never an end </thi", Message("", "Hm. Never an end </thi")),
-    (Reasons.NEVER, "<think>Hm.</think>Yes.", Message("<think>Hm.</think>Yes.")),
+    (Reasons.MAYBE, "<think>\nHm.\n\nSo.\n</think>\n\nYes.", ParsedMessage("Yes.", "Hm.\n\nSo.")),
+    (Reasons.MAYBE, "\n<think>Hm.</think>Yes.", ParsedMessage("Yes.", "Hm.")),
+    (Reasons.MAYBE, "Yes. <think>no</think>", ParsedMessage("Yes. <think>no</think>")),
+    (Reasons.MAYBE, "<thin", ParsedMessage("<thin")),
+    (Reasons.MAYBE, "<think>\n\n</think>\n\nYes.", ParsedMessage("Yes.", None)),
+    (Reasons.BEGUN, "\nHm. </thin</think>\nYes.", ParsedMessage("Yes.", "Hm. </thin")),
+    (Reasons.BEGUN, "Hm. Never an end </thi", ParsedMessage("", "Hm. Never an end </thi")),
+    (Reasons.NEVER, "<think>Hm.</think>Yes.", ParsedMessage("<think>Hm.</think>Yes.")),
 ]
 
 
 @pytest.mark.parametrize(("reasons", "text", "expected"), THOUGHTS)
 @pytest.mark.parametrize("family", [None, *FAMILIES])
-def test_reasoning_cut_at_every_place(
-    family: str | None, reasons: Reasons, text: str, expected: Message
+def test_reasoning_can_be_split_anywhere(
+    family: str | None, reasons: Reasons, text: str, expected: ParsedMessage
 ) -> None:
     format = AnswerFormat(reasons, family, TOOLS)
     assert read(format, text) == expected
@@ -167,13 +170,13 @@ def test_reasoning_cut_at_every_place(
         assert read(format, text[:cut], text[cut:]) == expected
 
 
-def test_a_call_in_a_thought_is_a_thought() -> None:
+def test_a_call_inside_reasoning_is_reasoning() -> None:
     call = '<tool_call>{"name": "add", "arguments": {}}</tool_call>'
     message = read(AnswerFormat(Reasons.MAYBE, "hermes", TOOLS), f"<think>{call}</think>{call}")
-    assert message == Message("", call, (FunctionCall("add", "{}"),))
+    assert message == ParsedMessage("", call, (ParsedCall("add", "{}"),))
 
 
-def test_arguments_are_told_while_they_are_written() -> None:
+def test_arguments_are_streamed() -> None:
     reader = AnswerReader(AnswerFormat(family="hermes"))
     assert reader.push('Well.\n<tool_call>\n{"name": "add"') == [Content("Well."), CallStart(0, "add")]
     assert reader.push(', "arguments": {"te') == [CallArguments(0, '{"te')]
@@ -182,13 +185,13 @@ def test_arguments_are_told_while_they_are_written() -> None:
     assert reader.finish() == []
 
 
-def test_only_what_may_be_a_tag_is_held_back() -> None:
+def test_only_possible_tags_are_held_back() -> None:
     reader = AnswerReader(AnswerFormat(family="hermes"))
     assert reader.push("a < b <tool") == [Content("a < b")]
     assert reader.push("s and") == [Content(" <tools and")]
 
 
-# Everything that means something to some family, and what breaks it.
+# Fragments with a meaning in some family, and fragments that break them.
 FRAGMENTS = [
     "<think>", "</think>", "<tool_call>", "```json", "</tool_call>", "[TOOL_CALLS]", "[ARGS]",
     "[CALL_ID]", "<|python_tag|>", "```tool_code\n", "```", "{", "}", "[", "]", "(", ")", '"', "'",
@@ -206,7 +209,7 @@ FRAGMENTS = [
     st.lists(st.sampled_from(FRAGMENTS), max_size=14),
     st.randoms(use_true_random=False),
 )
-def test_any_text_cut_anywhere(
+def test_arbitrary_text_can_be_split_anywhere(
     family: str | None, reasons: Reasons, fragments: list[str], source: random.Random
 ) -> None:
     text = "".join(fragments)
@@ -218,7 +221,7 @@ def test_any_text_cut_anywhere(
     assert read(format, *parts) == message
     assert read(format, *text) == message
     if not message.calls and reasons is not Reasons.BEGUN and "<think>" not in text:
-        assert message.content == text  # what is no call is text, every character of it
+        assert message.content == text  # without a call, every character is text
 
 
 @pytest.mark.usefixtures("untraced")
@@ -232,7 +235,7 @@ def test_any_text_cut_anywhere(
     ), max_size=4),
     st.booleans(),
 )  # fmt: skip
-def test_any_arguments_come_back(family: str, arguments: dict[str, object], is_ascii: bool) -> None:
+def test_arbitrary_arguments_round_trip(family: str, arguments: dict[str, object], is_ascii: bool) -> None:
     text = json.dumps(arguments, ensure_ascii=is_ascii)
     written = {
         "hermes": f'<tool_call>\n{{"name": "add", "arguments": {text}}}\n</tool_call>',
@@ -242,16 +245,16 @@ def test_any_arguments_come_back(family: str, arguments: dict[str, object], is_a
     assert read(AnswerFormat(family=family, tools=TOOLS), *written) == calls(("add", text))
 
 
-def test_tools_as_clients_describe_them() -> None:
+def test_tools_are_parsed_from_the_request_format() -> None:
     function = {"name": "add", "parameters": {"type": "object", "properties": {"a": {}, "b": {}}}}
-    tools = described([{"type": "function", "function": function}, {"function": {"name": "now"}}])
+    tools = parse_tools([{"type": "function", "function": function}, {"function": {"name": "now"}}])
     assert tools == Tools({"add": ("a", "b"), "now": ()})
 
 
 @pytest.mark.parametrize(
     ("reasons", "before"), [(Reasons.MAYBE, ""), (Reasons.BEGUN, "x"), (Reasons.NEVER, "x")]
 )
-def test_a_model_that_is_stuck_in_newlines_costs_the_same_for_each(
+def test_long_runs_of_newlines_take_linear_time(
     reasons: Reasons, before: str, figure: Callable[[str], None]
 ) -> None:
     def seconds(count: int) -> float:
@@ -265,9 +268,9 @@ def test_a_model_that_is_stuck_in_newlines_costs_the_same_for_each(
     seconds(2000)
     few, many = (min(seconds(count) for _ in range(3)) for count in (2000, 32000))
     figure(f"16 times as many newlines take {many / few:.0f} times as long")
-    assert many < 4 * 16 * few  # 256 times, if each looked at all before it
+    assert many < 4 * 16 * few  # quadratic time would be 256 times as long
 
 
-def test_parameters_that_are_no_schema() -> None:
+def test_invalid_tool_parameters_are_ignored() -> None:
     function: dict[str, object] = {"name": "f", "parameters": {"properties": 5}}
-    assert described([{"function": function}]) == Tools({"f": ()})
+    assert parse_tools([{"function": function}]) == Tools({"f": ()})

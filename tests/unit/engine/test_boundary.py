@@ -1,5 +1,5 @@
-"""The boundary around each request: whatever goes wrong with one, its neighbours get the very bits that they
-would have got without it, and the engine goes on. Model, kernels and scheduler are the real ones."""
+"""Isolation of failures: whatever fails in one request, the others get the same bits as without it, and the
+engine continues. Model, kernels and scheduler are real."""
 
 import itertools
 from collections.abc import Callable
@@ -35,16 +35,16 @@ pytestmark = pytest.mark.skipif(
 
 
 class Fault:
-    """Raises in every call that has to do with the victim, once it has let `spared` of them pass."""
+    """Raises in every call that involves the victim, after the first `spared` of them."""
 
     def __init__(self, spared: int) -> None:
         self.spared = spared
         self.has_struck = False
-        self._slots: set[int] = set()  # of the victim, while it has one
+        self._slots: set[int] = set()  # of the victim, if any
         self._is_in_plan = False
 
     def watch(self, execute: Callable[..., StepResult]) -> Callable[..., StepResult]:
-        """Around what carries out a plan: is the victim in it?"""
+        """Wrap the execution of plans and record whether the victim is in the current one."""
 
         def watched(runner: ModelRunner, plan: StepPlan) -> StepResult:
             self._slots -= set(plan.closed)
@@ -57,7 +57,7 @@ class Fault:
     def around(
         self, function: Callable[..., object], concerns: Callable[..., bool] | None = None
     ) -> Callable[..., object]:
-        """`concerns` tells from a call's arguments whether it is the victim's; without, the plan tells."""
+        """`concerns` decides by a call's arguments whether it involves the victim; default: by the plan."""
 
         def faulty(*arguments: object, **keywords: object) -> object:
             if self._is_in_plan if concerns is None else concerns(*arguments):
@@ -84,7 +84,7 @@ def has_seed(seed: int, *_: object) -> bool:
 
 Answers = dict[str, list[object]]  # by request
 
-# Every place where something is done for one request, or for a batch with it. Owner None: the runner.
+# Every function that works for one request or for a batch with it. Owner None: the runner.
 SITES: dict[str, tuple[object, str, Callable[..., bool] | None]] = {
     "opening a slot": (RowState, "__init__", opens_victim),
     "remembering a token": (RowState, "append", of_victim),
@@ -141,7 +141,7 @@ def victim() -> GenerateRequest:
 
 
 def run(core: EngineCore, requests: list[GenerateRequest]) -> dict[str, list[TokenOutput]]:
-    """All outputs, without what differs from run to run."""
+    """Return all outputs without the fields that differ between runs."""
     for one in requests:
         core.handle(one)
     outputs: dict[str, list[TokenOutput]] = {one.request_id: [] for one in requests}
@@ -151,7 +151,7 @@ def run(core: EngineCore, requests: list[GenerateRequest]) -> dict[str, list[Tok
         core.check()
     stats = core.stats()
     assert stats.num_running == stats.num_waiting == 0
-    assert stats.pages_free + stats.pages_idle == stats.pages_total
+    assert stats.blocks_free + stats.blocks_idle == stats.blocks_total
     return outputs
 
 
@@ -167,13 +167,13 @@ def answers(outputs: dict[str, list[TokenOutput]]) -> Answers:
 
 
 def open_core(checkpoint: Path) -> EngineCore:
-    options = EngineOptions(model=str(checkpoint), kv_memory=4 << 20, page_size=32, max_step_tokens=64)
+    options = EngineOptions(model=str(checkpoint), kv_memory=4 << 20, block_size=32, max_step_tokens=64)
     return build_engine(open_checkpoint(str(checkpoint)), options, progress=False)[0]
 
 
 @pytest.fixture(scope="module")
 def plain_answers(tiny_checkpoint: Path) -> dict[str, Answers]:
-    """What the neighbours get among themselves, by sampler."""
+    """The answers of the neighbours without the victim, by sampler."""
     plain = {}
     for name, sampler in SAMPLERS.items():
         with pytest.MonkeyPatch.context() as patched:
@@ -218,4 +218,4 @@ def test_a_fault_ends_one_request(
     assert ended[-1].failure.code is FailureCode.ENGINE_FAILED
     assert "a fault" not in ended[-1].failure.message, "clients read this"
     assert answers(disturbed) == plain
-    assert answers(run(core, neighbours())) == plain, "afterwards too, from what is cached now"
+    assert answers(run(core, neighbours())) == plain, "also afterwards, with cached blocks"

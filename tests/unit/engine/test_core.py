@@ -1,4 +1,4 @@
-"""A step that dies leaves an engine that goes on, and nobody's tokens change."""
+"""The engine continues after a failed step, and no tokens change."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ def request(name: str, prompt: tuple[int, ...]) -> GenerateRequest:
 
 
 class HistoryWorker:
-    """The next token is a hash of all tokens before it, remembered per slot as a real worker does."""
+    """Returns a hash of all previous tokens, which it keeps per slot like a real worker."""
 
     def __init__(self) -> None:
         self.history: dict[int, list[int]] = {}
@@ -41,7 +41,7 @@ class HistoryWorker:
 
 
 def run(execute_with: Callable[[HistoryWorker], Callable[[StepPlan], StepResult]]) -> dict[str, list[int]]:
-    kv = KVManager(num_blocks=12, page_size=4)
+    kv = KVManager(num_blocks=12, block_size=4)
     scheduler = Scheduler(SchedulerConfig(max_running=2, max_model_len=32, max_step_tokens=6), kv)
     core = EngineCore(scheduler, execute_with(HistoryWorker()), lambda: 0.0)
     tokens: dict[str, list[int]] = {}
@@ -57,14 +57,14 @@ def run(execute_with: Callable[[HistoryWorker], Callable[[StepPlan], StepResult]
             core.check()
         for output in outputs:
             tokens[output.request_id] += output.token_ids
-    assert core.stats().pages_free + core.stats().pages_cached == 12
+    assert core.stats().blocks_free + core.stats().blocks_cached == 12
     return tokens
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 @pytest.mark.parametrize("after", [False, True])
 def test_a_lost_step_changes_no_token(error: type[BaseException], after: bool) -> None:
-    """`after`: the workers had done everything when the result got lost."""
+    """`after`: the workers had executed the step when its result was lost."""
 
     def flaky(worker: HistoryWorker) -> Callable[[StepPlan], StepResult]:
         def execute(plan: StepPlan) -> StepResult:

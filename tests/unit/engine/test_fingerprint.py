@@ -1,4 +1,4 @@
-"""Equal where answers are equal, different where they may differ."""
+"""The system fingerprint: equal if answers are equal, different if they may differ."""
 
 import importlib.metadata
 import platform
@@ -38,8 +38,8 @@ def copied(checkpoint: Path, folder: Path) -> Path:
 @pytest.mark.parametrize(
     "options",
     [
-        {"page_size": 64},
-        {"page_size": 0},
+        {"block_size": 64},
+        {"block_size": 0},
         {"threads": 1},
         {"max_step_tokens": 16, "max_running": 4},
         {"prefix_caching": False},
@@ -49,7 +49,7 @@ def copied(checkpoint: Path, folder: Path) -> Path:
     ],
     ids=str,
 )
-def test_what_must_not_change_an_answer_does_not_change_it(
+def test_options_that_do_not_affect_answers_do_not_change_it(
     tiny_checkpoint: Path, options: JsonObject
 ) -> None:
     with LLM(str(tiny_checkpoint), kv_memory="4MiB", threads=2) as llm:
@@ -59,7 +59,7 @@ def test_what_must_not_change_an_answer_does_not_change_it(
         assert llm.facts.system_fingerprint == usual
 
 
-def test_its_form(fingerprint: Fingerprint) -> None:
+def test_format(fingerprint: Fingerprint) -> None:
     word = fingerprint()
     assert word.startswith("fp_")
     assert len(word) == 15
@@ -67,20 +67,20 @@ def test_its_form(fingerprint: Fingerprint) -> None:
     assert word == fingerprint()
 
 
-def test_a_copy_is_the_same_checkpoint(
+def test_a_copied_checkpoint_has_the_same_fingerprint(
     fingerprint: Fingerprint, tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
     copy = copied(tiny_checkpoint, tmp_path / "elsewhere")
-    (copy / "tokenizer_config.json").write_text("{}")  # the law is about token ids: text is not in it
+    (copy / "tokenizer_config.json").write_text("{}")  # the guarantee covers token ids, not text
     assert fingerprint(copy) == fingerprint()
 
 
-def test_the_dtype(fingerprint: Fingerprint) -> None:
+def test_depends_on_the_dtype(fingerprint: Fingerprint) -> None:
     assert fingerprint(dtype=torch.bfloat16) != fingerprint(dtype=torch.float32)
 
 
 @needs_library
-def test_the_instruction_set_is_not_in_it(fingerprint: Fingerprint) -> None:
+def test_does_not_depend_on_the_instruction_set(fingerprint: Fingerprint) -> None:
     path = find_library()
     assert path is not None
     names = ["auto", *(isa.name.lower() for isa in KernelLibrary(path).isas)]
@@ -89,7 +89,7 @@ def test_the_instruction_set_is_not_in_it(fingerprint: Fingerprint) -> None:
 
 
 @needs_library
-def test_what_the_native_path_does_not_depend_on(
+def test_the_native_fingerprint_does_not_depend_on_the_machine(
     fingerprint: Fingerprint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = find_library()
@@ -103,19 +103,19 @@ def test_what_the_native_path_does_not_depend_on(
 
 
 @needs_library
-def test_the_arithmetic(fingerprint: Fingerprint, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_depends_on_the_arithmetic_version(fingerprint: Fingerprint, monkeypatch: pytest.MonkeyPatch) -> None:
     before = fingerprint(kernels="portable")
     monkeypatch.setattr(KernelLibrary, "arithmetic", 99)
     assert fingerprint(kernels="portable") != before
 
 
 @needs_library
-def test_the_facts_of_the_native_path(tiny_checkpoint: Path) -> None:
-    """A fact more would make two fingerprints of one function, a fact less one of two."""
+def test_numeric_settings_of_the_native_path(tiny_checkpoint: Path) -> None:
+    """An extra setting would split one function into two fingerprints; a missing one would merge two."""
     ops = select_ops("cpu", torch.bfloat16, kernels="portable")
     assert isinstance(ops, NativeOps)
     assert numeric_settings(open_checkpoint(str(tiny_checkpoint)), ops) == {
-        "arithmetic": ops.engine.library.arithmetic,
+        "arithmetic": ops.pool.library.arithmetic,
         "dtype": "torch.bfloat16",
         "kv_dtype": "torch.bfloat16",
         "grammars": llguidance.__version__,
@@ -124,12 +124,12 @@ def test_the_facts_of_the_native_path(tiny_checkpoint: Path) -> None:
 
 
 @needs_library
-def test_torch_is_another_arithmetic(fingerprint: Fingerprint) -> None:
+def test_torch_and_native_kernels_differ(fingerprint: Fingerprint) -> None:
     assert fingerprint(kernels="torch") != fingerprint(kernels="portable")
 
 
 @pytest.mark.parametrize("kernels", ["torch", pytest.param("portable", marks=needs_library)])
-def test_the_engine_of_grammars(
+def test_depends_on_the_grammar_library(
     fingerprint: Fingerprint, monkeypatch: pytest.MonkeyPatch, kernels: str
 ) -> None:
     before = fingerprint(kernels=kernels)
@@ -137,7 +137,9 @@ def test_the_engine_of_grammars(
     assert fingerprint(kernels=kernels) != before
 
 
-def test_the_dequantiser_of_gguf_files(tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_depends_on_the_dequantiser_of_gguf_files(
+    tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ops = select_ops("cpu", torch.float32)
     plain = open_checkpoint(str(tiny_checkpoint))
     quantised = replace(plain, format="gguf")
@@ -147,7 +149,7 @@ def test_the_dequantiser_of_gguf_files(tiny_checkpoint: Path, monkeypatch: pytes
     assert system_fingerprint(quantised, ops) != before[1]
 
 
-def test_on_the_torch_path_the_machine_is_in_it(
+def test_the_torch_fingerprint_depends_on_the_machine(
     fingerprint: Fingerprint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = [fingerprint(), *(fingerprint() for _ in change_the_machine_step_by_step(monkeypatch))]
@@ -170,7 +172,7 @@ def change_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
         pass
 
 
-def test_one_weight_of_a_fine_tune(fingerprint: Fingerprint, tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_depends_on_the_weights(fingerprint: Fingerprint, tiny_checkpoint: Path, tmp_path: Path) -> None:
     tuned = copied(tiny_checkpoint, tmp_path / "tuned")
     content = bytearray((tuned / "model.safetensors").read_bytes())
     content[-1] ^= 1
@@ -178,7 +180,7 @@ def test_one_weight_of_a_fine_tune(fingerprint: Fingerprint, tiny_checkpoint: Pa
     assert fingerprint(tuned) != fingerprint()
 
 
-def test_the_config(fingerprint: Fingerprint, tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_depends_on_the_config(fingerprint: Fingerprint, tiny_checkpoint: Path, tmp_path: Path) -> None:
     other = copied(tiny_checkpoint, tmp_path / "other")
     config = (other / "config.json").read_text()
     (other / "config.json").write_text(config.replace('"rms_norm_eps": 1e-06', '"rms_norm_eps": 1e-05'))

@@ -1,4 +1,4 @@
-"""The engine's loop over a socket: garbage is dropped, what cannot work is refused, the rest is served."""
+"""The engine loop over a socket drops garbage, rejects invalid requests and serves valid ones."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +9,8 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from octavo.engine.heartbeat_writer import HeartbeatWriter
 from octavo.engine.loop import EngineLoop
-from octavo.engine.pulse import Pulse
 from octavo.link.folder import EngineFolder, EngineSettings
 from octavo.link.wire import FromEngine, decode_from_engine, encode
 from octavo.protocol import Abort, EngineOutputs, FinishReason, GenerateRequest, Hello, Ready, SamplingParams
@@ -21,17 +21,19 @@ PARAMS = SamplingParams(max_tokens=3, seed=0)
 
 
 class Wired:
-    """A loop that is turned by hand, and a front end at the other end of its socket."""
+    """A loop that tests turn explicitly, and a front end at the other end of its socket."""
 
     def __init__(self, tmp_path: Path) -> None:
         folder = EngineFolder.create(tmp_path / "e", EngineSettings({}))
-        self.page = folder.open_status()
-        pulse = Pulse(self.page)
-        core, facts = start_null_engine(EngineSettings({"vocab_size": 300}), self.page, pulse.around)
+        self.heartbeat = folder.open_heartbeat()
+        heartbeat_writer = HeartbeatWriter(self.heartbeat)
+        core, facts = start_null_engine(
+            EngineSettings({"vocab_size": 300}), self.heartbeat, heartbeat_writer.around
+        )
         self.context = zmq.Context()
         router = self.context.socket(zmq.ROUTER)
         router.bind("inproc://engine")
-        self.loop = EngineLoop(core, facts, router, self.page, pulse)
+        self.loop = EngineLoop(core, facts, router, self.heartbeat, heartbeat_writer)
         self.core = core
         self.front = self.connect()
 
@@ -51,7 +53,7 @@ class Wired:
         return answers
 
     def serves(self) -> bool:
-        """A whole request, from beginning to end."""
+        """Send a complete request and return whether it is served correctly."""
         self.answers()
         self.front.send(encode(GenerateRequest(request_id="probe", prompt_ids=(1, 2), params=PARAMS)))
         self.loop.turn()
@@ -69,15 +71,15 @@ def wired(tmp_path: Path) -> Iterator[Wired]:
     wired.context.destroy(linger=0)
 
 
-def test_hello_is_answered_with_what_the_engine_is(wired: Wired) -> None:
+def test_hello_is_answered_with_engine_facts(wired: Wired) -> None:
     wired.ask(encode(Hello()))
     (answer,) = wired.answers()
     assert isinstance(answer, Ready)
     assert answer.facts.vocab_size == 300
 
 
-def test_what_some_requests_need_later_is_prepared_when_nobody_waits(wired: Wired) -> None:
-    """It holds the interpreter's lock, and a stream would stand still."""
+def test_preparation_waits_until_the_engine_is_idle(wired: Wired) -> None:
+    """Preparation holds the interpreter lock, which would stall streams."""
     prepared: list[bool] = []
     wired.core.prepare = lambda wait: prepared.append(True)
     assert wired.serves()
@@ -104,7 +106,7 @@ def test_random_bytes_are_dropped(wired: Wired, frames: list[bytes]) -> None:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(place=st.integers(0, 200), byte=st.integers(0, 255), cut=st.integers(0, 200))
-def test_a_damaged_message_is_dropped_refused_or_served(
+def test_a_damaged_message_is_dropped_rejected_or_served(
     wired: Wired, place: int, byte: int, cut: int
 ) -> None:
     data = bytearray(encode(GenerateRequest(request_id="r", prompt_ids=(1, 2), params=PARAMS)))
@@ -114,7 +116,7 @@ def test_a_damaged_message_is_dropped_refused_or_served(
     for _ in range(10):
         if wired.core.has_unfinished:
             wired.loop.turn()
-    wired.ask(encode(Abort("r")))  # it may have become a long one
+    wired.ask(encode(Abort("r")))  # the request may have become a long one
     assert wired.serves()
 
 
@@ -138,7 +140,7 @@ def test_deep_nesting_is_dropped(wired: Wired) -> None:
         {"prompt_ids": (1,) * 9000},
     ],
 )
-def test_a_message_that_intake_would_never_send_is_refused(wired: Wired, changes: dict[str, object]) -> None:
+def test_messages_that_intake_would_never_send_are_rejected(wired: Wired, changes: dict[str, object]) -> None:
     good = GenerateRequest(request_id="r", prompt_ids=(1,), params=PARAMS)
     wired.ask(encode(msgspec.structs.replace(good, **changes)))
     (answer,) = wired.answers()
@@ -147,7 +149,7 @@ def test_a_message_that_intake_would_never_send_is_refused(wired: Wired, changes
     assert wired.serves()
 
 
-def test_an_id_in_use_is_refused_and_its_owner_keeps_it(wired: Wired) -> None:
+def test_an_id_in_use_is_rejected_and_stays_with_its_owner(wired: Wired) -> None:
     request = encode(GenerateRequest(request_id="r", prompt_ids=(1, 2), params=PARAMS))
     first, wired.front = wired.front, wired.connect()
     first.send(request)
@@ -163,7 +165,7 @@ def test_an_id_in_use_is_refused_and_its_owner_keeps_it(wired: Wired) -> None:
     assert [len(output.token_ids) for output in outputs] == [1, 1, 1]
 
 
-def test_a_front_end_that_watches_is_shown_the_engine_and_no_other_is(wired: Wired) -> None:
+def test_only_watching_front_ends_receive_views(wired: Wired) -> None:
     wired.serves()
     assert not [one for one in wired.answers() if isinstance(one, EngineView)]
     wired.ask(encode(GenerateRequest(request_id="r", prompt_ids=(1, 2), params=PARAMS)))
@@ -182,17 +184,19 @@ def test_a_front_end_that_watches_is_shown_the_engine_and_no_other_is(wired: Wir
     assert not [one for one in wired.answers() if isinstance(one, EngineView)]
 
 
-def test_an_idle_engine_goes_on_showing_itself(wired: Wired) -> None:
+def test_an_idle_engine_keeps_sending_views(wired: Wired) -> None:
     wired.ask(encode(Watch(60.0, 0.01)))
     for _ in range(5):
         wired.loop.turn()  # waits for the next view, not for a message
     views = [one for one in wired.answers() if isinstance(one, EngineView)]
     assert len(views) > 2
-    assert all(one.pages == ((-1, one.stats.pages_total),) for one in views)
+    assert all(one.blocks == ((-1, one.stats.blocks_total),) for one in views)
 
 
 @pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0, 1e300])
 @pytest.mark.parametrize("interval", [float("nan"), float("inf"), -1.0, 1e300])
-def test_a_watch_of_strange_numbers_does_no_harm(wired: Wired, seconds: float, interval: float) -> None:
+def test_watch_messages_with_invalid_numbers_are_harmless(
+    wired: Wired, seconds: float, interval: float
+) -> None:
     wired.ask(encode(Watch(seconds, interval)))
     assert wired.serves()

@@ -1,4 +1,4 @@
-"""The trace of a few steps: every token is in it once, and spans lie where they belong."""
+"""The trace of a few steps: it contains every token once, and spans are at the right times."""
 
 from pathlib import Path
 
@@ -9,8 +9,8 @@ from data.json_types import JsonObject
 from octavo.engine.profile import Profile
 from octavo.errors import ConfigError
 from octavo.link.folder import EngineSettings
+from octavo.link.heartbeat import HeartbeatFile
 from octavo.link.profile_window import ProfileWindow
-from octavo.link.status_page import StatusPage
 from octavo.protocol import GenerateRequest, KernelTime, KernelTimes, SamplingParams
 from octavo.simulate.null_engine import start_null_engine
 
@@ -18,7 +18,7 @@ WINDOW_SECONDS = 8.0
 
 
 class Clock:
-    """A second passes whenever somebody looks."""
+    """Advances by a second on every read."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -29,7 +29,7 @@ class Clock:
 
 
 def read_trace(path: Path) -> list[JsonObject]:
-    """As a viewer does: the end of the list may be missing."""
+    """Read as trace viewers do: the closing bracket may be missing."""
     events: list[JsonObject] = msgspec.json.decode(path.read_bytes().rstrip().rstrip(b",") + b"]")
     return events
 
@@ -39,11 +39,11 @@ def kernel_times(seconds: float) -> KernelTimes:
     return KernelTimes(gemm=kinds[0], attention=kinds[1], rows=kinds[2], sampling=kinds[3])
 
 
-def run(window: ProfileWindow, page: StatusPage, lengths: list[int], max_tokens: int) -> Profile:
-    """Requests with prompts of these lengths, from beginning to end, on an engine with this profile."""
+def run(window: ProfileWindow, heartbeat: HeartbeatFile, lengths: list[int], max_tokens: int) -> Profile:
+    """Run requests with prompts of these lengths to their end on an engine with this profile."""
     clock = Clock()
     profile = Profile(window, clock)
-    core, _ = start_null_engine(EngineSettings({}), page, profile.around)
+    core, _ = start_null_engine(EngineSettings({}), heartbeat, profile.around)
     params = SamplingParams(max_tokens=max_tokens, seed=0)
     for number, length in enumerate(lengths):
         prompt = tuple(range(100 * number, 100 * number + length))
@@ -53,20 +53,20 @@ def run(window: ProfileWindow, page: StatusPage, lengths: list[int], max_tokens:
         started = clock()
         result = core.step()
         num_steps += 1
-        profile.note_step(started, clock(), result.stats, kernel_times(0.001 * num_steps**2))
+        profile.record_step(started, clock(), result.stats, kernel_times(0.001 * num_steps**2))
     return profile
 
 
 @pytest.fixture
-def page(tmp_path: Path) -> StatusPage:
-    StatusPage.create(tmp_path / "status")
-    return StatusPage.open(tmp_path / "status")
+def heartbeat(tmp_path: Path) -> HeartbeatFile:
+    HeartbeatFile.create(tmp_path / "status")
+    return HeartbeatFile.open(tmp_path / "status")
 
 
-def test_every_token_is_in_one_span(tmp_path: Path, page: StatusPage) -> None:
+def test_every_token_is_in_one_span(tmp_path: Path, heartbeat: HeartbeatFile) -> None:
     window = ProfileWindow(str(tmp_path / "trace.json"), seconds=1e6)
     window.begin_file()
-    profile = run(window, page, [20, 33], max_tokens=4)
+    profile = run(window, heartbeat, [20, 33], max_tokens=4)
     assert not profile.is_over
     events = read_trace(tmp_path / "trace.json")
     spans = [event for event in events if event["ph"] == "X"]
@@ -87,31 +87,31 @@ def test_every_token_is_in_one_span(tmp_path: Path, page: StatusPage) -> None:
         assert execute["ts"] == schedule["ts"] + schedule["dur"]
         assert results["ts"] == execute["ts"] + execute["dur"]
         assert results["ts"] + results["dur"] == step["ts"] + step["dur"]
-        # The times of kernels are of this step alone: 1, 4, 9 ms in all are 3, 5, ... ms a step.
+        # Kernel times are per step: totals of 1, 4, 9 ms mean 3, 5, ... ms per step.
         assert execute.get("args", {}).get("sampling") == (2 * number + 1 if number else None)
     tracks = {event["args"]["name"] for event in events if event["ph"] == "M"}
     assert tracks == {"engine", "slot 0", "slot 1"}
 
 
-def test_the_window_ends(tmp_path: Path, page: StatusPage) -> None:
+def test_profiling_ends_after_its_window(tmp_path: Path, heartbeat: HeartbeatFile) -> None:
     window = ProfileWindow(str(tmp_path / "trace.json"), seconds=WINDOW_SECONDS)
     window.begin_file()
-    assert run(window, page, [5], max_tokens=50).is_over
+    assert run(window, heartbeat, [5], max_tokens=50).is_over
     events = read_trace(tmp_path / "trace.json")
     starts = [event["ts"] for event in events if event["name"].startswith("step ")]
     assert len(starts) > 1
     assert starts[-1] - starts[0] <= 1e6 * WINDOW_SECONDS
 
 
-def test_the_next_engine_goes_on_in_the_same_file(tmp_path: Path, page: StatusPage) -> None:
+def test_the_next_engine_continues_the_same_file(tmp_path: Path, heartbeat: HeartbeatFile) -> None:
     window = ProfileWindow(str(tmp_path / "trace.json"), seconds=1e6)
     window.begin_file()
-    run(window, page, [5], max_tokens=2)
+    run(window, heartbeat, [5], max_tokens=2)
     once = len(read_trace(tmp_path / "trace.json"))
-    run(window, page, [5], max_tokens=2)
+    run(window, heartbeat, [5], max_tokens=2)
     assert len(read_trace(tmp_path / "trace.json")) == 2 * once
 
 
-def test_a_file_that_cannot_be_written_is_known_at_once(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="give another file"):
+def test_an_unwritable_file_is_reported_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="choose another file"):
         ProfileWindow(str(tmp_path / "no" / "trace.json"), 1.0).begin_file()

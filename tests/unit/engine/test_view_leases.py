@@ -1,10 +1,10 @@
-"""Views come as often as asked for, are bounded in time, and end with their leases."""
+"""Views are sent at the requested rate, take bounded time, and end with their leases."""
 
 import itertools
 
 import pytest
 
-from octavo.engine.view_leases import LONGEST_LEASE, REST, ViewLeases
+from octavo.engine.view_leases import MAX_LEASE, REST, ViewLeases
 from octavo.view import Watch
 
 
@@ -17,7 +17,7 @@ class Clock:
 
 
 @pytest.mark.parametrize("cost", [0.0, 0.0001, 0.004, 0.1])
-def test_views_come_as_often_as_asked_and_take_a_hundredth_at_most(cost: float) -> None:
+def test_views_are_sent_at_the_requested_rate_and_take_one_percent_of_time_at_most(cost: float) -> None:
     clock = Clock()
     leases = ViewLeases(clock, work=clock)
     began: list[float] = []
@@ -38,7 +38,7 @@ def test_views_come_as_often_as_asked_and_take_a_hundredth_at_most(cost: float) 
     assert max(gaps) < max(0.25, REST * cost) + 0.02
 
 
-def test_who_comes_new_or_wants_more_need_not_wait_but_for_the_rest() -> None:
+def test_new_and_more_frequent_watchers_wait_only_for_the_rest_period() -> None:
     clock = Clock()
     leases = ViewLeases(clock, work=clock)
     shown: list[float] = []
@@ -52,7 +52,7 @@ def test_who_comes_new_or_wants_more_need_not_wait_but_for_the_rest() -> None:
         clock.now = 1000.0 + second
         if second == 2:
             leases.watch(b"a", Watch(9.0, 1.5))
-        if second == 3:  # it leaves, and is back before anybody has noticed
+        if second == 3:  # it disconnects and reconnects before the next turn
             leases.watch(b"a", Watch(0.0, 0.0))
             leases.watch(b"a", Watch(9.0, 10.0))
         leases.take_turn(show)
@@ -60,7 +60,7 @@ def test_who_comes_new_or_wants_more_need_not_wait_but_for_the_rest() -> None:
     assert shown == [1000.0, 1002.0, 1003.0]
 
 
-def test_who_does_not_renew_is_forgotten() -> None:
+def test_leases_that_are_not_renewed_expire() -> None:
     clock = Clock()
     leases = ViewLeases(clock, work=clock)
     shown: list[tuple[bytes, ...]] = []
@@ -71,11 +71,11 @@ def test_who_does_not_renew_is_forgotten() -> None:
     clock.now += 3.0
     leases.take_turn(shown.append)
     assert shown == [(b"a", b"b"), (b"b",)]
-    clock.now += LONGEST_LEASE
+    clock.now += MAX_LEASE
     leases.take_turn(shown.append)
     assert len(shown) == 2
     assert not leases.is_open
     leases.watch(b"a", Watch(2.0, 0.5))
-    leases.watch(b"a", Watch(0.0, 0.0))  # goodbye
+    leases.watch(b"a", Watch(0.0, 0.0))  # ends the lease
     assert len(shown) == 2
     assert not leases.is_open

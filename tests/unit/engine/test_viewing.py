@@ -1,4 +1,4 @@
-"""What a view shows is what the scheduler has; making one changes nothing."""
+"""A view shows the state of the scheduler; creating one changes nothing."""
 
 from collections.abc import Iterator
 
@@ -12,19 +12,19 @@ from octavo.plan import SliceResult, StepPlan, StepResult
 from octavo.protocol import GenerateRequest, SamplingParams
 from octavo.schedule import Scheduler, SchedulerConfig
 from octavo.schedule.lazy_heap import LazyHeap
-from octavo.schedule.sequence import Sequence, Status
-from octavo.view import CACHED_HELD, CACHED_IDLE, FREE, MOST_STEPS, EngineView
+from octavo.schedule.sequence import Sequence, SequenceStatus
+from octavo.view import CACHED_HELD, CACHED_IDLE, FREE, MAX_STEPS, EngineView
 
-NUM_PAGES = 20
+NUM_BLOCKS = 20
 
 
 class Engine:
-    """Too few pages for all: sequences wait, share, and are preempted. The clock ticks when it is read."""
+    """Has too few blocks: sequences wait, share blocks and are preempted. Reading the clock advances it."""
 
     def __init__(self) -> None:
         self.now = 100.0
         config = SchedulerConfig(max_running=4, max_model_len=64, max_step_tokens=16)
-        self.scheduler = Scheduler(config, KVManager(NUM_PAGES, page_size=4))
+        self.scheduler = Scheduler(config, KVManager(NUM_BLOCKS, block_size=4))
         self.plans: list[StepPlan] = []
         self.core = EngineCore(self.scheduler, self.execute, self.clock)
         for number in range(9):
@@ -49,42 +49,44 @@ class Engine:
         return StepResult(tuple([SliceResult((7,) if piece.num_sampled else ()) for piece in plan.slices]))
 
     def views(self) -> Iterator[EngineView]:
-        """One after each step."""
+        """Return one view after each step."""
         self.core.log_steps(True)
         while self.core.has_unfinished:
             self.core.step()
             yield self.core.view()
 
 
-def test_a_view_is_what_the_scheduler_has() -> None:
+def test_a_view_matches_the_scheduler_state() -> None:
     engine = Engine()
     num_preempted = num_waited = 0
     for view in engine.views():
         scheduler = engine.scheduler
         assert view.stats == scheduler.stats()
-        pages = [code for code, count in view.pages for _ in range(count)]
-        assert len(pages) == NUM_PAGES
-        assert pages.count(FREE) == view.stats.pages_free
-        assert pages.count(CACHED_IDLE) == view.stats.pages_idle
-        assert pages.count(CACHED_IDLE) + pages.count(CACHED_HELD) == view.stats.pages_cached
+        blocks = [code for code, count in view.blocks for _ in range(count)]
+        assert len(blocks) == NUM_BLOCKS
+        assert blocks.count(FREE) == view.stats.blocks_free
+        assert blocks.count(CACHED_IDLE) == view.stats.blocks_idle
+        assert blocks.count(CACHED_IDLE) + blocks.count(CACHED_HELD) == view.stats.blocks_cached
         assert [one.slot for one in view.sequences] == [one.slot for one in scheduler.running()]
         for shown, sequence in zip(view.sequences, scheduler.running(), strict=True):
             assert (shown.request_id, shown.choice) == (sequence.request.request_id, sequence.request.choice)
             assert (shown.num_tokens, shown.num_prompt) == (len(sequence.token_ids), sequence.num_prompt)
             assert (shown.num_computed, shown.num_cached) == (sequence.num_computed, sequence.num_cached)
             assert shown.preemptions == sequence.num_preemptions
-            private = [page for page, code in enumerate(pages) if code == shown.slot]
-            assert sequence.pages is not None
-            assert private == sorted(sequence.pages.block_ids[shown.num_shared_pages :])
-            assert len(private) == shown.num_pages - shown.num_shared_pages
+            private = [block for block, code in enumerate(blocks) if code == shown.slot]
+            assert sequence.block_table is not None
+            assert private == sorted(sequence.block_table.block_ids[shown.num_shared_blocks :])
+            assert len(private) == shown.num_blocks - shown.num_shared_blocks
         every = [one for choices in scheduler._requests.values() for one in choices.values()]
-        waiting = sorted([one for one in every if one.status is Status.WAITING], key=lambda one: one.key)
+        waiting = sorted(
+            [one for one in every if one.status is SequenceStatus.WAITING], key=lambda one: one.key
+        )
         assert [(one.request_id, one.choice) for one in view.waiting] == [
             (one.request.request_id, one.request.choice) for one in waiting
         ]
         assert len(view.waiting) == view.stats.num_waiting
         assert all(one.seconds_waiting > 10 for one in view.waiting)
-        assert sum(node.num_pages for node in view.tree.nodes) == view.stats.pages_cached
+        assert sum(node.num_blocks for node in view.tree.nodes) == view.stats.blocks_cached
         assert len({node.salt for node in view.tree.nodes}) <= 2
         (step,) = view.steps
         plan = engine.plans[-1]
@@ -100,7 +102,7 @@ def test_a_view_is_what_the_scheduler_has() -> None:
     assert num_waited > 3
 
 
-def test_to_look_changes_nothing() -> None:
+def test_creating_a_view_changes_nothing() -> None:
     watched, plain = Engine(), Engine()
     for _ in watched.views():
         pass
@@ -110,13 +112,13 @@ def test_to_look_changes_nothing() -> None:
     assert watched.core.stats().preemptions == plain.core.stats().preemptions > 2
 
 
-def test_steps_are_kept_only_while_somebody_watches() -> None:
+def test_steps_are_kept_only_while_watched() -> None:
     engine = Engine()
     engine.core.step()
     assert engine.core.view().steps == ()
     engine.core.log_steps(True)
     engine.core.step()
-    engine.core.log_steps(True)  # again: what is noted stays
+    engine.core.log_steps(True)  # a second call keeps the logged steps
     engine.core.step()
     assert [step.step for step in engine.core.view().steps] == [2, 3]
     assert engine.core.view().steps == ()
@@ -125,20 +127,18 @@ def test_steps_are_kept_only_while_somebody_watches() -> None:
     assert engine.core.view().steps == ()
 
 
-def test_of_many_steps_the_last_are_kept() -> None:
+def test_only_the_last_steps_are_kept() -> None:
     log = StepLog()
-    for number in range(MOST_STEPS + 10):
+    for number in range(MAX_STEPS + 10):
         log.note(StepPlan(number, (), (), ()), [], 0.0, 0.0)
     steps, left_out = log.take(0.0)
-    assert ([step.step for step in steps], left_out) == (list(range(10, MOST_STEPS + 10)), 10)
+    assert ([step.step for step in steps], left_out) == (list(range(10, MAX_STEPS + 10)), 10)
     assert log.take(0.0) == ((), 0)
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=400), st.integers(0, 400))
-def test_the_first_queued_are_those_that_leave_the_queue_first(
-    pushed: list[tuple[int, bool]], limit: int
-) -> None:
-    heap = LazyHeap(lambda one: one.status is Status.WAITING)
+def test_the_queue_is_listed_in_admission_order(pushed: list[tuple[int, bool]], limit: int) -> None:
+    heap = LazyHeap(lambda one: one.status is SequenceStatus.WAITING)
     num_waiting = 0
     for order, (key, is_waiting) in enumerate(pushed):
         params = SamplingParams(max_tokens=1, seed=0)
@@ -147,6 +147,6 @@ def test_the_first_queued_are_those_that_leave_the_queue_first(
         heap.push(key, sequence)
         num_waiting += is_waiting
         if not is_waiting:
-            sequence.status = Status.FINISHED
+            sequence.status = SequenceStatus.FINISHED
     first = first_queued(heap.entries, limit)
     assert first == [heap.pop() for _ in range(min(limit, num_waiting))]

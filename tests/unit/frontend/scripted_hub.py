@@ -1,10 +1,10 @@
-"""What the tests of requests in flight share: a tokenizer, requests, and what an engine might say of them."""
+"""Shared by tests of in-flight requests: a tokenizer, requests, and outputs of an engine."""
 
 import msgspec
 
 from data.engine_facts import FACTS, IDLE_STATS
-from octavo.frontend.in_flight import InFlight
-from octavo.frontend.intake import Intake, Limits, PromptTask
+from octavo.frontend.in_flight import InFlightRequest
+from octavo.frontend.intake import Intake, PromptTask, RequestLimits
 from octavo.frontend.output import RequestOutput
 from octavo.frontend.updates import Update
 from octavo.protocol import (
@@ -36,7 +36,7 @@ def byte_tokenizer() -> Tokenizer:
 
 
 class Inbox:
-    """A recipient that keeps all."""
+    """A recipient that keeps all updates."""
 
     def __init__(self) -> None:
         self.updates: list[Update | Exception] = []
@@ -47,14 +47,14 @@ class Inbox:
 
     @property
     def result(self) -> RequestOutput | None:
-        """Nothing may follow it."""
+        """Return the result, which must be the last update."""
         results = [update for update in self.updates if isinstance(update, RequestOutput)]
         assert not results or results == self.updates[-1:]
         return results[0] if results else None
 
 
 class ScriptedChannel:
-    """Keeps what it is sent; the test says what the engine makes of it."""
+    """Keeps the messages it is sent; the test plays the engine."""
 
     def __init__(self) -> None:
         self.facts = FACTS
@@ -68,10 +68,10 @@ class ScriptedChannel:
         return sent
 
 
-def request(tokenizer: Tokenizer, name: str, inbox: Inbox | None = None, **params: object) -> InFlight:
+def request(tokenizer: Tokenizer, name: str, inbox: Inbox | None = None, **params: object) -> InFlightRequest:
     definite = msgspec.structs.replace(SamplingParams(max_tokens=9, seed=0), **params)
-    prepared = Intake(tokenizer, Limits(256, 64)).prepare(name, PromptTask(PROMPT, definite), now=0.0)
-    return InFlight(prepared, tokenizer, inbox or Inbox())
+    prepared = Intake(tokenizer, RequestLimits(256, 64)).prepare(name, PromptTask(PROMPT, definite), now=0.0)
+    return InFlightRequest(prepared, tokenizer, inbox or Inbox())
 
 
 def token(

@@ -1,4 +1,4 @@
-"""From a chat to a prompt: what is refused, what the template sees, and which grammars are to be checked."""
+"""Composing a prompt from a chat: rejected messages, template inputs, and the grammars to check."""
 
 import json
 import re
@@ -17,9 +17,11 @@ from octavo.text.assets import TextAssets
 from octavo.text.chat_template import ChatTemplate
 from octavo.text.tokenizer import Tokenizer
 
-# It shows what it was given, as JSON. By its source, the model calls as Hermes does.
+# Renders its inputs as JSON. Its source identifies the call format of Hermes.
 TEMPLATE = "{# <tool_call> #}{{ {'messages': messages, 'tools': tools} | tojson }}"
-PLAIN_TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"  # knows nothing of them
+PLAIN_TEMPLATE = (
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"  # does not support tools
+)
 REASONING_TEMPLATE = TEMPLATE + "{# <think> #}"
 TOKENIZER = {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "added_tokens": []}
 
@@ -41,7 +43,7 @@ def tool(name: Json, **function: Json) -> JsonObject:
 
 
 def shown(*messages: JsonObject, **task: Json) -> JsonObject:
-    """What the template was given."""
+    """Return the inputs of the template."""
     prompt = compose(ChatTask(messages, SamplingParams(), **task), text_model()).prompt
     assert isinstance(prompt, str)
     given: JsonObject = json.loads(prompt)
@@ -58,14 +60,16 @@ def shown(*messages: JsonObject, **task: Json) -> JsonObject:
     ],
     ids=["role", "call", "calls", "content"],
 )
-def test_what_cannot_be_told_in_plain_words_is_refused_by_name(message: JsonObject, param: str) -> None:
+def test_messages_that_plain_text_cannot_express_are_rejected_by_field(
+    message: JsonObject, param: str
+) -> None:
     task = ChatTask([message], SamplingParams(), tools=[tool("add")])
     with pytest.raises(RequestError) as refused:
         compose(task, text_model(PLAIN_TEMPLATE))
     assert refused.value.param == param
 
 
-def test_parts_of_text_are_told_as_text() -> None:
+def test_text_parts_are_joined() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     task = ChatTask([{"role": "user", "content": parts}], SamplingParams(), tools=[tool("add")])
     assert str(compose(task, text_model(PLAIN_TEMPLATE)).prompt).endswith("user: ab\n")
@@ -84,13 +88,13 @@ def with_call(arguments: Json) -> JsonObject:
     [{}, {"function": None}, {"function": {}}, tool(""), tool(7), "add"],
     ids=["nothing", "no function", "no name", "empty name", "a number", "text"],
 )
-def test_a_tool_without_a_name_is_refused_by_its_place(nameless: Json) -> None:
-    with pytest.raises(RequestError, match=r"tools\[1\]: a tool is") as refused:
+def test_a_tool_without_a_name_is_rejected_by_index(nameless: Json) -> None:
+    with pytest.raises(RequestError, match=r"tools\[1\]: a tool must have the form") as refused:
         shown(QUESTION, tools=[tool("add"), nameless])
     assert refused.value.param == "tools"
 
 
-def test_the_template_sees_tools_but_not_how_strictly_they_are_kept() -> None:
+def test_the_template_gets_tools_without_the_strict_field() -> None:
     assert shown(QUESTION, tools=[tool("add", strict=True)])["tools"] == [tool("add")]
     assert shown(QUESTION, tools=[tool("add")], tool_choice=ToolChoice.NONE)["tools"] is None
 
@@ -107,11 +111,11 @@ def test_arguments_reach_the_template_as_objects(arguments: Json, seen: JsonObje
     message = with_call(arguments)
     given = shown(QUESTION, message)["messages"][1]
     assert given["tool_calls"][0]["function"] == {"name": "add", "arguments": seen}
-    assert given["content"] == "", "templates join it with other text"
-    assert message == with_call(arguments), "the caller's message stays as it was"
+    assert given["content"] == "", "templates concatenate it with other text"
+    assert message == with_call(arguments), "the caller's message must not change"
 
 
-def test_arguments_that_are_no_json_are_refused_by_their_place() -> None:
+def test_arguments_that_are_not_json_are_rejected_by_field() -> None:
     message = with_call("{}")
     message["tool_calls"] += with_call('{"a": ')["tool_calls"]
     field = "messages[2].tool_calls[1].function.arguments"
@@ -124,7 +128,7 @@ def test_arguments_that_are_no_json_are_refused_by_their_place() -> None:
 
 
 @pytest.mark.parametrize("field", ["grammar", "structured_outputs.regex"])
-def test_a_regex_with_tools_or_reasoning_is_refused_by_the_callers_name(field: str) -> None:
+def test_a_regex_with_tools_or_reasoning_is_rejected_by_the_callers_field_name(field: str) -> None:
     regex = GrammarSpec(GrammarKind.REGEX, "[a-z]+")
     params = SamplingParams(grammar=regex)
     with_tools = ChatTask([QUESTION], params, grammar_field=field, tools=[tool("add")])
@@ -136,8 +140,8 @@ def test_a_regex_with_tools_or_reasoning_is_refused_by_the_callers_name(field: s
     assert compose(without, text_model()).params.grammar == regex
 
 
-def test_grammars_come_in_the_order_in_which_errors_are_told() -> None:
-    """What the caller asked for, each schema of a tool, and then what is made of them."""
+def test_grammars_are_ordered_as_errors_are_reported() -> None:
+    """First the caller's grammar, then the schema of each tool, then the combined grammar."""
     asked = specs.of_schema(COLOUR)
     task = ChatTask(
         [QUESTION],
@@ -165,7 +169,7 @@ def test_only_grammars_that_are_used_are_checked() -> None:
     plain, reasoning = text_model(), text_model(REASONING_TEMPLATE)
     assert fields(free, reasoning) == []
     assert fields(held, plain) == ["grammar"]
-    assert fields(held, reasoning) == ["grammar", "grammar"], "and once more with room for reasoning"
+    assert fields(held, reasoning) == ["grammar", "grammar"], "the second one also allows reasoning"
     assert fields(free, plain, tools=tools[:1]) == []
     assert fields(free, plain, tools=tools) == ["tools[1].function.parameters", "tools"]
     named = {"tools": tools, "tool_choice": OnlyTool("add")}

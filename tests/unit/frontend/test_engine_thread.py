@@ -1,4 +1,4 @@
-"""Whoever waits may be interrupted anywhere; the thread goes on, in order, and for everybody else."""
+"""A waiting caller can be interrupted at any point; the thread continues with other calls in order."""
 
 import asyncio
 import gc
@@ -21,7 +21,7 @@ def thread() -> Iterator[EngineThread]:
     thread.stop()
 
 
-# Thousands of moments, most of them in the few bytecodes around a wait.
+# Interrupts at thousands of moments, most of them in the few bytecodes around a wait.
 INTERRUPTIONS = """
 import signal
 from octavo.frontend.engine_thread import EngineThread
@@ -44,25 +44,25 @@ assert done == list(range(3000))
 
 
 def run_python(program: str) -> subprocess.CompletedProcess[str]:
-    """By itself: what measures coverage has locks of its own, which an interrupt can leave held."""
+    """Run a program in its own process, without coverage: an interrupt can leave coverage's locks held."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
     command = [sys.executable, "-c", program]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_results_and_errors_are_the_callers(thread: EngineThread) -> None:
+def test_results_and_errors_reach_the_caller(thread: EngineThread) -> None:
     assert thread.run(divmod, 7, 2) == (3, 1)
     with pytest.raises(ZeroDivisionError):
         thread.run(divmod, 7, 0)
     assert thread.run(threading.get_ident) == thread.run(threading.get_ident) != threading.get_ident()
 
 
-def test_an_interrupt_anywhere_is_an_interrupt_and_the_thread_goes_on() -> None:
+def test_interrupts_at_any_point_reach_the_caller_and_the_thread_continues() -> None:
     ended = run_python(INTERRUPTIONS)
     assert (ended.stderr, ended.returncode) == ("", 0)
 
 
-def test_what_an_interrupted_caller_asked_for_still_happens(thread: EngineThread) -> None:
+def test_the_call_of_a_cancelled_caller_still_runs(thread: EngineThread) -> None:
     async def give_up() -> None:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(thread.arun(slowly), 0.01)
@@ -73,12 +73,12 @@ def test_what_an_interrupted_caller_asked_for_still_happens(thread: EngineThread
         given_up.wait()
         happened.set()
 
-    asyncio.run(give_up())  # and the loop is closed by the time of the outcome
+    asyncio.run(give_up())  # the loop is closed before the call finishes
     given_up.set()
     assert thread.run(happened.is_set)
 
 
-def test_tasks_and_threads_are_served_in_the_order_they_came(thread: EngineThread) -> None:
+def test_calls_run_in_order_of_arrival(thread: EngineThread) -> None:
     order: list[int] = []
 
     async def many() -> None:
@@ -88,14 +88,14 @@ def test_tasks_and_threads_are_served_in_the_order_they_came(thread: EngineThrea
     assert order == list(range(50))
 
 
-def test_a_stopped_thread_says_so(thread: EngineThread) -> None:
+def test_calls_on_a_stopped_thread_raise(thread: EngineThread) -> None:
     thread.stop()
     with pytest.raises(RuntimeError, match="closed"):
         thread.run(int)
     thread.stop()
 
 
-def test_it_ends_with_its_owner_and_holds_nothing_between_calls() -> None:
+def test_the_thread_ends_with_its_owner_and_keeps_no_references() -> None:
     class Heavy:
         def method(self) -> "Heavy":
             return self
@@ -114,7 +114,7 @@ def test_it_ends_with_its_owner_and_holds_nothing_between_calls() -> None:
     assert not own_thread.is_alive()
 
 
-def test_python_ends_without_waiting_for_a_stop() -> None:
+def test_python_exits_without_a_stop() -> None:
     program = "from octavo.frontend.engine_thread import EngineThread as T; t = T(); print(t.run(int))"
     ended = run_python(program)
     assert (ended.stdout, ended.stderr, ended.returncode) == ("0\n", "", 0)

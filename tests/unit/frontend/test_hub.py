@@ -1,15 +1,15 @@
-"""Requests in flight over a channel whose other end is the test."""
+"""In-flight requests over a channel whose other end is the test."""
 
 import time
 
 import msgspec
 import pytest
 
-from octavo.frontend.hub import SUSPICIOUS, Hub
-from octavo.frontend.in_flight import ENGINE_HUNG, ENGINE_LOST, MOST_REPLAYS, InFlight
-from octavo.frontend.intake import Intake, Limits, PromptTask
+from octavo.frontend.hub import SUSPECT_AFTER, Hub
+from octavo.frontend.in_flight import ENGINE_HUNG, ENGINE_LOST, MAX_REPLAYS, InFlightRequest
+from octavo.frontend.intake import Intake, PromptTask, RequestLimits
 from octavo.frontend.output import StreamDelta
-from octavo.frontend.updates import MOST_BUFFERED, Updates
+from octavo.frontend.updates import MAX_BUFFERED, Updates
 from octavo.protocol import Abort, FinishReason, GenerateRequest, SamplingParams, TokenOutput
 from octavo.text.detokenizer import IncrementalDetokenizer
 from octavo.text.tokenizer import Tokenizer
@@ -17,7 +17,7 @@ from unit.frontend.scripted_hub import LETTER, PROMPT, Inbox, ScriptedChannel, e
 
 
 def asked(channel: ScriptedChannel) -> list[str]:
-    """The ids of the requests that the engine was asked for since the last time."""
+    """Return the ids of the requests sent to the engine since the last call."""
     messages = channel.take()
     assert all(isinstance(message, GenerateRequest) for message in messages)
     return [message.request_id for message in messages]
@@ -32,7 +32,7 @@ def outcome(inbox: Inbox, choice: int = 0) -> tuple[str, str | None]:
 # -- from request to answer -----------------------------------------------------------------------------
 
 
-def test_what_was_submitted_before_there_was_an_engine_is_asked_for_when_one_comes(
+def test_requests_submitted_without_an_engine_are_sent_when_one_connects(
     tokenizer: Tokenizer,
 ) -> None:
     hub, channel = Hub(), ScriptedChannel()
@@ -46,7 +46,7 @@ def test_what_was_submitted_before_there_was_an_engine_is_asked_for_when_one_com
     assert channel.take() == [*later.prepared.messages]
 
 
-def test_every_update_goes_to_its_recipient(tokenizer: Tokenizer) -> None:
+def test_every_update_reaches_its_recipient(tokenizer: Tokenizer) -> None:
     hub, channel, inboxes = Hub(), ScriptedChannel(), [Inbox(), Inbox()]
     hub.connect(channel)
     for number, inbox in enumerate(inboxes):
@@ -63,16 +63,16 @@ def test_every_update_goes_to_its_recipient(tokenizer: Tokenizer) -> None:
         assert (len(deltas), "".join(deltas)) == (num_tokens, inbox.result.text)
 
 
-def test_a_stop_string_ends_a_choice_at_the_engine(tokenizer: Tokenizer) -> None:
+def test_a_stop_string_aborts_the_choice_in_the_engine(tokenizer: Tokenizer) -> None:
     hub, channel, inbox = Hub(), ScriptedChannel(), Inbox()
     hub.connect(channel)
     hub.submit(request(tokenizer, "r", inbox, n=2, stop=(tokenizer.decode([LETTER]),)))
     channel.take()
     hub.receive(step(token("r", choice=1)))
     assert channel.take() == [Abort("r", 1)]
-    hub.disconnect()  # before the engine has said that it took note
+    hub.disconnect()  # before the engine confirmed the abort
     hub.connect(channel)
-    assert [message.choice for message in channel.take()] == [0], "the choice that ended is not asked for"
+    assert [message.choice for message in channel.take()] == [0], "the finished choice is not replayed"
     hub.receive(step(token("r", FinishReason.LENGTH, token_id=LETTER + 1)))
     assert inbox.result is not None
     assert [choice.finish_reason for choice in inbox.result.choices] == ["length", "stop"]
@@ -81,18 +81,18 @@ def test_a_stop_string_ends_a_choice_at_the_engine(tokenizer: Tokenizer) -> None
 # -- ends -------------------------------------------------------------------------------------------------
 
 
-def test_an_abort_before_asking_is_at_once_and_the_engine_never_hears_of_it(tokenizer: Tokenizer) -> None:
+def test_aborting_an_unsent_request_needs_no_engine(tokenizer: Tokenizer) -> None:
     hub, channel, inbox = Hub(), ScriptedChannel(), Inbox()
     hub.submit(request(tokenizer, "r", inbox))
     hub.abort("r")
     assert outcome(inbox) == ("abort", None)
     hub.connect(channel)
     assert channel.take() == []
-    hub.abort("r")  # unknown by now
+    hub.abort("r")  # no longer known
     assert (channel.take(), len(hub)) == ([], 0)
 
 
-def test_an_abort_after_asking_ends_with_the_engines_answer(tokenizer: Tokenizer) -> None:
+def test_an_aborted_request_ends_when_the_engine_confirms(tokenizer: Tokenizer) -> None:
     hub, channel, inbox = Hub(), ScriptedChannel(), Inbox()
     hub.connect(channel)
     hub.submit(request(tokenizer, "r", inbox))
@@ -106,7 +106,7 @@ def test_an_abort_after_asking_ends_with_the_engines_answer(tokenizer: Tokenizer
     assert len(hub) == 0
 
 
-def test_an_engine_that_died_before_it_answered_an_abort_is_not_needed_for_it(tokenizer: Tokenizer) -> None:
+def test_an_abort_completes_although_the_engine_died(tokenizer: Tokenizer) -> None:
     hub, channel, inbox = Hub(), ScriptedChannel(), Inbox()
     hub.connect(channel)
     hub.submit(request(tokenizer, "r", inbox))
@@ -118,7 +118,7 @@ def test_an_engine_that_died_before_it_answered_an_abort_is_not_needed_for_it(to
     assert outcome(inbox) == ("abort", None)
 
 
-def test_a_text_that_cannot_be_made_ends_one_request_alone(
+def test_a_detokenizer_error_ends_only_its_request(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     push = IncrementalDetokenizer.push
@@ -142,7 +142,7 @@ def test_a_text_that_cannot_be_made_ends_one_request_alone(
     assert len(hub) == 0
 
 
-def test_a_request_that_nobody_reads_is_ended_once(tokenizer: Tokenizer) -> None:
+def test_an_unread_request_is_aborted_once(tokenizer: Tokenizer) -> None:
     hub, channel, inbox = Hub(), ScriptedChannel(), Inbox()
     hub.connect(channel)
     hub.submit(request(tokenizer, "r", inbox))
@@ -153,9 +153,9 @@ def test_a_request_that_nobody_reads_is_ended_once(tokenizer: Tokenizer) -> None
     assert channel.take() == [Abort("r")]
 
 
-def test_updates_that_nobody_reads_fill_up() -> None:
+def test_unread_updates_fill_the_buffer() -> None:
     updates = Updates()
-    for _ in range(MOST_BUFFERED):
+    for _ in range(MAX_BUFFERED):
         updates.put(RuntimeError("unread"))
     assert not updates.is_full
     updates.put(RuntimeError("unread"))
@@ -164,18 +164,18 @@ def test_updates_that_nobody_reads_fill_up() -> None:
 
 def test_a_deadline_does_not_wait_for_an_engine(tokenizer: Tokenizer) -> None:
     hub, inboxes = Hub(), {timeout: Inbox() for timeout in (1e-9, 1e6, None)}
-    intake = Intake(tokenizer, Limits(256, 64))
+    intake = Intake(tokenizer, RequestLimits(256, 64))
     for timeout, inbox in inboxes.items():
         prepared = intake.prepare(
             f"r{timeout}", PromptTask(PROMPT, SamplingParams()), now=time.monotonic(), timeout=timeout
         )
-        hub.submit(InFlight(prepared, tokenizer, inbox))
-    hub.end_overdue()
+        hub.submit(InFlightRequest(prepared, tokenizer, inbox))
+    hub.end_expired()
     assert outcome(inboxes[1e-9]) == ("deadline", None)
     assert len(hub) == 2
 
 
-def test_what_ends_while_it_is_being_ended_ends_once(
+def test_a_request_that_ends_during_its_abort_ends_once(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub, unread, failing = Hub(), Inbox(), Inbox()
@@ -194,7 +194,7 @@ def test_what_ends_while_it_is_being_ended_ends_once(
     assert len(hub) == 0
 
 
-def test_after_the_end_everything_gets_the_first_reason(tokenizer: Tokenizer) -> None:
+def test_after_giving_up_every_request_gets_the_first_reason(tokenizer: Tokenizer) -> None:
     hub, before, after = Hub(), Inbox(), Inbox()
     hub.connect(ScriptedChannel())
     hub.submit(request(tokenizer, "before", before))
@@ -208,7 +208,7 @@ def test_after_the_end_everything_gets_the_first_reason(tokenizer: Tokenizer) ->
 # -- engines that die ---------------------------------------------------------------------------------------
 
 
-def test_the_next_engine_is_asked_for_the_rest(tokenizer: Tokenizer) -> None:
+def test_a_new_engine_resumes_in_flight_requests(tokenizer: Tokenizer) -> None:
     hub, channel, inbox = Hub(), ScriptedChannel(), Inbox()
     hub.connect(channel)
     in_flight = request(tokenizer, "r", inbox, n=2)
@@ -223,7 +223,7 @@ def test_the_next_engine_is_asked_for_the_rest(tokenizer: Tokenizer) -> None:
     hub.connect(following)
     first, _ = following.take()
     assert first == msgspec.structs.replace(in_flight.prepared.messages[0], resume_ids=(LETTER, LETTER)), (
-        "what has come is not asked for again, nor is the choice that has ended"
+        "received tokens and finished choices are not replayed"
     )
     hub.receive(step(token("r", FinishReason.LENGTH)))
     assert inbox.result is not None
@@ -232,10 +232,8 @@ def test_the_next_engine_is_asked_for_the_rest(tokenizer: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 3, 7])
-def test_one_that_kills_every_engine_is_found_and_its_neighbours_are_not_blamed(
-    tokenizer: Tokenizer, place: int
-) -> None:
-    """The worst case: it kills at the first step, before anybody gets a token."""
+def test_a_request_that_kills_every_engine_fails_alone(tokenizer: Tokenizer, place: int) -> None:
+    """The worst case: it kills the engine in the first step, before any request has a token."""
     hub, inboxes = Hub(), {f"r{number}": Inbox() for number in range(8)}
     for name, inbox in inboxes.items():
         hub.submit(request(tokenizer, name, inbox))
@@ -243,14 +241,14 @@ def test_one_that_kills_every_engine_is_found_and_its_neighbours_are_not_blamed(
     while len(hub):
         channel = ScriptedChannel()
         hub.connect(channel)
-        running: dict[str, int] = {}  # tokens that each still gets
+        running: dict[str, int] = {}  # remaining tokens of each request
         while len(hub):
             running |= {
                 message.request_id: 9 - len(message.resume_ids)
                 for message in channel.take()
                 if isinstance(message, GenerateRequest)
             }
-            if f"r{place}" in running:  # a step with the poisoned one
+            if f"r{place}" in running:  # a step with the fatal request
                 num_deaths += 1
                 hub.disconnect()
                 break
@@ -260,41 +258,41 @@ def test_one_that_kills_every_engine_is_found_and_its_neighbours_are_not_blamed(
             running = {name: left for name, left in running.items() if left}
     assert outcome(inboxes.pop(f"r{place}")) == ("error", ENGINE_LOST.message)
     assert [outcome(inbox) for inbox in inboxes.values()] == [("length", None)] * 7
-    assert num_deaths == MOST_REPLAYS + 1
+    assert num_deaths == MAX_REPLAYS + 1
 
 
-def test_after_a_trial_requests_are_asked_for_at_once_again(tokenizer: Tokenizer) -> None:
+def test_after_isolation_requests_are_sent_immediately(tokenizer: Tokenizer) -> None:
     hub, channel = Hub(), ScriptedChannel()
     for number in range(2):
         hub.submit(request(tokenizer, f"r{number}"))
-    for _ in range(SUSPICIOUS):
+    for _ in range(SUSPECT_AFTER):
         hub.connect(channel)
         assert asked(channel) == ["r0", "r1"]
         hub.disconnect()
     hub.connect(channel)
     hub.submit(request(tokenizer, "new"))
     for name in ("r0", "r1", "new"):
-        assert asked(channel) == [name], "one by one"
+        assert asked(channel) == [name], "suspects are sent one at a time"
         hub.receive(step())
-        assert asked(channel) == [], "the next waits for a token of the last"
+        assert asked(channel) == [], "the next one waits for a token of the previous one"
         hub.receive(step(token(name)))
     for number in range(3):
         hub.submit(request(tokenizer, f"later{number}"))
     assert asked(channel) == ["later0", "later1", "later2"]
 
 
-def test_who_is_gone_does_not_hold_up_the_rest(tokenizer: Tokenizer) -> None:
+def test_aborted_suspects_do_not_block_isolation(tokenizer: Tokenizer) -> None:
     hub, channel = Hub(), ScriptedChannel()
     for number in range(3):
         hub.submit(request(tokenizer, f"r{number}"))
-    for _ in range(SUSPICIOUS):
+    for _ in range(SUSPECT_AFTER):
         hub.connect(channel)
         hub.disconnect()
     channel.take()
     hub.connect(channel)
     assert asked(channel) == ["r0"]
-    hub.abort("r1")  # while it waits
-    hub.abort("r0")  # on trial
+    hub.abort("r1")  # while it waits for isolation
+    hub.abort("r0")  # while it is isolated
     assert channel.take() == [Abort("r0")]
     hub.receive(step(ended("r0", FinishReason.ABORT)))
     assert asked(channel) == ["r2"]
@@ -304,18 +302,18 @@ def test_who_is_gone_does_not_hold_up_the_rest(tokenizer: Tokenizer) -> None:
 
 
 class HangingEngine:
-    """Steps over what it was asked for, in which some choices hang it when they have so many tokens."""
+    """Executes steps; the choices in `hang_at` hang it when they have that number of tokens."""
 
     def __init__(self, hub: Hub, hang_at: dict[tuple[str, int], int]) -> None:
         self._hub = hub
         self._hang_at = hang_at
         self._channel = ScriptedChannel()
         self._num_tokens: dict[tuple[str, int], int] = {}
-        self._led: set[str] = set()  # requests whose other choices may begin, since the first has a token
+        self._led: set[str] = set()  # requests whose first choice has a token, so that the others may start
         hub.connect(self._channel)
 
     def run(self) -> bool:
-        """Until it hangs, which the hub is told, or until nothing is left."""
+        """Run until it hangs, which is reported to the hub, or until all requests have finished."""
         while len(self._hub):
             for message in self._channel.take():
                 assert isinstance(message, GenerateRequest)
@@ -325,7 +323,7 @@ class HangingEngine:
             if any(self._hang_at.get(one) == self._num_tokens[one] for one in in_step):
                 names = {name for name, _ in in_step}
                 self._hub.disconnect()
-                self._hub.blame_hang(names.pop() if len(names) == 1 else "")
+                self._hub.report_hang(names.pop() if len(names) == 1 else "")
                 return True
             self._hub.receive(step(*[self._token(*one) for one in in_step]))
         return False
@@ -342,7 +340,7 @@ class HangingEngine:
 @pytest.mark.parametrize("choice", [0, 1])
 @pytest.mark.parametrize("tokens", [0, 1, 5])
 @pytest.mark.parametrize("place", [0, 3, 7])
-def test_one_that_hangs_engines_hangs_two_and_ends_alone(
+def test_a_hanging_request_hangs_two_engines_and_fails_alone(
     tokenizer: Tokenizer, place: int, tokens: int, choice: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     hub, inboxes = Hub(), {f"r{number}": Inbox() for number in range(8)}
@@ -355,15 +353,15 @@ def test_one_that_hangs_engines_hangs_two_and_ends_alone(
     assert f"request r{place} hung the engine" in caplog.text
 
 
-def test_one_that_is_alone_in_an_engine_that_hangs_has_another_try(tokenizer: Tokenizer) -> None:
-    """The machine may have stood still."""
+def test_a_single_request_in_a_hung_engine_is_retried(tokenizer: Tokenizer) -> None:
+    """The machine may have been suspended."""
     hub, unlucky = Hub(), Inbox()
     hub.submit(request(tokenizer, "unlucky", unlucky))
     assert [HangingEngine(hub, hang_at).run() for hang_at in ({("unlucky", 0): 3}, {})] == [True, False]
     assert outcome(unlucky) == ("length", None)
 
 
-def test_one_that_hangs_engines_alone_hangs_two(tokenizer: Tokenizer) -> None:
+def test_a_single_hanging_request_hangs_two_engines(tokenizer: Tokenizer) -> None:
     hub, bad = Hub(), Inbox()
     hub.submit(request(tokenizer, "bad", bad))
     assert [HangingEngine(hub, {("bad", 0): 3}).run() for _ in range(2)] == [True, True]
@@ -372,10 +370,10 @@ def test_one_that_hangs_engines_alone_hangs_two(tokenizer: Tokenizer) -> None:
         hub.submit(request(tokenizer, f"r{number}"))
     channel = ScriptedChannel()
     hub.connect(channel)
-    assert asked(channel) == ["r0", "r1", "r2"], "all is known: nobody is on trial"
+    assert asked(channel) == ["r0", "r1", "r2"], "the culprit is known: no request is isolated"
 
 
-def test_each_that_hangs_engines_costs_one_more_trial(tokenizer: Tokenizer) -> None:
+def test_each_hanging_request_costs_one_more_isolation(tokenizer: Tokenizer) -> None:
     hub, inboxes = Hub(), {f"r{number}": Inbox() for number in range(6)}
     for name, inbox in inboxes.items():
         hub.submit(request(tokenizer, name, inbox))
@@ -385,13 +383,13 @@ def test_each_that_hangs_engines_costs_one_more_trial(tokenizer: Tokenizer) -> N
     assert ends == ["length", "error", "length", "length", "error", "length"]
 
 
-def test_what_comes_during_trials_waits_for_them_and_is_asked_for_at_once(tokenizer: Tokenizer) -> None:
+def test_requests_submitted_during_isolation_wait(tokenizer: Tokenizer) -> None:
     hub, channel = Hub(), ScriptedChannel()
     hub.connect(channel)
     for number in range(2):
         hub.submit(request(tokenizer, f"r{number}"))
     hub.disconnect()
-    hub.blame_hang("")
+    hub.report_hang("")
     hub.submit(request(tokenizer, "r2"))
     channel.take()
     hub.connect(channel)
@@ -403,13 +401,13 @@ def test_what_comes_during_trials_waits_for_them_and_is_asked_for_at_once(tokeni
     assert asked(channel) == ["new0", "new1", "new2"]
 
 
-def test_a_hang_over_a_request_that_is_gone_is_nobodys_fault(tokenizer: Tokenizer) -> None:
+def test_a_hang_of_a_finished_request_fails_no_other(tokenizer: Tokenizer) -> None:
     hub, channel = Hub(), ScriptedChannel()
     hub.connect(channel)
     for number in range(2):
         hub.submit(request(tokenizer, f"r{number}"))
     hub.disconnect()
-    hub.blame_hang("gone")
+    hub.report_hang("gone")
     channel.take()
     hub.connect(channel)
     for number in range(2):

@@ -1,4 +1,4 @@
-"""Whatever an engine had told before it died, replay and the rest give what would have come undisturbed."""
+"""Whatever an engine sent before it died, replay gives the same result as an undisturbed run."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.frontend.in_flight import ENGINE_LOST, MOST_REPLAYS, MOST_REPLAYS_IN_ALL, InFlight
-from octavo.frontend.intake import Intake, Limits, PromptTask
+from octavo.frontend.in_flight import ENGINE_LOST, MAX_REPLAYS, MAX_TOTAL_REPLAYS, InFlightRequest
+from octavo.frontend.intake import Intake, PromptTask, RequestLimits
 from octavo.frontend.output import RequestOutput, StreamDelta
 from octavo.protocol import FinishReason, GenerateRequest, SamplingParams, TokenLogprob, TokenOutput
 from octavo.text.tokenizer import Tokenizer
@@ -17,7 +17,7 @@ from unit.frontend.scripted_hub import NOW, PROMPT, Inbox, ended, request, token
 
 
 def token_at(request: GenerateRequest, position: int) -> int:
-    """Of a few letters, so that stop strings are met."""
+    """Return a token from a few letters, so that stop strings occur."""
     return 66 + hash((request.params.seed, request.choice, position)) % 3
 
 
@@ -26,7 +26,7 @@ def score(token: int, position: int) -> TokenLogprob:
 
 
 def outputs_of(request: GenerateRequest, cut: Callable[[], int]) -> Iterator[TokenOutput]:
-    """What a new engine says of one choice: the prompt's scores, then what follows `resume_ids`."""
+    """Return a new engine's outputs for one choice: prompt scores, then the tokens after `resume_ids`."""
     params = request.params
     assert params.max_tokens is not None
     base = TokenOutput(request_id=request.request_id, choice=request.choice)
@@ -55,9 +55,9 @@ def outputs_of(request: GenerateRequest, cut: Callable[[], int]) -> Iterator[Tok
 
 @dataclass
 class FrontEnd:
-    """What Hub does with one request, without the others."""
+    """Does what `Hub` does, for a single request."""
 
-    in_flight: InFlight
+    in_flight: InFlightRequest
     streamed: dict[int, str] = field(default_factory=dict)
     deltas: list[StreamDelta] = field(default_factory=list)
     result: RequestOutput | None = None
@@ -76,9 +76,9 @@ class FrontEnd:
 
 
 def run(front: FrontEnd, draw: Callable[[int], int], deaths: int) -> RequestOutput:
-    """Choices take turns at random; every engine but the last dies after some outputs."""
+    """Interleave the choices at random; every engine except the last dies after some outputs."""
     for life in range(deaths + 1):
-        messages, ends = front.in_flight.ask()
+        messages, ends = front.in_flight.prepare_send()
         for output in ends:
             front.deliver(output)
         engines = {m.choice: outputs_of(m, lambda: 1 + draw(3)) for m in messages}
@@ -91,7 +91,7 @@ def run(front: FrontEnd, draw: Callable[[int], int], deaths: int) -> RequestOutp
             if output.finish is not None:
                 del engines[choice]
             elif front.aborts:
-                # The engine takes note later, or dies first.
+                # The engine receives the abort later, or dies first.
                 if draw(2):
                     continue
                 del engines[choice]
@@ -115,15 +115,15 @@ def run(front: FrontEnd, draw: Callable[[int], int], deaths: int) -> RequestOutp
         logprobs=st.sampled_from([None, 1]),
         prompt_logprobs=st.sampled_from([None, 1]),
     ),
-    deaths=st.integers(1, MOST_REPLAYS),
+    deaths=st.integers(1, MAX_REPLAYS),
     dice=st.lists(st.integers(0, 1 << 16), min_size=200, max_size=200),
 )
-def test_deaths_change_nothing(
+def test_engine_deaths_do_not_change_results(
     tokenizer: Tokenizer, params: SamplingParams, deaths: int, dice: list[int]
 ) -> None:
-    prepared = Intake(tokenizer, Limits(256, 64)).prepare("r", PromptTask(PROMPT, params), now=0.0)
+    prepared = Intake(tokenizer, RequestLimits(256, 64)).prepare("r", PromptTask(PROMPT, params), now=0.0)
     rolls = iter(dice * 20)
-    plain, disturbed = [FrontEnd(InFlight(prepared, tokenizer, Inbox())) for _ in range(2)]
+    plain, disturbed = [FrontEnd(InFlightRequest(prepared, tokenizer, Inbox())) for _ in range(2)]
     expected = run(plain, lambda sides: 0, deaths=0)
     result = run(disturbed, lambda sides: next(rolls) % sides, deaths=deaths)
     assert result == expected
@@ -137,42 +137,42 @@ def test_deaths_change_nothing(
 
 def test_a_request_that_never_gets_a_token_ends_with_an_error(tokenizer: Tokenizer) -> None:
     in_flight = request(tokenizer, "r", n=2)
-    for _ in range(MOST_REPLAYS + 1):
-        messages, ends = in_flight.ask()
+    for _ in range(MAX_REPLAYS + 1):
+        messages, ends = in_flight.prepare_send()
         assert (len(messages), ends) == (2, [])
         in_flight.lose_engine()
-    messages, ends = in_flight.ask()
+    messages, ends = in_flight.prepare_send()
     assert messages == []
     assert [(o.choice, o.finish, o.failure) for o in ends] == [
         (choice, FinishReason.ERROR, ENGINE_LOST) for choice in (0, 1)
     ]
-    assert in_flight.num_replays == MOST_REPLAYS
+    assert in_flight.num_replays == MAX_REPLAYS
 
 
-def test_a_token_clears_a_request_but_not_for_ever(tokenizer: Tokenizer) -> None:
+def test_output_clears_suspicion_but_total_replays_are_limited(tokenizer: Tokenizer) -> None:
     in_flight = request(tokenizer, "r", max_tokens=59)
-    for _ in range(MOST_REPLAYS_IN_ALL + 1):
-        assert in_flight.ask()[0]
+    for _ in range(MAX_TOTAL_REPLAYS + 1):
+        assert in_flight.prepare_send()[0]
         in_flight.process(token("r"))
-        assert in_flight.blame == 0
+        assert in_flight.suspicion == 0
         in_flight.lose_engine()
-    assert in_flight.ask()[0] == []
+    assert in_flight.prepare_send()[0] == []
 
 
-def test_an_engine_that_was_never_asked_is_nobodys_fault(tokenizer: Tokenizer) -> None:
+def test_unsent_requests_do_not_become_suspects(tokenizer: Tokenizer) -> None:
     in_flight = request(tokenizer, "r")
     for _ in range(10):
         in_flight.lose_engine()
-    assert in_flight.blame == 0
+    assert in_flight.suspicion == 0
     assert in_flight.num_replays == 0
 
 
-def test_usage_does_not_change_with_the_cache_of_a_new_engine(tokenizer: Tokenizer) -> None:
+def test_cached_token_counts_survive_a_new_engine(tokenizer: Tokenizer) -> None:
     in_flight = request(tokenizer, "r")
-    in_flight.ask()
+    in_flight.prepare_send()
     first = in_flight.process(token("r")).delta
     in_flight.lose_engine()
-    in_flight.ask()
+    in_flight.prepare_send()
     second = in_flight.process(msgspec.structs.replace(token("r"), num_cached=0)).delta
     last = in_flight.process(msgspec.structs.replace(ended("r", FinishReason.LENGTH), num_cached=0)).finished
     assert first is not None

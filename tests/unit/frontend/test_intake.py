@@ -1,4 +1,4 @@
-"""The door: what is refused, and what comes out definite."""
+"""Intake rejects invalid requests and resolves all values of valid ones."""
 
 import math
 
@@ -7,7 +7,7 @@ import pytest
 
 from data.json_types import Json
 from octavo.errors import RequestError
-from octavo.frontend.intake import Intake, Limits, PromptTask, check_params
+from octavo.frontend.intake import Intake, PromptTask, RequestLimits, check_params
 from octavo.protocol import GrammarKind, GrammarSpec, SamplingParams
 
 
@@ -20,7 +20,7 @@ class Letters:
         return [ord(char) - ord("a") for char in text]
 
 
-LIMITS = Limits(vocab_size=28, max_model_len=32)
+LIMITS = RequestLimits(vocab_size=28, max_model_len=32)
 INTAKE = Intake(Letters(), LIMITS)  # type: ignore[arg-type]
 
 NUMERIC = [
@@ -31,7 +31,7 @@ NUMERIC = [
 
 
 def refused(**fields: Json) -> str | None:
-    """The name of the field for which parameters are refused, when they are made or for this model."""
+    """Return the field for which parameters are rejected, at construction or for this model."""
     with pytest.raises(RequestError) as caught:
         check_params(SamplingParams(**fields), LIMITS)
     return caught.value.param
@@ -39,7 +39,7 @@ def refused(**fields: Json) -> str | None:
 
 @pytest.mark.parametrize("name", [*NUMERIC, "n"])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, float("1e999"), 1 << 70, "1", True, [1]])
-def test_no_number_field_lets_a_bad_number_in(name: str, value: Json) -> None:
+def test_invalid_numbers_are_rejected_in_every_numeric_field(name: str, value: Json) -> None:
     assert refused(**{name: value}) == name
 
 
@@ -73,7 +73,7 @@ def test_no_number_field_lets_a_bad_number_in(name: str, value: Json) -> None:
         ("min_tokens", 33),
     ],
 )
-def test_out_of_range_is_refused_by_name(name: str, value: Json) -> None:
+def test_out_of_range_values_are_rejected_by_field_name(name: str, value: Json) -> None:
     assert refused(**{name: value}) == name
 
 
@@ -100,26 +100,26 @@ def test_min_tokens_must_fit(params: SamplingParams) -> None:
         ("name", 3),
     ],
 )
-def test_what_is_asked_beside_sampling_is_checked_too(name: str, value: Json) -> None:
+def test_non_sampling_fields_are_validated(name: str, value: Json) -> None:
     with pytest.raises(RequestError):
         INTAKE.prepare("r", PromptTask("abc", SamplingParams()), now=0.0, **{name: value})
 
 
-def test_a_token_without_a_row_in_the_model_is_refused_in_text_too() -> None:
+def test_text_with_a_token_outside_the_model_is_rejected() -> None:
     with pytest.raises(RequestError) as caught:
-        INTAKE.prepare("r", PromptTask("}", SamplingParams()), now=0.0)  # Letters makes id 28 of it
+        INTAKE.prepare("r", PromptTask("}", SamplingParams()), now=0.0)  # Letters encodes it as id 28
     assert caught.value.param == "prompt"
-    small = Intake(Letters(), Limits(vocab_size=27, max_model_len=32))  # type: ignore[arg-type]
+    small = Intake(Letters(), RequestLimits(vocab_size=27, max_model_len=32))  # type: ignore[arg-type]
     assert small.prepare("r", PromptTask("a", SamplingParams()), now=0.0).messages[0].stop_ids == (26,)
 
 
-def test_one_choice_scores_the_prompt_for_all() -> None:
+def test_the_first_choice_scores_the_prompt_for_all() -> None:
     prepared = INTAKE.prepare("r", PromptTask("abc", SamplingParams(n=3, prompt_logprobs=1)), now=0.0)
     assert [message.params.prompt_logprobs for message in prepared.messages] == [1, None, None]
 
 
 @pytest.mark.parametrize("prompt", [(28,), (-1,), (True,), ("a",), (1.0,)])
-def test_bad_prompt_ids_are_refused(prompt: Json) -> None:
+def test_invalid_prompt_ids_are_rejected(prompt: Json) -> None:
     with pytest.raises(RequestError) as caught:
         INTAKE.prepare("r", PromptTask(prompt, SamplingParams()), now=0.0)
     assert caught.value.param == "prompt"
@@ -129,7 +129,7 @@ def test_bad_prompt_ids_are_refused(prompt: Json) -> None:
     ("prompt", "max_tokens", "param"),
     [("", 1, "prompt"), ("a" * 32, None, "prompt"), ("a" * 33, 1, "prompt"), ("a" * 20, 13, "max_tokens")],
 )
-def test_what_cannot_fit_is_refused_with_the_arithmetic(
+def test_prompts_that_do_not_fit_are_rejected_with_the_context_length(
     prompt: str, max_tokens: int | None, param: str
 ) -> None:
     with pytest.raises(RequestError) as caught:
@@ -139,7 +139,7 @@ def test_what_cannot_fit_is_refused_with_the_arithmetic(
         assert "This model's maximum context length is 32 tokens" in str(caught.value)
 
 
-def test_the_longest_that_fits_passes() -> None:
+def test_the_longest_fitting_request_is_accepted() -> None:
     assert INTAKE.prepare("r", PromptTask("a" * 31, SamplingParams()), now=0.0).params.max_tokens == 1
     assert (
         INTAKE.prepare("r", PromptTask("a" * 20, SamplingParams(max_tokens=12)), now=0.0).params.max_tokens
@@ -147,7 +147,7 @@ def test_the_longest_that_fits_passes() -> None:
     )
 
 
-def test_a_prepared_request_is_definite() -> None:
+def test_prepared_requests_have_all_values_resolved() -> None:
     prepared = INTAKE.prepare(
         "r",
         PromptTask("abc", SamplingParams(n=3, stop_token_ids=(5, 26))),
@@ -165,14 +165,14 @@ def test_a_prepared_request_is_definite() -> None:
     assert again.params.seed != prepared.params.seed  # unseeded requests differ
 
 
-def test_ignore_eos_leaves_only_the_requests_own_stop_ids() -> None:
+def test_ignore_eos_keeps_only_the_stop_ids_of_the_request() -> None:
     prepared = INTAKE.prepare(
         "r", PromptTask("a", SamplingParams(ignore_eos=True, stop_token_ids=(5,))), now=0.0
     )
     assert prepared.messages[0].stop_ids == (5,)
 
 
-def test_given_ids_are_the_prompt_and_there_is_no_text() -> None:
+def test_prompt_ids_are_used_without_text() -> None:
     prepared = INTAKE.prepare("r", PromptTask([3, 4], SamplingParams(seed=1)), now=0.0)
     assert (prepared.prompt, prepared.prompt_ids, prepared.params.seed) == (None, (3, 4), 1)
 
@@ -184,16 +184,16 @@ GRAMMAR = GrammarSpec(GrammarKind.REGEX, "[a-z]+")
     "fields",
     [{"grammar": "[a-z]+"}, {"grammar": GRAMMAR, "ignore_eos": True}, {"grammar": GRAMMAR, "min_tokens": 1}],
 )
-def test_a_grammar_that_cannot_work_is_refused(fields: dict[str, Json]) -> None:
+def test_invalid_grammar_combinations_are_rejected(fields: dict[str, Json]) -> None:
     assert refused(**fields) == "grammar"
 
 
-def test_a_grammar_needs_a_token_that_ends_the_answer() -> None:
+def test_a_grammar_needs_an_end_of_sequence_token() -> None:
     class Endless(Letters):
         eos_ids = (99,)
 
     endless = Intake(Endless(), LIMITS)  # type: ignore[arg-type]
-    with pytest.raises(RequestError, match="ends an answer"):
+    with pytest.raises(RequestError, match="end-of-sequence token"):
         endless.prepare("r", PromptTask("abc", SamplingParams(grammar=GRAMMAR)), now=0.0)
     (message,) = INTAKE.prepare("r", PromptTask("abc", SamplingParams(grammar=GRAMMAR)), now=0.0).messages
     assert message.params.grammar == GRAMMAR

@@ -1,4 +1,4 @@
-"""Nothing that came before a failure is lost, and a name belongs to one request at a time."""
+"""Updates before a failure are not lost, and a name belongs to one request at a time."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from octavo.text.tokenizer import Tokenizer
 from unit.frontend.scripted_hub import request
 
 
-def test_a_failure_is_raised_after_what_came_before_it() -> None:
+def test_a_failure_is_raised_after_earlier_updates() -> None:
     mailbox = Mailbox()
     before, after = (StreamDelta(request_id=name, choice=0, text="", token_ids=()) for name in "ab")
     for update in (before, RuntimeError("no text"), after):
@@ -24,7 +24,7 @@ def test_a_failure_is_raised_after_what_came_before_it() -> None:
     assert mailbox.take() == []
 
 
-def test_a_name_that_was_freed_is_not_freed_again_for_its_next_owner(tokenizer: Tokenizer) -> None:
+def test_freeing_a_name_twice_does_not_affect_its_next_owner(tokenizer: Tokenizer) -> None:
     names = Names()
     first, second = (replace(request(tokenizer, one).prepared, name="mine") for one in "12")
     names.add(first)
@@ -32,5 +32,5 @@ def test_a_name_that_was_freed_is_not_freed_again_for_its_next_owner(tokenizer: 
         names.add(second)
     names.free(first)
     names.add(second)
-    names.free(first)  # its last update comes later
+    names.free(first)  # its last update arrives late
     assert names.get("mine") == "2"

@@ -1,4 +1,4 @@
-"""Tokens back to text: stop strings across tokens, stop tokens, late outputs."""
+"""Detokenisation of outputs: stop strings across tokens, stop tokens, late outputs."""
 
 import string
 
@@ -32,7 +32,7 @@ def tokenizer() -> Tokenizer:
 def drive(
     tokenizer: Tokenizer, token_ids: list[int], params: SamplingParams, finish: FinishReason
 ) -> tuple[str, RequestOutput, list[Abort]]:
-    """One token per output, as an engine would send them; after an abort it sends what was in flight."""
+    """Send one token per output, like an engine; after an abort, send the outputs that were in flight."""
     text = RequestText(PreparedRequest("r", "r", None, (1,), params, (None,)), tokenizer)  # type: ignore[arg-type]
     streamed, aborts = "", []
     for index, token in enumerate(token_ids):
@@ -57,9 +57,7 @@ def drive(
     text=st.text(alphabet="ab" + string.whitespace + "é😀", min_size=1, max_size=30),
     stop=st.text(alphabet="ab 😀", min_size=1, max_size=3),
 )
-def test_stream_and_result_are_the_text_up_to_the_stop_string(
-    tokenizer: Tokenizer, text: str, stop: str
-) -> None:
+def test_stream_and_result_end_at_the_stop_string(tokenizer: Tokenizer, text: str, stop: str) -> None:
     ids = tokenizer.encode(text)
     params = SamplingParams(stop=(stop,), seed=0)
     streamed, result, aborts = drive(tokenizer, ids, params, FinishReason.LENGTH)
@@ -67,7 +65,7 @@ def test_stream_and_result_are_the_text_up_to_the_stop_string(
     if stop in text:
         assert result.finish_reason == "stop"
         assert result.choices[0].stop_reason == stop
-        # Tokens count up to the one that completed the stop string; what was in flight behind it does not.
+        # Tokens count up to the one that completed the stop string; tokens in flight after it do not.
         assert tokenizer.decode(result.token_ids) == text.split(stop, maxsplit=1)[0] + stop
         completes_with_last_token = text.find(stop) + len(stop) == len(text)
         assert len(aborts) == (0 if completes_with_last_token else 1)
@@ -83,7 +81,7 @@ def test_a_stop_token_is_counted_but_is_not_text(tokenizer: Tokenizer) -> None:
     assert result.choices[0].stop_reason == ids[-1]
 
 
-def test_an_unfinished_character_is_shown_only_at_the_end(tokenizer: Tokenizer) -> None:
+def test_an_incomplete_character_is_emitted_only_at_the_end(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("a😀")[:-1]
     streamed, result, _ = drive(tokenizer, ids, SamplingParams(seed=0), FinishReason.LENGTH)
     assert streamed == result.text == "a\N{REPLACEMENT CHARACTER}"
@@ -97,7 +95,7 @@ def test_no_stop_string_ends_the_text_before_min_tokens(tokenizer: Tokenizer) ->
     assert result.finish_reason == "stop"
 
 
-def test_a_failure_is_told_with_its_message_and_its_code(tokenizer: Tokenizer) -> None:
+def test_a_failure_is_reported_with_its_message_and_code(tokenizer: Tokenizer) -> None:
     params = SamplingParams(seed=0)
     text = RequestText(
         PreparedRequest("r", "r", None, (1,), params, (None,)),  # type: ignore[arg-type]
@@ -113,6 +111,6 @@ def test_a_failure_is_told_with_its_message_and_its_code(tokenizer: Tokenizer) -
     processed = text.process(failed)
     assert processed.delta is not None
     assert processed.finished is not None
-    for told in (processed.delta, processed.finished.choices[0]):
-        assert (told.finish_reason, told.error) == ("error", "make it simpler")
-        assert told.error_code is FailureCode.GRAMMAR_TOO_COMPLEX
+    for reported in (processed.delta, processed.finished.choices[0]):
+        assert (reported.finish_reason, reported.error) == ("error", "make it simpler")
+        assert reported.error_code is FailureCode.GRAMMAR_TOO_COMPLEX

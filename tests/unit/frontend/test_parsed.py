@@ -1,4 +1,4 @@
-"""Answers held to a schema come back as objects, if they are whole."""
+"""Complete answers under a schema are returned as objects."""
 
 import jsonschema
 import msgspec
@@ -7,7 +7,7 @@ import pytest
 
 from data.json_types import JsonObject
 from octavo import LLM, SamplingParams
-from octavo.dialect.pieces import FunctionCall
+from octavo.dialect.pieces import ParsedCall
 from octavo.frontend.output import Choice, RequestOutput
 from octavo.frontend.parsed import with_objects
 from octavo.protocol import Timings
@@ -25,7 +25,7 @@ class Pair(pydantic.BaseModel):
     b: bool
 
 
-def test_objects_of_a_model_and_of_a_schema(tiny_llm: LLM) -> None:
+def test_objects_of_pydantic_models_and_schemas(tiny_llm: LLM) -> None:
     params = SamplingParams(max_tokens=64, seed=5, n=3)
     (output,) = tiny_llm.generate("x", params, schema=Pair)
     assert all(isinstance(choice.parsed, Pair) for choice in output.choices)
@@ -35,7 +35,7 @@ def test_objects_of_a_model_and_of_a_schema(tiny_llm: LLM) -> None:
             jsonschema.validate(choice.parsed, PAIR)
 
 
-def test_the_beginning_of_an_object_is_none(tiny_llm: LLM) -> None:
+def test_an_incomplete_object_is_none(tiny_llm: LLM) -> None:
     (output,) = tiny_llm.generate("x", SamplingParams(max_tokens=3, seed=5), schema=Pair)
     assert (output.finish_reason, output.parsed) == ("length", None)
     (free,) = tiny_llm.generate("x", SamplingParams(max_tokens=3, seed=5))
@@ -43,8 +43,8 @@ def test_the_beginning_of_an_object_is_none(tiny_llm: LLM) -> None:
 
 
 @pytest.mark.parametrize("schema", [PAIR, Pair], ids=["schema", "model"])
-def test_what_ends_before_the_object_does_is_none(schema: JsonObject | type[Pair]) -> None:
-    """A stop string may cut an object off, and a model with tools may call one instead."""
+def test_answers_without_a_complete_object_are_none(schema: JsonObject | type[Pair]) -> None:
+    """A stop string can truncate an object, and a model with tools can call one instead."""
     whole = Choice(
         index=0,
         text='{"a": 1, "b": true}',
@@ -55,7 +55,7 @@ def test_what_ends_before_the_object_does_is_none(schema: JsonObject | type[Pair
         timings=Timings(0.0, 0.0, 0.0),
     )
     stopped = msgspec.structs.replace(whole, index=1, text='{"a": 1, ', stop_reason='"b"')
-    called = msgspec.structs.replace(whole, index=2, text="", calls=(FunctionCall("go", "{}", "id"),))
+    called = msgspec.structs.replace(whole, index=2, text="", calls=(ParsedCall("go", "{}", "id"),))
     output = RequestOutput(
         request_id="r",
         prompt="x",

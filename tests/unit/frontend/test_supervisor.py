@@ -1,4 +1,4 @@
-"""The supervisor with engines that are no processes."""
+"""The supervisor with fake engines instead of processes."""
 
 import asyncio
 import dataclasses
@@ -15,8 +15,8 @@ from octavo.frontend import supervisor
 from octavo.frontend.engine_process import Death, FirstEngine
 from octavo.frontend.hub import Hub
 from octavo.link.folder import EngineSettings
+from octavo.link.heartbeat import Phase
 from octavo.link.run_folder import RunFolder
-from octavo.link.status_page import Phase
 from octavo.protocol import GrammarKind, GrammarSpec
 from octavo.text.tokenizer import Tokenizer
 from patience import HANG_SECONDS
@@ -24,10 +24,10 @@ from unit.frontend.scripted_hub import request
 
 
 class DeadEngine:
-    """It dies while it is loading. `on_kill` is called when the supervisor has seen that."""
+    """An engine that dies while loading. `on_kill` is called when the supervisor has noticed."""
 
-    pid, is_stale, is_gone, cannot_start = 0, False, True, False
-    status = SimpleNamespace(phase=Phase.LOADING)
+    pid, is_overdue, has_exited, cannot_start = 0, False, True, False
+    heartbeat = SimpleNamespace(phase=Phase.LOADING)
 
     def __init__(self, on_kill: Callable[[], object], path: Path) -> None:
         self._on_kill = on_kill
@@ -35,7 +35,7 @@ class DeadEngine:
         self.num_stops = 0
 
     def death(self) -> Death:
-        return Death("it ended with signal 9")
+        return Death("it exited with signal 9")
 
     def kill(self) -> None:
         self._on_kill()
@@ -44,7 +44,7 @@ class DeadEngine:
         self.num_stops += 1
 
 
-def test_a_supervisor_that_is_ended_right_after_a_death_starts_no_other_engine(
+def test_a_supervisor_closed_right_after_a_death_starts_no_other_engine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def test() -> int:
@@ -52,14 +52,14 @@ def test_a_supervisor_that_is_ended_right_after_a_death_starts_no_other_engine(
         loop = asyncio.get_running_loop()
 
         def end() -> None:
-            """As `close` does."""
+            """Cancel the task, like `close`."""
             assert watched._task is not None
             watched._task.cancel()
 
         def start_engine(path: Path, settings: EngineSettings, module: str) -> DeadEngine:
             nonlocal num_engines
             num_engines += 1
-            # When the loop turns again, the supervisor waits for the task that reads from the dead engine.
+            # In the next loop iteration, the supervisor waits for the task that reads from the dead engine.
             return DeadEngine(lambda: loop.call_soon(end), path)
 
         monkeypatch.setattr(supervisor, "EngineProcess", start_engine)
@@ -74,7 +74,7 @@ def test_a_supervisor_that_is_ended_right_after_a_death_starts_no_other_engine(
     assert asyncio.run(test()) == 1
 
 
-def test_an_engine_that_was_started_before_is_the_first(
+def test_an_engine_started_earlier_is_used_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def test() -> None:
@@ -95,15 +95,15 @@ def test_an_engine_that_was_started_before_is_the_first(
         )
         watched.start()
         await asyncio.wait_for(second.wait(), HANG_SECONDS)
-        assert killed == [True], "it was watched until its death, before there was another"
+        assert killed == [True], "the supervisor watches it until its death, before it starts another"
         await watched.close()
         assert started == [run_folder.path / "engine-1"]
 
     asyncio.run(test())
 
 
-def test_a_server_that_waits_for_room_for_an_engine_is_live(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However old the last stamp of the dead one is: a restart of the server would find no room either."""
+def test_a_server_without_room_for_an_engine_stays_live(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dead engine's heartbeat is overdue, but a restarted server would have no room either."""
 
     async def test() -> None:
         refused = asyncio.Event()
@@ -115,7 +115,7 @@ def test_a_server_that_waits_for_room_for_an_engine_is_live(monkeypatch: pytest.
         monkeypatch.setattr(supervisor, "EngineProcess", start_engine)
         run_folder = RunFolder.create()
         dead: Any = DeadEngine(lambda: None, run_folder.engine_path(0))
-        dead.is_stale = True
+        dead.is_overdue = True
         watched = supervisor.EngineSupervisor(
             EngineSettings({}, log_level="error"), Hub(), first=FirstEngine(run_folder, dead)
         )
@@ -127,7 +127,7 @@ def test_a_server_that_waits_for_room_for_an_engine_is_live(monkeypatch: pytest.
     asyncio.run(test())
 
 
-def test_a_supervisor_that_is_never_started_ends_the_engine_that_was() -> None:
+def test_closing_an_unstarted_supervisor_stops_the_first_engine() -> None:
     async def test() -> None:
         run_folder = RunFolder.create()
         first: Any = DeadEngine(lambda: None, run_folder.engine_path(0))
@@ -139,14 +139,16 @@ def test_a_supervisor_that_is_never_started_ends_the_engine_that_was() -> None:
     asyncio.run(test())
 
 
-def test_an_engine_that_requests_with_grammars_wait_for_is_told_so(
+def test_new_engines_expect_grammars_when_pending_requests_have_them(
     monkeypatch: pytest.MonkeyPatch, tokenizer: Tokenizer
 ) -> None:
     async def test() -> list[bool]:
-        told: list[bool] = []
+        expected_grammars: list[bool] = []
         hub, third = Hub(), asyncio.Event()
         plain, strict = request(tokenizer, "plain"), request(tokenizer, "strict")
-        grammar = GrammarSpec(GrammarKind.REGEX, "a+")  # which a tokenizer of bytes alone does not permit
+        grammar = GrammarSpec(
+            GrammarKind.REGEX, "a+"
+        )  # set directly, since intake rejects it for a tokenizer without an end-of-sequence token
         params = msgspec.structs.replace(strict.prepared.params, grammar=grammar)
         strict.prepared = dataclasses.replace(strict.prepared, params=params)
         submissions = iter([plain, strict])
@@ -157,8 +159,8 @@ def test_an_engine_that_requests_with_grammars_wait_for_is_told_so(
                 break
 
         def start_engine(path: Path, settings: EngineSettings, module: str) -> DeadEngine:
-            told.append(settings.expects_grammars)
-            if len(told) == 3:
+            expected_grammars.append(settings.expects_grammars)
+            if len(expected_grammars) == 3:
                 third.set()
             return DeadEngine(submit_next, path)
 
@@ -167,6 +169,6 @@ def test_an_engine_that_requests_with_grammars_wait_for_is_told_so(
         watched.start()
         await asyncio.wait_for(third.wait(), HANG_SECONDS)
         await watched.close()
-        return told
+        return expected_grammars
 
     assert asyncio.run(test()) == [False, False, True]

@@ -1,4 +1,4 @@
-"""Verdicts come from a process that can be killed, and they come whatever the grammar does."""
+"""A process that can be killed gives the verdicts, whatever the grammar does."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ import pytest
 
 from octavo.errors import GrammarError
 from octavo.grammar import check_process
-from octavo.grammar.checker import LOST, GrammarChecker, Verdict
+from octavo.grammar.checker import NOT_CHECKED, GrammarChecker, Verdict
 from octavo.grammar.vocabulary import byte_vocabulary
 from octavo.protocol import GrammarKind, GrammarSpec
 
@@ -30,8 +30,8 @@ def problem(checker: GrammarChecker, spec: GrammarSpec) -> str | None:
     return None if error is None else str(error)
 
 
-def test_good_and_bad_in_any_order(checker: GrammarChecker) -> None:
-    for _ in range(2):  # the second time from memory
+def test_verdicts_do_not_depend_on_order(checker: GrammarChecker) -> None:
+    for _ in range(2):  # the second time from the cache
         assert problem(checker, GOOD) is None
         assert "uniqueItems" in (problem(checker, BAD) or "")
     checker.check(GOOD)
@@ -39,7 +39,7 @@ def test_good_and_bad_in_any_order(checker: GrammarChecker) -> None:
         checker.check(BAD)
 
 
-def test_many_at_once_have_one_verdict_each(checker: GrammarChecker) -> None:
+def test_concurrent_checks_get_their_own_verdicts(checker: GrammarChecker) -> None:
     specs = [GrammarSpec(GrammarKind.REGEX, f"a{{{n}}}" if n % 2 else f"(a{n}") for n in range(20)]
     futures = [checker.submit(spec) for spec in specs for _ in range(3)]
     assert [future.exception(60) is None for future in futures] == [
@@ -47,29 +47,29 @@ def test_many_at_once_have_one_verdict_each(checker: GrammarChecker) -> None:
     ]
 
 
-def test_known_verdicts_ask_nobody(checker: GrammarChecker) -> None:
+def test_known_verdicts_are_cached(checker: GrammarChecker) -> None:
     problem(checker, GOOD)
     assert checker.submit(GOOD).done()
 
 
-def test_a_process_that_died_is_replaced(checker: GrammarChecker) -> None:
+def test_a_dead_process_is_replaced(checker: GrammarChecker) -> None:
     problem(checker, GOOD)
     process = checker._process
     assert process is not None
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    assert problem(checker, GrammarSpec(GrammarKind.REGEX, "new")) == LOST
+    assert problem(checker, GrammarSpec(GrammarKind.REGEX, "new")) == NOT_CHECKED
     assert problem(checker, GrammarSpec(GrammarKind.REGEX, "new")) is None
 
 
-def test_lost_verdicts_are_not_remembered_as_bad(checker: GrammarChecker) -> None:
-    """See above: the same grammar was accepted by the next process."""
+def test_lost_verdicts_are_not_cached(checker: GrammarChecker) -> None:
+    """The grammar whose verdict was lost above is accepted by the next process."""
     assert problem(checker, GrammarSpec(GrammarKind.REGEX, "new")) is None
 
 
 @pytest.mark.parametrize("how", ["time", "memory", "crash"])
-def test_a_child_that_is_ended_by_the_kernel_is_a_verdict(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    """In the forked child, so that this process lives on."""
+def test_a_killed_child_counts_as_too_complex(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """The failure happens in the forked child, so that this process survives."""
 
     def compile_forever(*_: object) -> None:
         if how == "crash":
@@ -88,19 +88,19 @@ def test_a_child_that_is_ended_by_the_kernel_is_a_verdict(monkeypatch: pytest.Mo
     assert verdict == Verdict(check_process.TOO_COMPLEX)
 
 
-def test_a_machine_without_time_for_a_grammar_says_nothing_against_it(
+def test_a_timeout_of_a_busy_machine_is_not_a_final_verdict(
     checker: GrammarChecker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(check_process, "_compile", lambda *_: time.sleep(3600))
     monkeypatch.setattr(check_process, "WALL_SECONDS", 0.1)
     unknown = check_process._verdict(GOOD, byte_vocabulary())
-    assert unknown == Verdict(LOST, is_final=False)
+    assert unknown == Verdict(NOT_CHECKED, is_final=False)
 
     verdicts = [unknown, Verdict()]
-    monkeypatch.setattr(checker, "_fetch", lambda _: verdicts.pop(0))
+    monkeypatch.setattr(checker, "_query_process", lambda _: verdicts.pop(0))
     spec = GrammarSpec(GrammarKind.REGEX, "nobody had time")
-    assert problem(checker, spec) == LOST
-    assert problem(checker, spec) is None, "the first was not remembered"
+    assert problem(checker, spec) == NOT_CHECKED
+    assert problem(checker, spec) is None, "the first verdict must not be cached"
 
 
 def address_space() -> int:

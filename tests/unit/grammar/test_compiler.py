@@ -1,4 +1,4 @@
-"""The collection of schemas: what we keep accepts its example, what we do not keep is refused by name."""
+"""Supported schemas of the collection accept their examples; others are rejected by keyword."""
 
 import json
 
@@ -33,7 +33,7 @@ def accepts(spec: GrammarSpec, vocabulary: Vocabulary, text: str) -> bool:
     return matcher.is_accepting
 
 
-def test_the_collection_is_large_and_its_examples_conform() -> None:
+def test_the_examples_of_the_collection_conform() -> None:
     assert len({case.text for case in SCHEMAS}) >= 200
     for case in SCHEMAS:
         jsonschema.Draft202012Validator.check_schema(case.schema)
@@ -54,14 +54,14 @@ def test_every_schema_accepts_its_example(vocabulary: Vocabulary) -> None:
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.name)
-def test_what_cannot_be_kept_is_refused_by_name(vocabulary: Vocabulary, case: Case) -> None:
+def test_unsupported_schemas_are_rejected_by_keyword(vocabulary: Vocabulary, case: Case) -> None:
     with pytest.raises(GrammarError) as caught:
         compile_grammar(schema(case.schema), vocabulary)
     assert case.refused_for in str(caught.value)
 
 
-def test_a_schema_cannot_loosen_its_own_rules(vocabulary: Vocabulary) -> None:
-    """llguidance reads options from the schema; ours go over them."""
+def test_a_schema_cannot_override_compiler_options(vocabulary: Vocabulary) -> None:
+    """llguidance reads options from the schema; our own options take precedence."""
     lenient = {"x-guidance": {"lenient": True, "coerce_one_of": True}}
     for refused in ({"uniqueItems": True}, {"oneOf": [{"type": "integer"}, {"minimum": 2}]}):
         with pytest.raises(GrammarError):
@@ -70,7 +70,7 @@ def test_a_schema_cannot_loosen_its_own_rules(vocabulary: Vocabulary) -> None:
     assert not accepts(spaces, vocabulary, "[   ]")
 
 
-def test_spaces_between_the_parts_of_json_are_bounded(vocabulary: Vocabulary) -> None:
+def test_whitespace_in_json_is_bounded(vocabulary: Vocabulary) -> None:
     spec = schema({"type": "array", "items": {"type": "integer"}})
     assert accepts(spec, vocabulary, "[\n\t1 ,\n    2\n]")
     assert not accepts(spec, vocabulary, "[  1]")
@@ -89,6 +89,6 @@ def test_spaces_between_the_parts_of_json_are_bounded(vocabulary: Vocabulary) ->
         (GrammarKind.JSON_SCHEMA, '{"type": "integer", "minimum": 3, "maximum": 2}', "greater than maximum"),
     ],
 )
-def test_errors_say_what_is_wrong(vocabulary: Vocabulary, kind: GrammarKind, text: str, words: str) -> None:
+def test_errors_name_the_problem(vocabulary: Vocabulary, kind: GrammarKind, text: str, words: str) -> None:
     with pytest.raises(GrammarError, match=words):
         compile_grammar(GrammarSpec(kind, text), vocabulary)

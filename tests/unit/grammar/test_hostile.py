@@ -1,4 +1,4 @@
-"""Grammars made to harm: a verdict comes soon, and what is accepted cannot do much harm either."""
+"""Hostile grammars get a verdict quickly, and accepted ones have bounded cost."""
 
 import random
 
@@ -13,15 +13,15 @@ from octavo.grammar.vocabulary import Vocabulary, byte_vocabulary
 from octavo.protocol import GrammarSpec
 from server.process import processor_seconds
 
-LONGEST = 2.0  # seconds of a processor to a verdict
+LONGEST = 2.0  # CPU seconds per verdict
 ANSWER = 200  # tokens
 
 
-def test_every_verdict_takes_at_most_two_seconds_of_a_processor() -> None:
-    """What it takes on the clock depends on who else wants the processor."""
+def test_every_verdict_takes_at_most_two_cpu_seconds() -> None:
+    """Elapsed time would depend on other load on the machine."""
     assert len(HOSTILE) >= 50
     checker = GrammarChecker()
-    checker.submit(HOSTILE["lark: no grammar"]).exception()  # the process is there
+    checker.submit(HOSTILE["lark: no grammar"]).exception()  # starts the process
     assert checker._process is not None
     try:
         late, num_refused = {}, 0
@@ -38,7 +38,7 @@ def test_every_verdict_takes_at_most_two_seconds_of_a_processor() -> None:
 
 
 def random_answer(spec: GrammarSpec, vocabulary: Vocabulary, dice: random.Random) -> tuple[int, bool]:
-    """How many tokens it had, and whether it ended because the grammar became too complex."""
+    """Return the length of a random answer and whether the grammar became too complex in it."""
     mask = torch.zeros(-(-vocabulary.vocab_size // 32), dtype=torch.int32)
     bits = torch.arange(32, dtype=torch.int32)
     matcher = GrammarMatcher(compile_grammar(spec, vocabulary))
@@ -55,8 +55,8 @@ def random_answer(spec: GrammarSpec, vocabulary: Vocabulary, dice: random.Random
     return ANSWER, False
 
 
-def test_what_is_accepted_ends_alike_every_time() -> None:
-    """With an answer or with an error, at the same token: bounds are counted in steps, not in seconds."""
+def test_accepted_hostile_grammars_end_deterministically() -> None:
+    """They end with an answer or an error at the same token: limits count steps, not seconds."""
     vocabulary, checker = byte_vocabulary(), GrammarChecker()
     accepted = [name for name, spec in HOSTILE.items() if checker.submit(spec).exception() is None]
     checker.close()

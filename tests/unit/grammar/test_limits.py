@@ -1,4 +1,4 @@
-"""What is refused without compiling anything."""
+"""Grammars that are rejected without compilation."""
 
 import json
 
@@ -41,7 +41,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused(name: str) -> None:
+def test_grammars_above_a_limit_are_rejected(name: str) -> None:
     kind, text, words = REFUSED[name]
     with pytest.raises(GrammarError, match=words) as caught:
         check_spec(GrammarSpec(kind, text), LIMITS)
@@ -60,5 +60,5 @@ def test_refused(name: str) -> None:
         (GrammarKind.JSON_OBJECT, ""),
     ],
 )
-def test_at_the_limit(kind: GrammarKind, text: str) -> None:
+def test_grammars_at_the_limit_are_accepted(kind: GrammarKind, text: str) -> None:
     check_spec(GrammarSpec(kind, text), LIMITS)

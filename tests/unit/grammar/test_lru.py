@@ -5,10 +5,10 @@ from octavo.grammar.lru import ByteBoundedLru
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 9), st.integers(0, 40))))
-def test_it_keeps_what_was_used_last_and_never_too_much(calls: list[tuple[bool, int, int]]) -> None:
-    """Against a list in the order of use."""
+def test_recently_used_entries_are_kept_within_the_limit(calls: list[tuple[bool, int, int]]) -> None:
+    """Compare with a list in order of use."""
     cache: ByteBoundedLru[int, int] = ByteBoundedLru(100)
-    model: list[tuple[int, int]] = []  # the last used last: (key, bytes), where the bytes are the value too
+    model: list[tuple[int, int]] = []  # (key, bytes), most recently used last; the bytes are also the value
     for is_put, key, size in calls:
         found = next((entry for entry in model if entry[0] == key), None)
         if is_put:
@@ -24,7 +24,7 @@ def test_it_keeps_what_was_used_last_and_never_too_much(calls: list[tuple[bool, 
         assert len(cache) == len(model)
 
 
-def test_what_is_larger_than_the_whole_is_not_kept() -> None:
+def test_entries_larger_than_the_cache_are_not_kept() -> None:
     cache: ByteBoundedLru[str, str] = ByteBoundedLru(10)
     cache.put("small", "x", 5)
     cache.put("large", "x", 11)

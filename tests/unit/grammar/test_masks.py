@@ -1,6 +1,6 @@
-"""The mask of a grammar is what an independent matcher says of every token: it keeps the text a beginning of
-an answer, or it does not. Where the bytes that follow are forced, only that token of them is allowed which
-the tokenizer would have made."""
+"""Masks agree with an independent matcher, which checks for every token whether the text is still a prefix of
+an answer. Where the following bytes are forced, the mask allows only the token that the tokenizer would
+produce."""
 
 import ctypes
 import json
@@ -15,7 +15,7 @@ from octavo.grammar.matcher import GrammarMatcher
 from octavo.grammar.vocabulary import Vocabulary, make_vocabulary
 from octavo.protocol import GrammarKind, GrammarSpec
 
-# Parts of words, words across the borders of a grammar's parts, two tokens of equal bytes, and one of none.
+# Parts of words, words that span parts of a grammar, two tokens with equal bytes, and one without bytes.
 PIECES = [
     *(bytes([byte]) for byte in b'{}[]":, \n\tabcdefrstulnxyz0123456789-+.\xc3\xa4'),
     b'{"', b'"}', b'": ', b'",', b'"a', b'a"', b'a":', b", ", b',"b', b'\n"', b"  ", b" \n", b"\n  ", b"\n\t",
@@ -30,7 +30,7 @@ def spaced(*parts: str) -> str:
     return SPACE.join(parts)
 
 
-# A grammar of ours, and an expression for the `regex` package that says the same.
+# A grammar, and an equivalent expression for the `regex` package.
 GRAMMARS: dict[str, tuple[GrammarSpec, str]] = {
     "regex": (GrammarSpec(GrammarKind.REGEX, "(ab|abc|x{2,3})+-?[0-9]*"), "(ab|abc|x{2,3})+-?[0-9]*"),
     "umlauts": (GrammarSpec(GrammarKind.REGEX, "[äa]{1,3}b"), "[äa]{1,3}b"),
@@ -78,7 +78,7 @@ def vocabulary() -> Vocabulary:
 
 
 def encode(text: str) -> list[int]:
-    """The longest piece first."""
+    """Encode greedily, with the longest piece first."""
     data, ids = text.encode(), list[int]()
     while data:
         ids.append(
@@ -95,7 +95,7 @@ def allowed(matcher: GrammarMatcher) -> set[int]:
 
 
 def begins_an_answer(expression: str) -> Callable[[bytes], bool]:
-    """Of bytes: half a character stands for every character that begins so."""
+    """Return a check of bytes: half a character matches every character that begins with it."""
     pattern = regex.compile(expression)
 
     def check(data: bytes) -> bool:
@@ -108,7 +108,7 @@ def begins_an_answer(expression: str) -> Callable[[bytes], bool]:
 
 
 @pytest.mark.parametrize("name", GRAMMARS)
-def test_the_mask_is_what_an_independent_matcher_says(vocabulary: Vocabulary, name: str) -> None:
+def test_masks_agree_with_an_independent_matcher(vocabulary: Vocabulary, name: str) -> None:
     spec, expression = GRAMMARS[name]
     compiled = compile_grammar(spec, vocabulary)
     begins = begins_an_answer(expression)
@@ -145,7 +145,7 @@ def is_one_way(a: bytes, b: bytes) -> bool:
 
 @pytest.mark.parametrize("name", GRAMMARS)
 def test_a_matcher_is_a_function_of_its_tokens(vocabulary: Vocabulary, name: str) -> None:
-    """Replayed from any point, or rolled back from a draft, it allows what it allowed then."""
+    """Replayed from any point, or rolled back from a draft, it gives the same masks."""
     compiled = compile_grammar(GRAMMARS[name][0], vocabulary)
     dice = random.Random(name)
     matcher, tokens, masks = GrammarMatcher(compiled), [], []
@@ -165,8 +165,8 @@ def test_a_matcher_is_a_function_of_its_tokens(vocabulary: Vocabulary, name: str
 
 
 @pytest.mark.parametrize("name", GRAMMARS)
-def test_what_is_forced_is_all_that_is_allowed(vocabulary: Vocabulary, name: str) -> None:
-    """To jump over tokens is to take them one by one."""
+def test_forced_tokens_are_the_only_allowed_ones(vocabulary: Vocabulary, name: str) -> None:
+    """Appending forced tokens at once equals appending them one by one."""
     compiled = compile_grammar(GRAMMARS[name][0], vocabulary)
     dice = random.Random(name)
     num_forced = 0

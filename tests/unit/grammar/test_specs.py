@@ -1,4 +1,4 @@
-"""Specs of schemas, models and choices, carried out by a tiny model."""
+"""Specs of schemas, pydantic models and choices, with a tiny model."""
 
 from typing import Annotated, Literal
 
@@ -26,7 +26,7 @@ class Owner(pydantic.BaseModel):
     pet: Annotated[Cat | Dog, pydantic.Field(discriminator="kind")]
 
 
-def test_a_model_reads_its_own_answers(tiny_llm: LLM) -> None:
+def test_answers_validate_against_their_pydantic_model(tiny_llm: LLM) -> None:
     params = SamplingParams(seed=3, n=6, max_tokens=300, grammar=of_schema(Owner))
     (output,) = tiny_llm.generate("Who?", params, progress=False)
     owners = [Owner.model_validate_json(c.text) for c in output.choices if c.finish_reason == "stop"]
@@ -34,7 +34,7 @@ def test_a_model_reads_its_own_answers(tiny_llm: LLM) -> None:
     assert {type(owner.pet) for owner in owners} == {Cat, Dog}
 
 
-def test_the_order_of_properties_is_the_schemas(tiny_llm: LLM) -> None:
+def test_properties_are_in_the_order_of_the_schema(tiny_llm: LLM) -> None:
     properties = {name: {"type": "boolean"} for name in ("z", "a", "m")}
     schema = {"type": "object", "properties": properties, "required": ["a", "m", "z"]}
     params = SamplingParams(
@@ -45,7 +45,7 @@ def test_the_order_of_properties_is_the_schemas(tiny_llm: LLM) -> None:
     assert text.index('"z"') < text.index('"a"') < text.index('"m"')
 
 
-def test_choices(tiny_llm: LLM) -> None:
+def test_answers_are_exactly_the_choices(tiny_llm: LLM) -> None:
     choices = ["to be", "not to be", "that's the (*) question?\n"]
     params = SamplingParams(temperature=3.0, seed=2, n=12, max_tokens=40, grammar=of_choices(choices))
     (output,) = tiny_llm.generate("?", params, progress=False)
@@ -53,6 +53,6 @@ def test_choices(tiny_llm: LLM) -> None:
     assert {choice.finish_reason for choice in output.choices} == {"stop"}
 
 
-def test_what_is_no_json_is_refused() -> None:
+def test_schemas_that_are_not_json_are_rejected() -> None:
     with pytest.raises(GrammarError):
         of_schema({"const": object()})

@@ -1,10 +1,10 @@
-"""The native library, or a skip where none was built."""
+"""The native library; tests are skipped if it was not built."""
 
 from collections.abc import Callable
 
 import pytest
 
-from octavo.kernels.library import Engine, Isa, KernelLibrary, find_library
+from octavo.kernels.library import Isa, KernelLibrary, KernelPool, find_library
 from octavo.kernels.loading import load_kernels
 
 
@@ -17,15 +17,15 @@ def library() -> KernelLibrary:
 
 
 @pytest.fixture(scope="session")
-def open_engine(library: KernelLibrary) -> Callable[[Isa, int], Engine]:
-    """`open_engine(isa, threads)`; skips what this processor cannot do. Engines are kept for the session."""
-    engines: dict[tuple[Isa, int], Engine] = {}
+def open_pool(library: KernelLibrary) -> Callable[[Isa, int], KernelPool]:
+    """`open_pool(isa, threads)`; skips unavailable instruction sets. Pools are kept for the session."""
+    pools: dict[tuple[Isa, int], KernelPool] = {}
 
-    def open_engine(isa: Isa, num_threads: int = 2) -> Engine:
+    def open_pool(isa: Isa, num_threads: int = 2) -> KernelPool:
         if not library.has_isa(isa):
             pytest.skip(f"this processor has no {isa.name}")
-        if (isa, num_threads) not in engines:
-            engines[isa, num_threads] = Engine(library, num_threads, isa)
-        return engines[isa, num_threads]
+        if (isa, num_threads) not in pools:
+            pools[isa, num_threads] = KernelPool(library, num_threads, isa)
+        return pools[isa, num_threads]
 
-    return open_engine
+    return open_pool

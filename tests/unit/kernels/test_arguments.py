@@ -1,4 +1,4 @@
-"""The structures of the border: every field has a role, and they are those of octavo_kernels.h."""
+"""Argument structures of the C interface: every field has a role, and layouts match octavo_kernels.h."""
 
 import ctypes
 import subprocess
@@ -16,7 +16,7 @@ from octavo.kernels.arguments import (
     Kernel,
     KernelArguments,
     Pointer,
-    Result,
+    ResultField,
     Size,
     StepValue,
     c_fields,
@@ -24,7 +24,7 @@ from octavo.kernels.arguments import (
 from octavo.kernels.library import Isa
 
 C_NAMES = {
-    attention.KVPagesStruct: "ov_kv_pages",
+    attention.KVBlocksStruct: "ov_kv_blocks",
     library.TimeStruct: "ov_time",
     library.TimesStruct: "ov_times",
     rows.SoftcapArguments: "ov_softcap_args",
@@ -49,12 +49,12 @@ def c_name(structure: type[ctypes.Structure]) -> str:
     return C_NAMES[structure]
 
 
-def test_every_kernel_has_its_arguments() -> None:
+def test_every_kernel_has_an_argument_structure() -> None:
     kernels = [one.kernel for one in structures() if issubclass(one, KernelArguments)]
     assert sorted(kernels) == sorted(Kernel)
 
 
-def test_the_structures_are_those_of_the_header() -> None:
+def test_structures_match_the_header() -> None:
     command = compiler()
     if command is None:
         pytest.skip("no compiler")
@@ -78,7 +78,7 @@ def test_the_structures_are_those_of_the_header() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_field_without_a_role_is_no_field() -> None:
+def test_a_field_without_a_role_is_rejected() -> None:
     with pytest.raises(TypeError, match="with its role"):
 
         class _Forgotten(KernelArguments):
@@ -92,7 +92,7 @@ def test_a_field_without_a_role_is_no_field() -> None:
             kernel = Kernel.ADD
             declared = (
                 Field("dtype", ctypes.c_int32, NUMBER),
-                Field("y", Pointer, Result("y_stride", "dtype")),
+                Field("y", Pointer, ResultField("y_stride", "dtype")),
             )
             _fields_ = c_fields(declared)
 
@@ -105,12 +105,12 @@ def test_a_field_without_a_role_is_no_field() -> None:
         (Pointer, StepValue.OUTPUT),
         (Size, CONSTANT),
         (Size, INPUT),
-        (Size, Result("stride", "dtype")),
+        (Size, ResultField("stride", "dtype")),
         (Size, StepValue.POSITIONS),
         (ctypes.c_int32, StepValue.NUM_ROWS),  # the tape writes eight bytes
-        (attention.KVPagesStruct, INPUT),
+        (attention.KVBlocksStruct, INPUT),
     ],
 )
-def test_a_role_fits_the_type(kind: type, role: Result) -> None:
+def test_a_role_must_fit_the_field_type(kind: type, role: ResultField) -> None:
     with pytest.raises(TypeError, match="cannot be"):
         Field("field", kind, role)

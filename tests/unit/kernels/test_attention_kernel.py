@@ -1,4 +1,4 @@
-"""Native paged attention: against the torch path in float32, and against itself bit for bit."""
+"""Native paged attention compared with the torch path in float32, and with itself bit for bit."""
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
@@ -10,18 +10,18 @@ import torch
 
 from octavo.kernels.attention import (
     AttentionArguments,
-    KVPages,
+    KVBlocks,
     KVWriteArguments,
     SequenceTable,
     attend,
     write_kv,
 )
-from octavo.kernels.library import Engine, Isa, KernelLibrary
+from octavo.kernels.library import Isa, KernelLibrary, KernelPool
 from octavo.ops import AttentionSpec, Batch, BatchSequence, LayerKV
-from octavo.ops.torch_attention import attend_pages
+from octavo.ops.torch_attention import attend_blocks
 from unit.kernels.instruction_sets import ISAS
 
-OpenEngine = Callable[..., Engine]
+OpenPool = Callable[..., KernelPool]
 BF16, F32 = torch.bfloat16, torch.float32
 KERNELS = [(isa, dtype) for isa in ISAS for dtype in (BF16, F32) if (isa, dtype) != (Isa.AMX, F32)]
 
@@ -35,7 +35,7 @@ class Shape:
     kv_heads: int = 2
     group: int = 3
     head_dim: int = 64
-    page_size: int = 32
+    block_size: int = 32
 
     @property
     def heads(self) -> int:
@@ -44,7 +44,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Sequences:
-    """Sequences whose every token has a query, a key and a value: [context, heads, head_dim]."""
+    """Sequences with a query, a key and a value for every token: [context, heads, head_dim]."""
 
     shape: Shape
     query: list[torch.Tensor]
@@ -66,38 +66,38 @@ def make_sequences(shape: Shape, dtype: torch.dtype, contexts: Sequence[int]) ->
             torch.randn(context, heads, shape.head_dim, generator=generator).to(dtype) for context in contexts
         ]
 
-    counts = [-(-context // shape.page_size) for context in contexts]
+    counts = [-(-context // shape.block_size) for context in contexts]
     ids = torch.randperm(sum(counts) + 2, generator=generator)
     blocks = list(ids[: sum(counts)].split(counts))
     query = [rows * 2 for rows in random(shape.heads)]
     return Sequences(shape, query, random(shape.kv_heads), random(shape.kv_heads), blocks, len(ids))
 
 
-def fill(memory: KVPages, byte: int) -> None:
-    """0xff is not-a-number in every element."""
+def fill(memory: KVBlocks, byte: int) -> None:
+    """Fill keys and values with a byte; 0xff makes every element NaN."""
     for part in (memory.keys, memory.values):
         assert part.address is not None
         ctypes.memset(part.address, byte, part.num_bytes)
 
 
-def new_pages(engine: Engine, sequences: Sequences, dtype: torch.dtype) -> KVPages:
-    """Full of not-a-numbers."""
+def new_blocks(pool: KernelPool, sequences: Sequences, dtype: torch.dtype) -> KVBlocks:
+    """Return blocks in which every element is NaN."""
     shape = sequences.shape
-    pages = KVPages(
-        engine.library,
+    kv = KVBlocks(
+        pool.library,
         num_blocks=sequences.num_blocks,
-        page_size=shape.page_size,
+        block_size=shape.block_size,
         kv_heads=shape.kv_heads,
         head_dim=shape.head_dim,
         dtype=dtype,
     )
-    fill(pages, 0xFF)
-    return pages
+    fill(kv, 0xFF)
+    return kv
 
 
 def slots_of(sequences: Sequences, index: int, start: int, end: int) -> torch.Tensor:
     positions = torch.arange(start, end)
-    size = sequences.shape.page_size
+    size = sequences.shape.block_size
     return sequences.blocks[index][positions // size] * size + positions % size
 
 
@@ -106,30 +106,30 @@ Step = Sequence[tuple[int, int, int]]
 
 
 def run_step(
-    engine: Engine, pages: KVPages, sequences: Sequences, step: Step, spec: AttentionSpec
+    pool: KernelPool, kv: KVBlocks, sequences: Sequences, step: Step, spec: AttentionSpec
 ) -> list[torch.Tensor]:
     def rows(of: list[torch.Tensor]) -> torch.Tensor:
         return torch.cat([of[index][start:end] for index, start, end in step])
 
     slots = torch.cat([slots_of(sequences, *part) for part in step])
-    write_kv(engine, pages, rows(sequences.key), rows(sequences.value), slots)
+    write_kv(pool, kv, rows(sequences.key), rows(sequences.value), slots)
     counts = [end - start for _, start, end in step]
     table = SequenceTable.from_lists(
         [sum(counts[:i]) for i in range(len(counts))],
         counts,
         [end for _, _, end in step],
-        [sequences.blocks[index][: -(-end // pages.page_size)] for index, _, end in step],
+        [sequences.blocks[index][: -(-end // kv.block_size)] for index, _, end in step],
     )
     query = rows(sequences.query)
-    out = attend(engine, pages, query, table, scale=spec.scale, window=spec.window, softcap=spec.softcap)
+    out = attend(pool, kv, query, table, scale=spec.scale, window=spec.window, softcap=spec.softcap)
     return list(out.split(counts))
 
 
 def run_chunked(
-    engine: Engine, dtype: torch.dtype, sequences: Sequences, spec: AttentionSpec, chunk: int
+    pool: KernelPool, dtype: torch.dtype, sequences: Sequences, spec: AttentionSpec, chunk: int
 ) -> list[torch.Tensor]:
-    """All sequences together, `chunk` tokens of each in a step."""
-    pages = new_pages(engine, sequences, dtype)
+    """Run all sequences together, `chunk` tokens of each per step."""
+    kv = new_blocks(pool, sequences, dtype)
     pieces: list[list[torch.Tensor]] = [[] for _ in sequences.contexts]
     for start in range(0, max(sequences.contexts), chunk):
         step = [
@@ -137,30 +137,30 @@ def run_chunked(
             for i, context in enumerate(sequences.contexts)
             if start < context
         ]
-        for (i, _, _), piece in zip(step, run_step(engine, pages, sequences, step, spec), strict=True):
+        for (i, _, _), piece in zip(step, run_step(pool, kv, sequences, step, spec), strict=True):
             pieces[i].append(piece)
     return [torch.cat(parts) for parts in pieces]
 
 
 def run_whole(
-    engine: Engine, dtype: torch.dtype, sequences: Sequences, spec: AttentionSpec
+    pool: KernelPool, dtype: torch.dtype, sequences: Sequences, spec: AttentionSpec
 ) -> list[torch.Tensor]:
-    return run_chunked(engine, dtype, sequences, spec, max(sequences.contexts))
+    return run_chunked(pool, dtype, sequences, spec, max(sequences.contexts))
 
 
 def oracle(sequences: Sequences, spec: AttentionSpec) -> list[torch.Tensor]:
-    """The torch path in float32, one sequence at a time."""
+    """Return the results of the torch path in float32, one sequence at a time."""
     shape, results = sequences.shape, []
     for i, context in enumerate(sequences.contexts):
-        layout = (sequences.num_blocks, shape.page_size, shape.kv_heads, shape.head_dim)
+        layout = (sequences.num_blocks, shape.block_size, shape.kv_heads, shape.head_dim)
         kv = LayerKV(torch.full(layout, torch.nan), torch.full(layout, torch.nan))
         slots = slots_of(sequences, i, 0, context)
         kv.keys.flatten(0, 1)[slots] = sequences.key[i].float()
         kv.values.flatten(0, 1)[slots] = sequences.value[i].float()
         positions = torch.arange(context)
         part = BatchSequence(0, context, context, sequences.blocks[i])
-        batch = Batch.of(positions, positions, slots, (part,), shape.page_size)
-        results.append(attend_pages(sequences.query[i].float(), batch, kv, spec))
+        batch = Batch.of(positions, positions, slots, (part,), shape.block_size)
+        results.append(attend_blocks(sequences.query[i].float(), batch, kv, spec))
     return results
 
 
@@ -185,10 +185,10 @@ def assert_same(results: list[torch.Tensor], expected: list[torch.Tensor], what:
 
 SHAPES = [
     Shape(kv_heads=1, group=1, head_dim=64),
-    Shape(kv_heads=3, group=3, head_dim=64, page_size=64),
+    Shape(kv_heads=3, group=3, head_dim=64, block_size=64),
     Shape(kv_heads=2, group=7, head_dim=80),
     Shape(kv_heads=1, group=8, head_dim=96),
-    Shape(kv_heads=2, group=2, head_dim=128, page_size=96),
+    Shape(kv_heads=2, group=2, head_dim=128, block_size=96),
     Shape(kv_heads=1, group=20, head_dim=256),
     Shape(kv_heads=2, group=1, head_dim=16),
 ]
@@ -196,45 +196,45 @@ SHAPES = [
 
 @every_kernel
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_agrees_with_torch(open_engine: OpenEngine, isa: Isa, dtype: torch.dtype, shape: Shape) -> None:
+def test_matches_torch(open_pool: OpenPool, isa: Isa, dtype: torch.dtype, shape: Shape) -> None:
     sequences = make_sequences(shape, dtype, [1, 33, 70])
     spec = spec_of(shape)
-    assert_close(run_whole(open_engine(isa), dtype, sequences, spec), oracle(sequences, spec), dtype)
+    assert_close(run_whole(open_pool(isa), dtype, sequences, spec), oracle(sequences, spec), dtype)
 
 
 @every_kernel
 @pytest.mark.parametrize(("window", "softcap"), [(1, None), (40, None), (530, 20.0), (None, None)])
 def test_window_and_softcap(
-    open_engine: OpenEngine, isa: Isa, dtype: torch.dtype, window: int | None, softcap: float | None
+    open_pool: OpenPool, isa: Isa, dtype: torch.dtype, window: int | None, softcap: float | None
 ) -> None:
     shape = Shape(kv_heads=1, group=2, head_dim=32)
     sequences = make_sequences(shape, dtype, [60, 560] if isa == Isa.PORTABLE else [60, 1100])
     spec = spec_of(shape, window, softcap)
-    assert_close(run_whole(open_engine(isa), dtype, sequences, spec), oracle(sequences, spec), dtype)
+    assert_close(run_whole(open_pool(isa), dtype, sequences, spec), oracle(sequences, spec), dtype)
 
 
 @every_kernel
-def test_light_tokens_take_no_longer(
-    open_engine: OpenEngine, isa: Isa, dtype: torch.dtype, figure: Callable[[str], None]
+def test_tiny_attention_weights_are_not_slower(
+    open_pool: OpenPool, isa: Isa, dtype: torch.dtype, figure: Callable[[str], None]
 ) -> None:
-    """Of nearly all tokens the weight is 0, or would be subnormal, which takes a hundred times as long."""
-    shape, engine = Shape(kv_heads=1, group=1, head_dim=16), open_engine(isa)
+    """Most weights are 0 or would be subnormal; subnormal arithmetic is a hundred times slower."""
+    shape, pool = Shape(kv_heads=1, group=1, head_dim=16), open_pool(isa)
     sequences = make_sequences(shape, dtype, [300])
 
     def seconds(factor: float) -> float:
         scaled = replace(sequences, query=[rows * factor for rows in sequences.query])
-        before = engine.times()
-        run_whole(engine, dtype, scaled, spec_of(shape))
-        return (engine.times() - before).attention.seconds
+        before = pool.times()
+        run_whole(pool, dtype, scaled, spec_of(shape))
+        return (pool.times() - before).attention.seconds
 
-    # By turns, and the best of each: other work on the machine only ever adds to a time.
+    # Alternate and take the best of each: other load on the machine only ever adds time.
     rounds = [(seconds(40.0), seconds(0.1)) for _ in range(20)]
     ratio = min(light for light, _ in rounds) / min(plain for _, plain in rounds)
     figure(f"attention, {isa.name} {dtype}: light tokens take {ratio:.2f} times as long")
-    assert ratio < 5  # it was 10 when they were subnormal
+    assert ratio < 5  # it was 10 with subnormal weights
 
 
-# Longer than a split, so that every kind of border is crossed.
+# Longer than a split, so that every kind of boundary is crossed.
 LONG = (1, 37, 541)
 
 
@@ -245,176 +245,176 @@ def long_sequences(isa: Isa, dtype: torch.dtype, contexts: Sequence[int] = LONG)
 
 @every_kernel
 @pytest.mark.parametrize(("chunk", "window"), [(1, None), (7, 70), (16, None), (33, 520), (33, None)])
-def test_chunks_do_not_show(
-    open_engine: OpenEngine, isa: Isa, dtype: torch.dtype, chunk: int, window: int | None
+def test_chunk_size_does_not_change_results(
+    open_pool: OpenPool, isa: Isa, dtype: torch.dtype, chunk: int, window: int | None
 ) -> None:
     sequences = long_sequences(isa, dtype)
     spec = spec_of(sequences.shape, window, softcap=None if window is None else 30.0)
-    whole = run_whole(open_engine(isa), dtype, sequences, spec)
-    assert_same(run_chunked(open_engine(isa), dtype, sequences, spec, chunk), whole, f"chunks of {chunk}")
+    whole = run_whole(open_pool(isa), dtype, sequences, spec)
+    assert_same(run_chunked(open_pool(isa), dtype, sequences, spec, chunk), whole, f"chunks of {chunk}")
 
 
 @every_kernel
 @pytest.mark.parametrize("group", [1, 3, 7, 8])
-def test_decode_is_prefill_for_every_group(
-    open_engine: OpenEngine, isa: Isa, dtype: torch.dtype, group: int
+def test_decode_equals_prefill_for_every_group_size(
+    open_pool: OpenPool, isa: Isa, dtype: torch.dtype, group: int
 ) -> None:
     shape = Shape(kv_heads=1, group=group, head_dim=80)
     sequences = make_sequences(shape, dtype, [40, 77])
     spec = spec_of(shape, window=24)
-    whole = run_whole(open_engine(isa), dtype, sequences, spec)
-    assert_same(run_chunked(open_engine(isa), dtype, sequences, spec, 1), whole, "token by token")
+    whole = run_whole(open_pool(isa), dtype, sequences, spec)
+    assert_same(run_chunked(open_pool(isa), dtype, sequences, spec, 1), whole, "token by token")
 
 
 @every_kernel
 @pytest.mark.parametrize("num_threads", [1, 2])
-def test_shared_pages_do_not_show(
-    open_engine: OpenEngine, isa: Isa, dtype: torch.dtype, num_threads: int
+def test_shared_blocks_do_not_change_results(
+    open_pool: OpenPool, isa: Isa, dtype: torch.dtype, num_threads: int
 ) -> None:
-    """Rows of several sequences stand in one tile where they read the same pages."""
+    """Rows of several sequences share a tile if they read the same blocks."""
     own = long_sequences(isa, dtype, [1030, 1100, 513, 1536, 1024, 700, 1055])
-    blocks, spec, engine = list(own.blocks), spec_of(own.shape), open_engine(isa, num_threads)
+    blocks, spec, pool = list(own.blocks), spec_of(own.shape), open_pool(isa, num_threads)
     for index, other, length in ((1, 0, 1024), (2, 0, 512), (3, 0, 1024), (4, 0, 1024), (6, 5, 512)):
         for rows in (own.key, own.value):
             rows[index][:length] = rows[other][:length]
-        num_pages = length // own.shape.page_size
-        blocks[index] = torch.cat((blocks[other][:num_pages], blocks[index][num_pages:]))
+        num_blocks = length // own.shape.block_size
+        blocks[index] = torch.cat((blocks[other][:num_blocks], blocks[index][num_blocks:]))
     decode = [(i, context - 1, context) for i, context in enumerate(own.contexts)]
     mixed = [*decode[:2], (2, 490, 513), *decode[3:]]
     results = []
     for sequences in (own, replace(own, blocks=blocks)):
-        pages = new_pages(engine, sequences, dtype)
+        kv = new_blocks(pool, sequences, dtype)
         for i, context in enumerate(sequences.contexts):
-            run_step(engine, pages, sequences, [(i, 0, context)], spec)
-        results.append([run_step(engine, pages, sequences, step, spec) for step in (decode, mixed)])
+            run_step(pool, kv, sequences, [(i, 0, context)], spec)
+        results.append([run_step(pool, kv, sequences, step, spec) for step in (decode, mixed)])
     for alone, shared in zip(*results, strict=True):
-        assert_same(shared, alone, "shared pages")
+        assert_same(shared, alone, "shared blocks")
 
 
 @every_kernel
-def test_batch_and_threads_do_not_show(open_engine: OpenEngine, isa: Isa, dtype: torch.dtype) -> None:
+def test_batch_and_threads_do_not_change_results(open_pool: OpenPool, isa: Isa, dtype: torch.dtype) -> None:
     sequences = long_sequences(isa, dtype, [5, 540, 1100])
     spec = spec_of(sequences.shape)
-    together = run_whole(open_engine(isa, 2), dtype, sequences, spec)
-    assert_same(run_whole(open_engine(isa, 1), dtype, sequences, spec), together, "one thread")
+    together = run_whole(open_pool(isa, 2), dtype, sequences, spec)
+    assert_same(run_whole(open_pool(isa, 1), dtype, sequences, spec), together, "one thread")
     for i, context in enumerate(sequences.contexts):
-        # Alone: fewer tasks, so that they are cut into splits.
-        pages = new_pages(open_engine(isa), sequences, dtype)
-        alone = run_step(open_engine(isa), pages, sequences, [(i, 0, context)], spec)
+        # A sequence alone has fewer tasks, so they are divided into splits.
+        kv = new_blocks(open_pool(isa), sequences, dtype)
+        alone = run_step(open_pool(isa), kv, sequences, [(i, 0, context)], spec)
         assert_same(alone, [together[i]], f"sequence {i} alone")
-        last = run_step(open_engine(isa, 1), pages, sequences, [(i, context - 1, context)], spec)
+        last = run_step(open_pool(isa, 1), kv, sequences, [(i, context - 1, context)], spec)
         assert_same(last, [together[i][-1:]], f"the last token of sequence {i}, again")
 
 
 @every_kernel
-def test_unwritten_rows_do_not_matter(open_engine: OpenEngine, isa: Isa, dtype: torch.dtype) -> None:
-    """Pages of not-a-numbers (as in all tests here) against pages of zeros and of leftovers."""
-    engine, sequences = open_engine(isa), long_sequences(isa, dtype)
+def test_unwritten_rows_do_not_change_results(open_pool: OpenPool, isa: Isa, dtype: torch.dtype) -> None:
+    """Compare NaN-filled blocks (the default here) with blocks of zeros and of leftover values."""
+    pool, sequences = open_pool(isa), long_sequences(isa, dtype)
     spec = spec_of(sequences.shape)
-    expected = run_whole(engine, dtype, sequences, spec)
+    expected = run_whole(pool, dtype, sequences, spec)
     assert all(result.isfinite().all() for result in expected)
     for byte in (0x00, 0x41, 0x7F):
-        pages = new_pages(engine, sequences, dtype)
-        fill(pages, byte)
+        kv = new_blocks(pool, sequences, dtype)
+        fill(kv, byte)
         step = [(i, 0, context) for i, context in enumerate(sequences.contexts)]
-        assert_same(run_step(engine, pages, sequences, step, spec), expected, f"pages of {byte:#x}")
+        assert_same(run_step(pool, kv, sequences, step, spec), expected, f"blocks of {byte:#x}")
 
 
 @every_kernel
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
-def test_a_bad_value_is_seen_by_later_rows_only(
-    open_engine: OpenEngine, isa: Isa, dtype: torch.dtype, bad: float
-) -> None:
-    engine = open_engine(isa)
+def test_a_nan_affects_later_rows_only(open_pool: OpenPool, isa: Isa, dtype: torch.dtype, bad: float) -> None:
+    pool = open_pool(isa)
     sequences = make_sequences(Shape(kv_heads=1, group=3, head_dim=32), dtype, [90])
     spec = spec_of(sequences.shape, window=20)
-    expected = run_whole(engine, dtype, sequences, spec)[0]
+    expected = run_whole(pool, dtype, sequences, spec)[0]
     sequences.value[0][50, 0, 3] = bad
-    result = run_whole(engine, dtype, sequences, spec)[0]
+    result = run_whole(pool, dtype, sequences, spec)[0]
     assert_same([result[:50]], [expected[:50]], "before")
     assert_same([result[70:]], [expected[70:]], "out of the window")
     assert not result[50:70, :, 3].isfinite().any()
 
 
 @every_kernel
-def test_strided_rows(open_engine: OpenEngine, isa: Isa, dtype: torch.dtype) -> None:
-    """Views of one fused projection, as a model has them."""
-    engine, shape = open_engine(isa), Shape(kv_heads=2, group=2, head_dim=32)
+def test_strided_rows(open_pool: OpenPool, isa: Isa, dtype: torch.dtype) -> None:
+    """Query, key and value are views of one fused projection, as in a model."""
+    pool, shape = open_pool(isa), Shape(kv_heads=2, group=2, head_dim=32)
     sequences = make_sequences(shape, dtype, [45])
-    expected = run_whole(engine, dtype, sequences, spec_of(shape))[0]
+    expected = run_whole(pool, dtype, sequences, spec_of(shape))[0]
     fused = torch.cat([sequences.query[0], sequences.key[0], sequences.value[0]], dim=1)
     query, key, value = fused[:, :4], fused[:, 4:6], fused[:, 6:]
-    pages = new_pages(engine, sequences, dtype)
-    write_kv(engine, pages, key, value, slots_of(sequences, 0, 0, 45))
+    kv = new_blocks(pool, sequences, dtype)
+    write_kv(pool, kv, key, value, slots_of(sequences, 0, 0, 45))
     table = SequenceTable.from_lists([0], [45], [45], sequences.blocks)
-    assert_same([attend(engine, pages, query, table, scale=32**-0.5)], [expected], "fused")
+    assert_same([attend(pool, kv, query, table, scale=32**-0.5)], [expected], "fused")
     head_major = query.transpose(0, 1).contiguous().transpose(0, 1)
-    assert_same([attend(engine, pages, head_major, table, scale=32**-0.5)], [expected], "head by head")
+    assert_same([attend(pool, kv, head_major, table, scale=32**-0.5)], [expected], "head by head")
 
 
-# -- The border -------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def engine(open_engine: OpenEngine) -> Engine:
-    return open_engine(Isa.PORTABLE)
+# -- Argument checks --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def small(engine: Engine) -> tuple[Sequences, KVPages]:
+def pool(open_pool: OpenPool) -> KernelPool:
+    return open_pool(Isa.PORTABLE)
+
+
+@pytest.fixture
+def small(pool: KernelPool) -> tuple[Sequences, KVBlocks]:
     sequences = make_sequences(Shape(kv_heads=2, group=2, head_dim=16), F32, [40])
-    return sequences, new_pages(engine, sequences, F32)
+    return sequences, new_blocks(pool, sequences, F32)
 
 
-def test_sizes_of_pages(library: KernelLibrary) -> None:
-    def size(dtype: torch.dtype, page_size: int, head_dim: int) -> int:
-        return KVPages.num_bytes(library, page_size=page_size, kv_heads=3, head_dim=head_dim, dtype=dtype)
+def test_block_sizes(library: KernelLibrary) -> None:
+    def size(dtype: torch.dtype, block_size: int, head_dim: int) -> int:
+        return KVBlocks.num_bytes(library, block_size=block_size, kv_heads=3, head_dim=head_dim, dtype=dtype)
 
     assert size(F32, 32, 80) == 2 * 3 * 32 * 80 * 4
     assert size(BF16, 64, 80) == 2 * 3 * 64 * 96 * 2  # padded to 32
-    for page_size, head_dim in ((16, 64), (0, 64), (-32, 64), (48, 64), (32, 20), (32, 0), (32, 272)):
-        assert size(BF16, page_size, head_dim) == 0
+    for block_size, head_dim in ((16, 64), (0, 64), (-32, 64), (48, 64), (32, 20), (32, 0), (32, 272)):
+        assert size(BF16, block_size, head_dim) == 0
     with pytest.raises(ValueError, match="multiple of 32"):
-        KVPages(library, num_blocks=1, page_size=16, kv_heads=1, head_dim=64, dtype=BF16)
+        KVBlocks(library, num_blocks=1, block_size=16, kv_heads=1, head_dim=64, dtype=BF16)
     assert library.functions.ov_kv_bytes(0, 2**30, 2**30, 2**30, 256) == 0
 
 
 @pytest.mark.parametrize("slot", [-1, 4 * 32, 2**62])
-def test_a_slot_outside_the_pages(engine: Engine, small: tuple[Sequences, KVPages], slot: int) -> None:
-    sequences, pages = small
+def test_a_slot_outside_the_blocks_is_rejected(
+    pool: KernelPool, small: tuple[Sequences, KVBlocks], slot: int
+) -> None:
+    sequences, kv = small
     assert sequences.num_blocks == 4
     slots = torch.tensor([0, slot])
     with pytest.raises(ValueError, match="native kernel"):
-        write_kv(engine, pages, sequences.key[0][:2], sequences.value[0][:2], slots)
-    for part in (pages.keys, pages.values):
+        write_kv(pool, kv, sequences.key[0][:2], sequences.value[0][:2], slots)
+    for part in (kv.keys, kv.values):
         assert part.address is not None
         assert ctypes.string_at(part.address, part.num_bytes) == b"\xff" * part.num_bytes
 
 
-def test_wrong_tensors(engine: Engine, small: tuple[Sequences, KVPages]) -> None:
-    sequences, pages = small
+def test_invalid_tensors_are_rejected(pool: KernelPool, small: tuple[Sequences, KVBlocks]) -> None:
+    sequences, kv = small
     key, slots = sequences.key[0][:2], torch.tensor([0, 1])
     table = SequenceTable.from_lists([0], [2], [2], [torch.tensor([0])])
     query = sequences.query[0][:2]
     for wrong in (key.bfloat16(), key[:, :1], key[..., :8], key[0], key.to("meta")):
         with pytest.raises(ValueError, match="keys"):
-            write_kv(engine, pages, wrong, key, slots)
+            write_kv(pool, kv, wrong, key, slots)
         with pytest.raises(ValueError, match="values"):
-            write_kv(engine, pages, key, wrong, slots)
+            write_kv(pool, kv, key, wrong, slots)
     with pytest.raises(ValueError, match="slots"):
-        write_kv(engine, pages, key, key, torch.tensor([0]))
+        write_kv(pool, kv, key, key, torch.tensor([0]))
     with pytest.raises(ValueError, match="slots"):
-        write_kv(engine, pages, key, key, slots.int())
+        write_kv(pool, kv, key, key, slots.int())
     for wrong in (query.bfloat16(), query[:, :3], query[..., :8], query[0]):
         with pytest.raises(ValueError, match="queries"):
-            attend(engine, pages, wrong, table, scale=1.0)
+            attend(pool, kv, wrong, table, scale=1.0)
     with pytest.raises(ValueError, match="window"):
-        attend(engine, pages, query, table, scale=1.0, window=0)
-    write_kv(engine, pages, key[:0], key[:0], slots[:0])
-    assert attend(engine, pages, query[:0], table, scale=1.0).shape == query[:0].shape
+        attend(pool, kv, query, table, scale=1.0, window=0)
+    write_kv(pool, kv, key[:0], key[:0], slots[:0])
+    assert attend(pool, kv, query[:0], table, scale=1.0).shape == query[:0].shape
 
 
-def test_wrong_tables() -> None:
+def test_invalid_block_tables_are_rejected() -> None:
     one = torch.tensor([1])
     with pytest.raises(ValueError, match="offsets"):
         SequenceTable(one, one, one, torch.tensor([0, 2]), one)
@@ -431,7 +431,7 @@ BAD_SIZES = (
     *(("window", value) for value in (-1,)),
     *(("scale", value) for value in (0.0, -1.0, torch.nan, torch.inf)),
     *(("softcap", value) for value in (-1.0, torch.nan, torch.inf)),
-    *(("page_size", value) for value in (0, 31, 2**40)),
+    *(("block_size", value) for value in (0, 31, 2**40)),
     *(("head_dim", value) for value in (0, 17, 272)),
     ("num_blocks", 0),
     ("num_rows", 0),
@@ -440,15 +440,15 @@ BAD_SIZES = (
 )
 
 
-def test_wrong_arguments_write_nothing(engine: Engine, small: tuple[Sequences, KVPages]) -> None:
-    sequences, pages = small
+def test_invalid_arguments_write_nothing(pool: KernelPool, small: tuple[Sequences, KVBlocks]) -> None:
+    sequences, kv = small
     query = sequences.query[0]
     out = torch.full_like(query, 7.0)
     good = SequenceTable.from_lists([0], [40], [40], sequences.blocks)
 
     def status(table: SequenceTable = good, changes: Mapping[str, object] = MappingProxyType({})) -> int:
         arguments = AttentionArguments(
-            pages.struct, query.data_ptr(), 64, 16, out.data_ptr(), 64, 16, 40, 4, len(table.first_rows)
+            kv.struct, query.data_ptr(), 64, 16, out.data_ptr(), 64, 16, 40, 4, len(table.first_rows)
         )
         arguments.first_rows = table.first_rows.data_ptr()
         arguments.row_counts = table.row_counts.data_ptr()
@@ -457,9 +457,9 @@ def test_wrong_arguments_write_nothing(engine: Engine, small: tuple[Sequences, K
         arguments.blocks = table.blocks.data_ptr()
         arguments.scale = 1.0
         for name, value in changes.items():
-            owner = arguments.pages if hasattr(arguments.pages, name) else arguments
+            owner = arguments.kv if hasattr(arguments.kv, name) else arguments
             setattr(owner, name, value)
-        return int(engine.library.functions.ov_attention(engine.handle, ctypes.byref(arguments)))
+        return int(pool.library.functions.ov_attention(pool.handle, ctypes.byref(arguments)))
 
     blocks = sequences.blocks[0]
     for first_row, num_rows, context, ids in (
@@ -476,7 +476,7 @@ def test_wrong_arguments_write_nothing(engine: Engine, small: tuple[Sequences, K
         assert status(SequenceTable.from_lists([first_row], [num_rows], [context], [ids])) == 2
     for name in ("q", "out", "keys", "values", "first_rows", "row_counts", "contexts", "blocks"):
         assert status(changes={name: None}) == 1
-    assert status(changes={"keys": pages.struct.keys + 4}) == 4
+    assert status(changes={"keys": kv.struct.keys + 4}) == 4
     for name, value in BAD_SIZES:
         assert status(changes={name: value}) == 2, (name, value)
     strides = (("q_stride", 63), ("out_stride", -1), ("q_head_stride", 15), ("out_head_stride", 2**41))
@@ -484,6 +484,6 @@ def test_wrong_arguments_write_nothing(engine: Engine, small: tuple[Sequences, K
         assert status(changes={name: value}) == 3, (name, value)
     assert (out == 7.0).all()
 
-    functions, write = engine.library.functions, KVWriteArguments(pages.struct)
+    functions, write = pool.library.functions, KVWriteArguments(kv.struct)
     assert functions.ov_attention(None, None) == 1
-    assert functions.ov_kv_write(engine.handle, ctypes.byref(write)) == 1
+    assert functions.ov_kv_write(pool.handle, ctypes.byref(write)) == 1

@@ -1,4 +1,4 @@
-"""The checksum of files of packed weights."""
+"""The checksum of packed weight files."""
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ def checksum(library: KernelLibrary, data: npt.NDArray[np.uint8]) -> int:
 
 
 @pytest.mark.parametrize("size", [1, 7, 8, 63, 64, 65, 1000])
-def test_every_bit_counts(library: KernelLibrary, size: int) -> None:
+def test_every_bit_changes_the_checksum(library: KernelLibrary, size: int) -> None:
     data = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8)
     seen = {checksum(library, data)}
     for position in range(size):
@@ -24,7 +24,7 @@ def test_every_bit_counts(library: KernelLibrary, size: int) -> None:
 
 
 def test_the_same_change_twice_does_not_cancel(library: KernelLibrary) -> None:
-    """In words that are mixed into the same chain, which are 64 bytes apart."""
+    """The changed words are 64 bytes apart, so they are mixed into the same chain."""
     data = np.zeros(4096, dtype=np.uint8)
     seen = {checksum(library, data)}
     for first in range(7, 1024, 8):
@@ -35,7 +35,7 @@ def test_the_same_change_twice_does_not_cancel(library: KernelLibrary) -> None:
     assert len(seen) == 1 + len(range(7, 1024, 8))
 
 
-def test_length_and_order_count(library: KernelLibrary) -> None:
+def test_length_and_order_change_the_checksum(library: KernelLibrary) -> None:
     zeros = np.zeros(300, dtype=np.uint8)
     assert len({checksum(library, zeros[:size]) for size in range(300)}) == 300
     words = np.arange(512, dtype=np.uint8)
@@ -52,6 +52,6 @@ def test_length_and_order_count(library: KernelLibrary) -> None:
         (b"Nobody inspects the spammish repetition", 0xFBCEA83C8A378BF1),
     ],
 )
-def test_it_is_xxh64(library: KernelLibrary, text: bytes, expected: int) -> None:
-    """Vectors of the reference implementation and its bindings."""
+def test_checksums_match_xxh64(library: KernelLibrary, text: bytes, expected: int) -> None:
+    """Test vectors of the reference implementation and its bindings."""
     assert checksum(library, np.frombuffer(text + b"x", np.uint8)[: len(text)]) == expected

@@ -1,4 +1,4 @@
-"""Kernels write into buffers, never into `bytes`, which Python takes for immutable: ctypes refuses those."""
+"""Kernels write to buffers and never to `bytes`, which are immutable in Python: ctypes rejects them."""
 
 import ctypes
 from types import ModuleType
@@ -12,7 +12,7 @@ from octavo.kernels.gemm import DTYPES
 from octavo.kernels.library import KernelLibrary
 
 
-def test_the_flags_of_finite_rows_are_not_written_into_bytes(library: KernelLibrary) -> None:
+def test_flags_of_finite_rows_cannot_be_written_to_bytes(library: KernelLibrary) -> None:
     x, flags = torch.zeros(2, 8), bytes(2)
     with pytest.raises(ctypes.ArgumentError):
         library.functions.ov_finite(DTYPES[x.dtype], x.data_ptr(), 8, *x.shape, flags)
@@ -20,6 +20,6 @@ def test_the_flags_of_finite_rows_are_not_written_into_bytes(library: KernelLibr
 
 
 @pytest.mark.parametrize("kernel", [attention, gemm, library_module, rows, sampling, tape])
-def test_no_kernel_takes_bytes_for_a_string(kernel: ModuleType) -> None:
+def test_no_kernel_accepts_bytes_as_a_pointer(kernel: ModuleType) -> None:
     for name, (_, arguments) in kernel.PROTOTYPES.items():
         assert ctypes.c_char_p not in arguments, name

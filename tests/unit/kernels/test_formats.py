@@ -1,4 +1,4 @@
-"""Quantised weights: every format, on every instruction set, has the bits of the weights widened to bf16."""
+"""Quantised weights give the bits of the weights widened to bf16, in every format on every ISA."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -8,20 +8,20 @@ import pytest
 import torch
 
 from octavo.kernels.gemm import ROW_GROUP, PackedMatrix, multiply, read_rows
-from octavo.kernels.library import Engine, Format, Isa, KernelLibrary
+from octavo.kernels.library import Format, Isa, KernelLibrary, KernelPool
 from octavo.weight_format import FORMATS, BadBlocks
 from unit.kernels.blocks import Bytes, damaged, exhaustive_blocks, random_blocks, widened
 from unit.kernels.instruction_sets import ISAS
 
-OpenEngine = Callable[..., Engine]
+OpenPool = Callable[..., KernelPool]
 NAMES = tuple(FORMATS)
-# Rows: one, a part of a tile, a tile and one more, two tiles, three, four, and what is expanded in panels.
+# Rows: one, a partial tile, a tile and one more, two tiles, three, four, and enough to expand in panels.
 ROWS = (1, 5, 16, 17, 32, 33, 48, 49, 64, 65, 130)
 
 
 def pack(library: KernelLibrary, name: str, blocks: Bytes, k: int) -> PackedMatrix:
     matrix = PackedMatrix(library, len(blocks), k, name)
-    for start in range(0, len(blocks), 7):  # as they stream in: in pieces that fit no group of rows
+    for start in range(0, len(blocks), 7):  # as while loading: pieces that do not match groups of rows
         matrix.write_blocks(start, torch.from_numpy(blocks[start : start + 7]))
     return matrix
 
@@ -40,28 +40,28 @@ def normal(m: int, k: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(m, k, generator=torch.Generator().manual_seed(seed)).to(torch.bfloat16)
 
 
-def all_rows(engine: Engine, matrix: PackedMatrix) -> torch.Tensor:
-    return read_rows(engine, matrix, torch.arange(matrix.n))
+def all_rows(pool: KernelPool, matrix: PackedMatrix) -> torch.Tensor:
+    return read_rows(pool, matrix, torch.arange(matrix.n))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_code_and_scale_means_what_gguf_says(
-    library: KernelLibrary, open_engine: OpenEngine, name: str
+def test_every_code_and_scale_expands_as_in_gguf(
+    library: KernelLibrary, open_pool: OpenPool, name: str
 ) -> None:
-    """Embedding rows: every value of every byte of a block, every exponent of a scale, signs of zeros too."""
+    """Embedding rows cover every value of every byte, every exponent of a scale and both zeros."""
     k = 1024
     n = -(-256 * FORMATS[name].block_k // k)
     blocks = exhaustive_blocks(name, n, k)
-    engine = open_engine(Isa.PORTABLE)
-    assert torch.equal(bits(all_rows(engine, pack(library, name, blocks, k))), bits(widened(name, blocks)))
+    pool = open_pool(Isa.PORTABLE)
+    assert torch.equal(bits(all_rows(pool, pack(library, name, blocks, k))), bits(widened(name, blocks)))
 
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("name", NAMES)
-def test_a_product_has_the_bits_of_the_widened_one(
-    library: KernelLibrary, open_engine: OpenEngine, isa: Isa, name: str
+def test_products_match_widened_weights_bit_for_bit(
+    library: KernelLibrary, open_pool: OpenPool, isa: Isa, name: str
 ) -> None:
-    """On one thread and on two; the last block of columns stands over the edge."""
+    """On one thread and on two; the last block of columns is partial."""
     n, k = 72, 768
     blocks = random_blocks(name, n, k)
     matrix, plain = pack(library, name, blocks, k), pack_bf16(library, widened(name, blocks))
@@ -69,66 +69,66 @@ def test_a_product_has_the_bits_of_the_widened_one(
     x = normal(max(ROWS), k)
     for m in ROWS if isa != Isa.PORTABLE else (1, 17):
         for num_threads in (1, 2):
-            engine = open_engine(isa, num_threads)
+            pool = open_pool(isa, num_threads)
             for out in (torch.float32, torch.bfloat16):
-                expected = multiply(engine, x[:m], plain, bias, out)
-                assert torch.equal(bits(multiply(engine, x[:m], matrix, bias, out)), bits(expected)), m
+                expected = multiply(pool, x[:m], plain, bias, out)
+                assert torch.equal(bits(multiply(pool, x[:m], matrix, bias, out)), bits(expected)), m
 
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_code_and_scale_in_a_product(
-    library: KernelLibrary, open_engine: OpenEngine, isa: Isa, name: str
+    library: KernelLibrary, open_pool: OpenPool, isa: Isa, name: str
 ) -> None:
-    """A unit vector picks one weight of each column: the expansion itself, value by value."""
+    """A unit vector selects one weight per column, which checks the expansion value by value."""
     k = FORMATS[name].block_k * 2
     n = 128
     blocks = exhaustive_blocks(name, n, k)
     matrix, expected = pack(library, name, blocks, k), widened(name, blocks)
     picked = torch.arange(0, k, 1 if isa != Isa.PORTABLE else 5)
     x = torch.nn.functional.one_hot(picked, k).to(torch.bfloat16)
-    y = multiply(open_engine(isa), x, matrix, None, torch.float32)
+    y = multiply(open_pool(isa), x, matrix, None, torch.float32)
     values = expected.T[picked].float()
-    values[values.abs() < 2.0**-126] = 0.0  # a product takes subnormal numbers for zero
-    # Sums begin with +0, so that they have no other zero.
+    values[values.abs() < 2.0**-126] = 0.0  # products treat subnormal numbers as zero
+    # Sums start at +0, so they are never -0.
     assert torch.equal(bits(y), bits(values.contiguous() + 0.0))
 
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("name", NAMES)
-def test_weights_of_few_k(library: KernelLibrary, open_engine: OpenEngine, isa: Isa, name: str) -> None:
-    """What is expanded ahead is already in the next block of columns, or beyond the last one."""
+def test_weights_with_small_k(library: KernelLibrary, open_pool: OpenPool, isa: Isa, name: str) -> None:
+    """Weights expanded ahead belong to the next block of columns, or lie beyond the last one."""
     n = 100
     for k in (FORMATS[name].block_k * count for count in (1, 2, 3, 4)):
         blocks = random_blocks(name, n, k)
         matrix, plain = pack(library, name, blocks, k), pack_bf16(library, widened(name, blocks))
         for m in (1, 3, 20, 40, 70):
-            expected = multiply(open_engine(isa), normal(m, k), plain, None, torch.float32)
-            result = multiply(open_engine(isa), normal(m, k), matrix, None, torch.float32)
+            expected = multiply(open_pool(isa), normal(m, k), plain, None, torch.float32)
+            result = multiply(open_pool(isa), normal(m, k), matrix, None, torch.float32)
             assert torch.equal(bits(result), bits(expected)), (m, k)
 
 
-# (m, n, k) around the borders of the product's panels of k and its parts of y.
+# (m, n, k) around the boundaries of the product's panels of k and its parts of y.
 PANELS = [(65, 40, 768), (70, 96, 3072), (800, 33, 256), (300, 420, 8192)]
 
 
 @pytest.mark.parametrize("shape", PANELS, ids=str)
 @pytest.mark.parametrize("name", ["Q4_K", "Q6_K", "Q8_0", "INT4_128"])
-def test_panels_and_parts_leave_no_trace(
-    library: KernelLibrary, open_engine: OpenEngine, name: str, shape: tuple[int, int, int]
+def test_panel_and_part_boundaries_do_not_change_results(
+    library: KernelLibrary, open_pool: OpenPool, name: str, shape: tuple[int, int, int]
 ) -> None:
     m, n, k = shape
     blocks = random_blocks(name, n, k)
-    engine = open_engine(library.best_isa, 2)
+    pool = open_pool(library.best_isa, 2)
     x = normal(m, k)
-    expected = multiply(engine, x, pack_bf16(library, widened(name, blocks)), None, torch.float32)
+    expected = multiply(pool, x, pack_bf16(library, widened(name, blocks)), None, torch.float32)
     assert torch.equal(
-        bits(multiply(engine, x, pack(library, name, blocks, k), None, torch.float32)), bits(expected)
+        bits(multiply(pool, x, pack(library, name, blocks, k), None, torch.float32)), bits(expected)
     )
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_scale_that_is_not_finite_is_refused(library: KernelLibrary, name: str) -> None:
+def test_non_finite_scales_are_rejected(library: KernelLibrary, name: str) -> None:
     k = FORMATS[name].block_k * 2
     blocks = random_blocks(name, 5, k)
     for copy in damaged(name, blocks, row=3):
@@ -139,8 +139,8 @@ def test_a_scale_that_is_not_finite_is_refused(library: KernelLibrary, name: str
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_rows_may_be_written_again_and_by_two_threads(
-    library: KernelLibrary, open_engine: OpenEngine, name: str
+def test_rows_can_be_rewritten_and_written_by_two_threads(
+    library: KernelLibrary, open_pool: OpenPool, name: str
 ) -> None:
     n, k = 4 * ROW_GROUP, 256
     blocks = random_blocks(name, n, k)
@@ -148,18 +148,18 @@ def test_rows_may_be_written_again_and_by_two_threads(
     with ThreadPoolExecutor(2) as pool:
         starts = range(0, n, ROW_GROUP)
         list(pool.map(lambda i: matrix.write_blocks(i, torch.from_numpy(blocks[i : i + ROW_GROUP])), starts))
-    assert torch.equal(bits(all_rows(open_engine(Isa.PORTABLE), matrix)), bits(widened(name, blocks)))
+    assert torch.equal(bits(all_rows(open_pool(Isa.PORTABLE), matrix)), bits(widened(name, blocks)))
 
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("name", NAMES)
-def test_any_bytes_are_refused_or_multiplied(
-    library: KernelLibrary, open_engine: OpenEngine, isa: Isa, name: str
+def test_arbitrary_bytes_are_rejected_or_multiplied(
+    library: KernelLibrary, open_pool: OpenPool, isa: Isa, name: str
 ) -> None:
-    """Nothing is read or written out of bounds, whatever a file says: the sanitizers run this, too."""
+    """Nothing is read or written out of bounds, whatever a file contains; sanitizers run this test too."""
     k = FORMATS[name].block_k * 3
     rng = np.random.default_rng(7)
-    for trial in range(8):
+    for attempt in range(8):
         n = int(rng.integers(1, 40))
         rows = rng.integers(0, 256, (n, FORMATS[name].row_bytes(k)), dtype=np.uint8)
         matrix = PackedMatrix(library, n, k, name)
@@ -167,11 +167,11 @@ def test_any_bytes_are_refused_or_multiplied(
             matrix.write_blocks(0, torch.from_numpy(rows))
         except BadBlocks:
             continue
-        assert multiply(open_engine(isa), normal(trial * 9 + 1, k), matrix, None, torch.float32).shape[1] == n
+        assert multiply(open_pool(isa), normal(attempt * 9 + 1, k), matrix, None, torch.float32).shape[1] == n
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_row_that_cannot_be_cut_into_blocks_has_no_packed_form(library: KernelLibrary, name: str) -> None:
+def test_rows_that_are_not_whole_weight_blocks_have_no_packed_form(library: KernelLibrary, name: str) -> None:
     block_k = FORMATS[name].block_k
     for k in (1, block_k - 1, block_k + 1, 0, -block_k):
         assert library.functions.ov_packed_bytes(Format[name], 32, k) == 0
@@ -179,8 +179,8 @@ def test_a_row_that_cannot_be_cut_into_blocks_has_no_packed_form(library: Kernel
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_takes_no_more_memory_than_the_file(library: KernelLibrary, name: str) -> None:
-    """A large weight, at most a ninth more: headers of whole cache lines."""
+def test_packed_weights_use_little_more_memory_than_the_file(library: KernelLibrary, name: str) -> None:
+    """A large weight takes at most a ninth more, for headers of whole cache lines."""
     n, k = 4096, 4096
     packed, stored = library.functions.ov_packed_bytes(Format[name], n, k), n * FORMATS[name].row_bytes(k)
     assert stored <= packed <= stored * 10 / 9

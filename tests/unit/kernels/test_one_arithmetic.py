@@ -1,7 +1,7 @@
-"""Every instruction set gives the bits of the definition (tile_product.h, attention_softmax.h).
+"""Every instruction set gives the bits that tile_product.h and attention_softmax.h define.
 
-The oracle of the product is exact: it computes with fractions and rounds once for each operation, by its own
-hand. Where the processor has AMX, the definition is compared with the hardware it was taken from.
+The oracle for products is exact: it computes with fractions and rounds explicitly, once per operation. On a
+processor with AMX, the definition is compared with the hardware it describes.
 """
 
 import math
@@ -16,21 +16,21 @@ from hypothesis import strategies as st
 
 from octavo.kernels.attention import write_kv
 from octavo.kernels.gemm import PackedMatrix, multiply
-from octavo.kernels.library import Engine, Isa, KernelLibrary
+from octavo.kernels.library import Isa, KernelLibrary, KernelPool
 from octavo.ops import AttentionSpec
 from unit.kernels.instruction_sets import ISAS
 from unit.kernels.test_attention_kernel import (
     Sequences,
     Shape,
     make_sequences,
-    new_pages,
+    new_blocks,
     run_step,
     run_whole,
     slots_of,
     spec_of,
 )
 
-OpenEngine = Callable[..., Engine]
+OpenPool = Callable[..., KernelPool]
 
 SMALLEST = Fraction(1, 2**126)
 LARGEST = (2 - Fraction(1, 2**23)) * 2**127
@@ -40,7 +40,7 @@ LARGEST = (2 - Fraction(1, 2**23)) * 2**127
 
 
 def rounded(exact: Fraction, sign_of_zero: float) -> float:
-    """To 24 bits, ties to even; then zero if it is subnormal, infinity if it is too large."""
+    """Round to 24 bits, ties to even; flush subnormal results to zero and overflow to infinity."""
     if exact == 0:
         return math.copysign(0.0, sign_of_zero)
     sign = 1.0 if exact > 0 else -1.0
@@ -57,7 +57,7 @@ def rounded(exact: Fraction, sign_of_zero: float) -> float:
 
 def fused(a: float, b: float, c: float) -> float:
     if not (math.isfinite(a) and math.isfinite(b) and math.isfinite(c)):
-        return a * b + c  # infinities and not-a-numbers, by the rules of IEEE 754
+        return a * b + c  # infinities and NaNs, by the rules of IEEE 754
     product = Fraction(a) * Fraction(b)
     is_negative = math.copysign(1, a) * math.copysign(1, b) < 0 and math.copysign(1, c) < 0
     return rounded(product + Fraction(c), -1.0 if product == 0 and c == 0 and is_negative else 1.0)
@@ -81,7 +81,7 @@ def defined_product(x: list[float], w: list[float]) -> float:
 
 
 def bits(values: torch.Tensor) -> torch.Tensor:
-    """There is only one not-a-number."""
+    """Return the bits, with every NaN mapped to the same one."""
     values = torch.where(values.isnan(), torch.full_like(values, torch.nan), values)
     return values.view(torch.int32 if values.dtype == torch.float32 else torch.int16)
 
@@ -130,44 +130,44 @@ def numbers(draw: st.DrawFn, count: int) -> list[float]:
 @pytest.mark.parametrize("isa", ISAS)
 @settings(max_examples=150, deadline=None)
 @given(data=st.data(), k=st.sampled_from([1, 2, 3, 31, 32, 33, 70]))
-def test_a_product_is_the_defined_one(
-    library: KernelLibrary, open_engine: OpenEngine, isa: Isa, data: st.DataObject, k: int
+def test_products_match_the_definition(
+    library: KernelLibrary, open_pool: OpenPool, isa: Isa, data: st.DataObject, k: int
 ) -> None:
-    engine = open_engine(isa, 1)
+    pool = open_pool(isa, 1)
     x, w = data.draw(numbers(k)), data.draw(numbers(k))
     matrix = packed(library, torch.tensor([w], dtype=torch.bfloat16))
-    got = multiply(engine, torch.tensor([x], dtype=torch.bfloat16), matrix, None, torch.float32)[0]
+    got = multiply(pool, torch.tensor([x], dtype=torch.bfloat16), matrix, None, torch.float32)[0]
     wanted = torch.tensor([defined_product(x, w)])
     assert torch.equal(bits(got), bits(wanted)), (got, wanted, x, w)
 
 
-# The smallest normal number, less a part of a unit in its last place. Whether zero is left is decided after
-# rounding to 24 bits, not before, and not after rounding to the unit of subnormal numbers.
-BORDER = [
+# The smallest normal number minus a fraction of its ulp. Whether the result is flushed to zero is decided
+# after rounding to 24 bits, neither before it nor after rounding to the unit of subnormal numbers.
+NEAR_NORMAL = [
     ([(2.0**-63, 2.0**-63), (-(2.0**-75), 2.0**-75 * part)], expected)
     for part, expected in [
-        (0.5, 2.0**-126),  # halfway between the two: to even
+        (0.5, 2.0**-126),  # a tie: rounds to even
         (0.498046875, 2.0**-126),
         (0.50390625, 0.0),
-        (1.0, 0.0),  # would be a tie in subnormal numbers, and go up
+        (1.0, 0.0),  # would be a tie among subnormal numbers and round up
         (2.0, 0.0),
     ]
 ]
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("case", BORDER, ids=[str(index) for index in range(len(BORDER))])
-def test_what_rounds_up_to_a_normal_number_is_one(
-    library: KernelLibrary, open_engine: OpenEngine, isa: Isa, case: tuple[list[tuple[float, float]], float]
+@pytest.mark.parametrize("case", NEAR_NORMAL, ids=[str(index) for index in range(len(NEAR_NORMAL))])
+def test_values_that_round_up_to_normal_are_not_flushed(
+    library: KernelLibrary, open_pool: OpenPool, isa: Isa, case: tuple[list[tuple[float, float]], float]
 ) -> None:
-    engine = open_engine(isa, 1)
+    pool = open_pool(isa, 1)
     terms, expected = case
     for sign in (1.0, -1.0):
         x, w = torch.zeros(32, dtype=torch.bfloat16), torch.zeros(32, dtype=torch.bfloat16)
         for index, (a, b) in enumerate(terms):
             x[2 * index], w[2 * index] = sign * a, b
         assert defined_product(x.tolist(), w.tolist()) == sign * expected
-        got = multiply(engine, x[None], packed(library, w[None]), None, torch.float32)
+        got = multiply(pool, x[None], packed(library, w[None]), None, torch.float32)
         assert got.item() == sign * expected
 
 
@@ -178,11 +178,11 @@ def random_patterns(generator: torch.Generator, *shape: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("out_dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-def test_every_set_multiplies_alike(
-    library: KernelLibrary, open_engine: OpenEngine, dtype: torch.dtype, out_dtype: torch.dtype
+def test_products_are_identical_on_every_instruction_set(
+    library: KernelLibrary, open_pool: OpenPool, dtype: torch.dtype, out_dtype: torch.dtype
 ) -> None:
     if dtype is torch.float32 and out_dtype is torch.bfloat16:
-        pytest.skip("there is no such product")
+        pytest.skip("this combination has no product")
     generator = torch.Generator().manual_seed(11)
     for m, n, k in [
         (1, 33, 17),
@@ -202,13 +202,13 @@ def test_every_set_multiplies_alike(
             matrix = packed(library, w)
             on_every_set(
                 library,
-                partial(products, open_engine, x=x, matrix=matrix, bias=bias, out_dtype=out_dtype),
+                partial(products, open_pool, x=x, matrix=matrix, bias=bias, out_dtype=out_dtype),
                 f"{m} x {n} x {k}, {scale}",
             )
 
 
 def products(
-    open_engine: OpenEngine,
+    open_pool: OpenPool,
     isa: Isa,
     *,
     x: torch.Tensor,
@@ -216,58 +216,58 @@ def products(
     bias: torch.Tensor,
     out_dtype: torch.dtype,
 ) -> list[torch.Tensor]:
-    """Without the bias, and with it."""
-    return [multiply(open_engine(isa), x, matrix, added, out_dtype) for added in (None, bias)]
+    """Return the products without and with the bias."""
+    return [multiply(open_pool(isa), x, matrix, added, out_dtype) for added in (None, bias)]
 
 
 ATTENTION = [
     (Shape(kv_heads=1, group=2, head_dim=80), [19, 560], 530, 8.0),
     (Shape(kv_heads=2, group=3, head_dim=64), [1, 33, 600], None, None),
     (Shape(kv_heads=1, group=7, head_dim=48), [1100], None, 30.0),
-    (Shape(kv_heads=2, group=1, head_dim=16, page_size=64), [70, 5], 20, None),
+    (Shape(kv_heads=2, group=1, head_dim=16, block_size=64), [70, 5], 20, None),
     (Shape(kv_heads=1, group=16, head_dim=256), [47], None, None),
 ]
 
 
 def run_last(
-    engine: Engine, dtype: torch.dtype, sequences: Sequences, spec: AttentionSpec
+    pool: KernelPool, dtype: torch.dtype, sequences: Sequences, spec: AttentionSpec
 ) -> list[torch.Tensor]:
-    """The last rows of each sequence, over all of its keys: plain C++ takes long for more."""
-    pages, step = new_pages(engine, sequences, dtype), []
+    """Compute the last rows of each sequence over all of its keys; more rows are slow in plain C++."""
+    kv, step = new_blocks(pool, sequences, dtype), []
     for i, context in enumerate(sequences.contexts):
         start = max(0, context - 24)
         if start:
             slots = slots_of(sequences, i, 0, start)
-            write_kv(engine, pages, sequences.key[i][:start], sequences.value[i][:start], slots)
+            write_kv(pool, kv, sequences.key[i][:start], sequences.value[i][:start], slots)
         step.append((i, start, context))
-    return run_step(engine, pages, sequences, step, spec)
+    return run_step(pool, kv, sequences, step, spec)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("spread", [1.0, 30.0, 2.0**-60, 2.0**-64])
 @pytest.mark.parametrize("case", ATTENTION, ids=[str(index) for index in range(len(ATTENTION))])
-def test_every_set_attends_alike(
+def test_attention_is_identical_on_every_instruction_set(
     library: KernelLibrary,
-    open_engine: OpenEngine,
+    open_pool: OpenPool,
     case: tuple[Shape, list[int], int | None, float | None],
     spread: float,
     dtype: torch.dtype,
 ) -> None:
-    """From weights that are nearly equal to weights of which all but one are as good as nothing, and values
-    whose products with them are subnormal."""
+    """Weights range from nearly equal to one dominant weight; some values give subnormal products with
+    them."""
     shape, contexts, window, softcap = case
     sequences = make_sequences(shape, dtype, contexts)
     for rows in (*sequences.query, *sequences.value):
         rows.mul_(spread)
     spec = spec_of(shape, window=window, softcap=softcap)
-    on_every_set(library, lambda isa: run_last(open_engine(isa), dtype, sequences, spec), "last rows")
+    on_every_set(library, lambda isa: run_last(open_pool(isa), dtype, sequences, spec), "last rows")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 3e38])
 @pytest.mark.parametrize("where", ["query", "key", "value"])
-def test_every_set_treats_bad_numbers_alike(
-    library: KernelLibrary, open_engine: OpenEngine, where: str, bad: float, dtype: torch.dtype
+def test_nan_and_infinity_are_identical_on_every_instruction_set(
+    library: KernelLibrary, open_pool: OpenPool, where: str, bad: float, dtype: torch.dtype
 ) -> None:
     sequences = make_sequences(Shape(kv_heads=1, group=3, head_dim=32), dtype, [90])
     getattr(sequences, where)[0][50, 0, 3] = bad
@@ -275,6 +275,6 @@ def test_every_set_treats_bad_numbers_alike(
         spec = spec_of(sequences.shape, window=window)
 
         def run(isa: Isa, spec: AttentionSpec = spec) -> list[torch.Tensor]:
-            return run_whole(open_engine(isa), dtype, sequences, spec)
+            return run_whole(open_pool(isa), dtype, sequences, spec)
 
         on_every_set(library, run, f"window {window}")

@@ -1,4 +1,4 @@
-"""Native sampling draws the tokens that `octavo.sampling` draws, on every ISA and whatever the batch."""
+"""Native sampling returns the same tokens as `octavo.sampling`, on every ISA and in any batch."""
 
 import ctypes
 import math
@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from data.sampling_fields import SamplingFields, unchecked_params
-from octavo.kernels.library import Engine, Isa, KernelLibrary
-from octavo.kernels.sampling import Outcome, Row, RowStatus, Sampled, SampleRowArguments, sample
+from octavo.kernels.library import Isa, KernelLibrary, KernelPool
+from octavo.kernels.sampling import Row, RowStatus, Sampled, SampledRow, SampleRowArguments, sample
 from octavo.plan import SlotOpening
 from octavo.protocol import LOGPROB_FLOOR
 from octavo.sampling import RowState, SampleRow, sample_rows, score_rows
@@ -19,7 +19,7 @@ from octavo.sampling.native_sampler import kernel_row
 from octavo.sampling.random import noise_key
 from unit.kernels.instruction_sets import VECTOR_ISAS
 
-OpenEngine = Callable[..., Engine]
+OpenPool = Callable[..., KernelPool]
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +52,7 @@ def open_row(
 
 
 def random_mask(dice: random.Random, vocab: int) -> torch.Tensor | None:
-    """None, everything, nearly everything, a few, one, or whole stretches; bits beyond the vocabulary too."""
+    """Allow no, all, nearly all, a few, one or ranges of tokens; also set bits beyond the vocabulary."""
     share = dice.choice([None, None, None, 1.0, 0.98, 0.5, 0.01, 0.0])
     if share is None:
         return None
@@ -90,7 +90,7 @@ def random_row(dice: random.Random, vocab: int) -> SampleRow:
 
 
 def random_logits(dice: random.Random, num_rows: int, vocab: int) -> torch.Tensor:
-    """Flat and peaked, with ties, with tokens that are out, and so near to 0 that scores make new ties."""
+    """Flat and peaked logits, with ties, with -inf, and so close to 0 that scaling creates new ties."""
     generator = generator_of(dice)
     logits = torch.randn(num_rows, vocab, generator=generator) * dice.choice([0.01, 1, 3, 10, 40])
     kind = dice.randrange(10)
@@ -106,7 +106,7 @@ def random_logits(dice: random.Random, num_rows: int, vocab: int) -> torch.Tenso
     return logits
 
 
-def assert_same(found: list[Outcome], logits: torch.Tensor, rows: list[SampleRow]) -> None:
+def assert_same(found: list[SampledRow], logits: torch.Tensor, rows: list[SampleRow]) -> None:
     for one, oracle, row in zip(found, sample_rows(logits, rows), rows, strict=True):
         assert (one.status is RowStatus.OK) == (oracle.failure is None)
         if oracle.failure is not None:
@@ -122,48 +122,48 @@ def assert_same(found: list[Outcome], logits: torch.Tensor, rows: list[SampleRow
 
 
 @pytest.mark.parametrize("vocab", [1, 2, 63, 64, 65, 503, 4099])
-def test_the_same_tokens_as_the_oracle_on_every_isa(
-    library: KernelLibrary, open_engine: OpenEngine, vocab: int
+def test_every_isa_samples_the_same_tokens_as_the_oracle(
+    library: KernelLibrary, open_pool: OpenPool, vocab: int
 ) -> None:
     dice = random.Random(vocab)
     for _ in range(25 if vocab < 1000 else 8):
         logits = random_logits(dice, 8, vocab)
         rows = [random_row(dice, vocab) for _ in range(8)]
         asked = [native(row) for row in rows]
-        outcomes = sample(open_engine(Isa.PORTABLE), logits, asked)
+        outcomes = sample(open_pool(Isa.PORTABLE), logits, asked)
         assert_same(outcomes, logits, rows)
         for isa in library.isas:
-            assert sample(open_engine(isa), logits, asked) == outcomes
+            assert sample(open_pool(isa), logits, asked) == outcomes
 
 
 @pytest.mark.parametrize("spread", [0.3, 1.0, 3.0, 6.0])
 @pytest.mark.parametrize("top_p", [0.5, 0.9, 0.99])
 def test_top_p_of_a_large_vocabulary(
-    library: KernelLibrary, open_engine: OpenEngine, spread: float, top_p: float
+    library: KernelLibrary, open_pool: OpenPool, spread: float, top_p: float
 ) -> None:
     generator = torch.Generator().manual_seed(int(spread * 1000))
     logits = torch.randn(8, 50_257, generator=generator) * spread
     rows = [open_row(50_257, temperature=t, top_p=top_p, seed=s) for s in range(4) for t in (0.7, 1.0)]
-    assert_same(sample(open_engine(library.best_isa), logits, [native(row) for row in rows]), logits, rows)
+    assert_same(sample(open_pool(library.best_isa), logits, [native(row) for row in rows]), logits, rows)
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e-12, -1e-12, 1e-7, -1e-7, 3e-6, -3e-6])
 @pytest.mark.parametrize("isa", VECTOR_ISAS)
-def test_top_p_at_the_very_edge_of_a_token(open_engine: OpenEngine, isa: Isa, offset: float) -> None:
-    """Bounds cannot tell whether the fourth token is in: then everything must be weighed exactly."""
+def test_top_p_at_the_exact_edge_of_a_token(open_pool: OpenPool, isa: Isa, offset: float) -> None:
+    """Bounds cannot decide whether the fourth token is kept, so all weights must be summed exactly."""
     logits = torch.randn(1, 20_011, generator=torch.Generator().manual_seed(1)) - 10
     logits[0, ::2503] = torch.tensor([4.0, 3.9, 3.8, 3.7, 3.6, 3.5, 3.4, 3.3])
     weights = (torch.exp(logits[0].double() - 4) * 2.0**42).round()
     edge = float(weights[: 4 * 2503 : 2503].sum() / weights.sum())
     rows = [open_row(20_011, temperature=1.0, top_p=edge + offset, seed=seed) for seed in range(48)]
     many = logits.expand(48, -1).contiguous()
-    found = sample(open_engine(isa), many, [native(row) for row in rows])
+    found = sample(open_pool(isa), many, [native(row) for row in rows])
     assert_same(found, many, rows)
     assert any(one.token_id == 4 * 2503 for one in found) == (offset > 0)
 
 
 @pytest.mark.parametrize("top_p", [0.3, 0.6, 0.9, 0.99])
-def test_top_p_among_very_many_equal_logits(open_engine: OpenEngine, top_p: float) -> None:
+def test_top_p_with_many_equal_logits(open_pool: OpenPool, top_p: float) -> None:
     logits = torch.zeros(6, 30_000)
     logits[1] = -0.0
     logits[2, ::2] = -1.0
@@ -173,59 +173,57 @@ def test_top_p_among_very_many_equal_logits(open_engine: OpenEngine, top_p: floa
     rows = [open_row(30_000, temperature=0.8, top_p=top_p, seed=seed) for seed in range(6)]
     asked = [native(row) for row in rows]
     for isa in VECTOR_ISAS:
-        assert_same(sample(open_engine(isa), logits, asked), logits, rows)
+        assert_same(sample(open_pool(isa), logits, asked), logits, rows)
 
 
 @pytest.mark.parametrize("temperature", [1e-4, 1e-3, 0.2, 1.0, 1e3, 1e4])
 def test_top_p_of_peaked_logits_at_any_temperature(
-    library: KernelLibrary, open_engine: OpenEngine, temperature: float
+    library: KernelLibrary, open_pool: OpenPool, temperature: float
 ) -> None:
-    """As models make them: a few tokens far above a wide field."""
+    """A few tokens have far higher logits than the rest, as in real models."""
     generator = torch.Generator().manual_seed(7)
     logits = torch.randn(6, 30_000, generator=generator) * 2.5
     logits[:, 5::61] += torch.rand(6, 492, generator=generator) * 12
     shares = (0.1, 0.5, 0.9, 0.95, 0.99, 0.9999)
     rows = [open_row(30_000, temperature=temperature, top_p=top_p, seed=3) for top_p in shares]
     asked = [native(row) for row in rows]
-    outcomes = sample(open_engine(Isa.PORTABLE), logits, asked)
+    outcomes = sample(open_pool(Isa.PORTABLE), logits, asked)
     assert_same(outcomes, logits, rows)
     for isa in library.isas:
-        assert sample(open_engine(isa), logits, asked) == outcomes
+        assert sample(open_pool(isa), logits, asked) == outcomes
 
 
 @pytest.mark.parametrize("isa", VECTOR_ISAS)
-def test_a_row_is_the_same_alone_in_a_batch_and_on_any_number_of_threads(
-    open_engine: OpenEngine, isa: Isa
-) -> None:
+def test_batch_and_threads_do_not_change_a_row(open_pool: OpenPool, isa: Isa) -> None:
     dice = random.Random(5)
     wide = random_logits(dice, 9, 1100)
     logits = wide[:, 50:1050]  # rows with a stride
     asked = [native(random_row(dice, 1000)) for _ in range(9)]
     before = wide.clone()
-    together = sample(open_engine(isa, 2), logits, asked)
-    assert sample(open_engine(isa, 1), logits, asked) == together
+    together = sample(open_pool(isa, 2), logits, asked)
+    assert sample(open_pool(isa, 1), logits, asked) == together
     for i, row in enumerate(asked):
-        assert sample(open_engine(isa, 2), logits[i : i + 1], [row]) == [together[i]]
+        assert sample(open_pool(isa, 2), logits[i : i + 1], [row]) == [together[i]]
     assert torch.equal(wide, before)
 
 
 @pytest.mark.parametrize("isa", VECTOR_ISAS)
-def test_draws_follow_the_distribution(open_engine: OpenEngine, isa: Isa) -> None:
-    """Not only as the oracle does it: the shares of 6,000 draws are the probabilities."""
+def test_draws_follow_the_distribution(open_pool: OpenPool, isa: Isa) -> None:
+    """Independent of the oracle: the frequencies in 6,000 draws match the probabilities."""
     logits = torch.tensor([2.0, 1.0, 0.0, -1.0, -math.inf]).repeat(6000, 1)
     rows = [Row(temperature=2.0, noise_key=noise_key(seed, 0, 0)) for seed in range(6000)]
-    drawn = sample(open_engine(isa), logits, rows)
+    drawn = sample(open_pool(isa), logits, rows)
     shares = torch.bincount(torch.tensor([one.token_id for one in drawn]), minlength=5) / 6000
     torch.testing.assert_close(shares, torch.softmax(logits[0] / 2, dim=0), rtol=0, atol=0.025)
 
 
 @pytest.mark.parametrize("isa", VECTOR_ISAS)
-def test_given_tokens_are_scored_as_the_oracle_scores_them(open_engine: OpenEngine, isa: Isa) -> None:
+def test_scores_of_given_tokens_match_the_oracle(open_pool: OpenPool, isa: Isa) -> None:
     logits = torch.randn(4, 777, generator=torch.Generator().manual_seed(3)) * 4
     logits[:, 5] = -math.inf
     given = [0, 5, 776, 300]
     rows = [Row(temperature=1.0, given=token, logprobs=3) for token in given]
-    found = sample(open_engine(isa), logits, rows)
+    found = sample(open_pool(isa), logits, rows)
     for one, oracle in zip(found, score_rows(logits, given, 3), strict=True):
         assert one.token_id == oracle.token_id
         assert one.logprob == pytest.approx(oracle.logprob, rel=1e-5, abs=1e-5)
@@ -234,7 +232,7 @@ def test_given_tokens_are_scored_as_the_oracle_scores_them(open_engine: OpenEngi
 
 
 @pytest.mark.parametrize("isa", VECTOR_ISAS)
-def test_errors_blame_their_row_alone(open_engine: OpenEngine, isa: Isa) -> None:
+def test_errors_affect_only_their_own_row(open_pool: OpenPool, isa: Isa) -> None:
     vocab = 130
     logits = torch.randn(8, vocab, generator=torch.Generator().manual_seed(1))
     logits[0, 70] = math.nan
@@ -252,7 +250,7 @@ def test_errors_blame_their_row_alone(open_engine: OpenEngine, isa: Isa) -> None
         Row(temperature=1.0, bias_ids=torch.tensor([-1]), bias_values=torch.ones(1)),
         fine,
     ]
-    outcomes = sample(open_engine(isa), logits, rows)
+    outcomes = sample(open_pool(isa), logits, rows)
     assert [one.status for one in outcomes] == [
         *[RowStatus.UNUSABLE_LOGITS] * 3,
         *[RowStatus.NO_TOKEN_LEFT] * 2,
@@ -260,23 +258,23 @@ def test_errors_blame_their_row_alone(open_engine: OpenEngine, isa: Isa) -> None
         RowStatus.OK,
     ]
     assert all(one.token_id == -1 and one.logprob is None and not one.top for one in outcomes[:-1])
-    assert outcomes[-1] == sample(open_engine(isa), logits[7:], [fine])[0]
+    assert outcomes[-1] == sample(open_pool(isa), logits[7:], [fine])[0]
 
 
-def test_equal_logits_go_by_id(library: KernelLibrary, open_engine: OpenEngine) -> None:
+def test_ties_are_ordered_by_token_id(library: KernelLibrary, open_pool: OpenPool) -> None:
     logits = torch.zeros(1, 200)
     logits[0, [150, 90]] = 1.0
     logits[0, 3] = -0.0
-    (one,) = sample(open_engine(library.best_isa), logits, [Row(temperature=0.0, logprobs=5)])
+    (one,) = sample(open_pool(library.best_isa), logits, [Row(temperature=0.0, logprobs=5)])
     assert one.token_id == 90
     assert [token for token, _ in one.top] == [90, 150, 0, 1, 2]
 
 
-def test_wrong_arguments_are_refused(open_engine: OpenEngine) -> None:
-    engine, logits, fine = open_engine(Isa.PORTABLE), torch.randn(1, 100), Row(temperature=1.0)
+def test_invalid_arguments_are_rejected(open_pool: OpenPool) -> None:
+    pool, logits, fine = open_pool(Isa.PORTABLE), torch.randn(1, 100), Row(temperature=1.0)
     for wrong_logits in (logits.double(), logits[0], logits.repeat(2, 1)):
         with pytest.raises(ValueError, match="logits"):
-            sample(engine, wrong_logits, [fine])
+            sample(pool, wrong_logits, [fine])
     for wrong_row in (
         Row(temperature=-1.0),
         Row(temperature=math.nan),
@@ -289,17 +287,19 @@ def test_wrong_arguments_are_refused(open_engine: OpenEngine) -> None:
         Row(temperature=1.0, seen_ids=torch.tensor([1])),
         Row(temperature=1.0, banned_ids=torch.tensor([1], dtype=torch.int32)),
     ):
-        with pytest.raises(ValueError, match=r"native kernel|has a count|is wanted"):
-            sample(engine, logits, [wrong_row])
-    assert sample(engine, logits[:0], []) == []
+        with pytest.raises(ValueError, match=r"native kernel|have a count|expected a contiguous list"):
+            sample(pool, logits, [wrong_row])
+    assert sample(pool, logits[:0], []) == []
 
 
-def test_the_border_refuses_and_writes_nothing(library: KernelLibrary, open_engine: OpenEngine) -> None:
-    engine, logits = open_engine(Isa.PORTABLE), torch.randn(1, 100)
+def test_the_c_interface_rejects_invalid_arguments_and_writes_nothing(
+    library: KernelLibrary, open_pool: OpenPool
+) -> None:
+    pool, logits = open_pool(Isa.PORTABLE), torch.randn(1, 100)
     rows = (SampleRowArguments * 1)(SampleRowArguments(temperature=1.0, top_p=1.0, given=-1, num_top=2))
     sampled = (Sampled * 1)(Sampled(77, 77.0, 77))
     top_ids, top_logprobs = torch.full((2,), 77), torch.full((2,), 77.0)
-    good = [engine.handle, logits.data_ptr(), 100, 1, 100, rows, sampled]
+    good = [pool.handle, logits.data_ptr(), 100, 1, 100, rows, sampled]
     good += [top_ids.data_ptr(), top_logprobs.data_ptr(), 2, LOGPROB_FLOOR]
     changes: list[tuple[int, float | None]] = [(i, None) for i in (0, 1, 5, 6, 7, 8)]
     changes += [(2, 99), (2, 1 << 50), (3, 0), (3, -1), (4, 0), (4, 1 << 21), (9, 1), (9, -1)]
@@ -329,10 +329,8 @@ def mask_of(ids: list[int], vocab: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("isa", VECTOR_ISAS)
-def test_a_mask_leaves_what_it_allows_and_the_rest_of_the_batch_alone(
-    open_engine: OpenEngine, isa: Isa
-) -> None:
-    """A large vocabulary, of which a grammar allows nearly all, a few or one; every other row is free."""
+def test_a_mask_affects_only_the_tokens_it_forbids_in_its_own_row(open_pool: OpenPool, isa: Isa) -> None:
+    """A grammar allows nearly all, a few or one token of a large vocabulary; every second row has no mask."""
     vocab = 50_257
     logits = torch.randn(12, vocab, generator=torch.Generator().manual_seed(4)) * 3
     few = [5, 63, 64, 30_000, vocab - 1]
@@ -354,28 +352,28 @@ def test_a_mask_leaves_what_it_allows_and_the_rest_of_the_batch_alone(
         )
         for number in range(12)
     ]
-    found = sample(open_engine(isa), logits, [native(row) for row in rows])
+    found = sample(open_pool(isa), logits, [native(row) for row in rows])
     assert_same(found, logits, rows)
     assert found[1].token_id in few
     assert found[3].token_id == 777
     assert found[5].token_id != int(logits[5].argmax())
     free = [number for number in range(12) if number % 2 == 0]
-    assert sample(open_engine(isa), logits[free], [native(rows[number]) for number in free]) == [
+    assert sample(open_pool(isa), logits[free], [native(rows[number]) for number in free]) == [
         found[n] for n in free
     ]
 
 
 @pytest.mark.parametrize("isa", VECTOR_ISAS)
-def test_nothing_is_left_when_the_allowed_tokens_are_out(open_engine: OpenEngine, isa: Isa) -> None:
+def test_no_token_is_left_if_all_allowed_logits_are_minus_infinity(open_pool: OpenPool, isa: Isa) -> None:
     logits = torch.zeros(1, 100)
     logits[0, 7] = -math.inf
     rows = [open_row(100, allowed=mask_of([7], 100))]
-    (outcome,) = sample(open_engine(isa), logits, [native(row) for row in rows])
+    (outcome,) = sample(open_pool(isa), logits, [native(row) for row in rows])
     assert outcome.status is RowStatus.NO_TOKEN_LEFT
     assert_same([outcome], logits, rows)
 
 
-def test_a_mask_of_another_vocabulary_is_refused(open_engine: OpenEngine) -> None:
+def test_a_mask_for_another_vocabulary_is_rejected(open_pool: OpenPool) -> None:
     row = native(open_row(100, allowed=mask_of([7], 64)))
     with pytest.raises(Exception, match="size"):
-        sample(open_engine(Isa.PORTABLE), torch.zeros(1, 100), [row])
+        sample(open_pool(Isa.PORTABLE), torch.zeros(1, 100), [row])

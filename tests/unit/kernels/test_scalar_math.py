@@ -1,4 +1,4 @@
-"""csrc/scalar_math.h, compiled here in several ways: near the truth, and the same bits in each."""
+"""csrc/scalar_math.h compiled in several ways: accurate, and the same bits in every build."""
 
 import ctypes
 import math
@@ -46,12 +46,12 @@ void fused(const double* abc, int64_t count, double* y) {
 """
 BUILDS = {"plain": ["-O0"], "optimised": ["-O3"]}
 if platform.machine() in ("x86_64", "AMD64"):
-    # Where a processor has the instruction, `fused_multiply_add` is it: so both are compared, too.
+    # `fused_multiply_add` is the instruction if the processor has it, so this compares both implementations.
     BUILDS["with the instruction"] = ["-O3", "-mavx2", "-mfma"]
 
 
 class Build:
-    """One way to compile the functions."""
+    """The functions, compiled with one set of flags."""
 
     def __init__(self, path: Path) -> None:
         self._functions = ctypes.CDLL(str(path))
@@ -97,18 +97,18 @@ def same_in_all(
 
 
 def assert_near(found: list[float], exact: list[Decimal], units: float) -> None:
-    """The distance, in units of the last place of what is exact."""
+    """Check the error in units in the last place (ulp) of the exact value."""
     for ours, truth in zip(found, exact, strict=True):
         assert abs(Decimal(ours) - truth) <= Decimal(units * math.ulp(float(truth))), (ours, truth)
 
 
-def test_the_logarithm_is_within_one_unit_in_the_last_place(builds: dict[str, Build]) -> None:
+def test_logarithm_error_is_at_most_one_ulp(builds: dict[str, Build]) -> None:
     dice = random.Random(1)
     values = [1.0, 2.0, 0.5, math.sqrt(2), math.sqrt(0.5), 5e-324, 2.0**-1022, 1.7976931348623157e308]
     values += [math.nextafter(1.0, 0.0), math.nextafter(1.0, 2.0), 1 - 2.0**-30, 1 + 2.0**-30]
     values += [math.ldexp(dice.uniform(0.5, 1.0), dice.randint(-1073, 1024)) for _ in range(1500)]
     values += [dice.random() for _ in range(500)]
-    values += [(dice.randrange(1 << 52) + 0.5) * 2.0**-52 for _ in range(500)]  # as the noise has them
+    values += [(dice.randrange(1 << 52) + 0.5) * 2.0**-52 for _ in range(500)]  # as in sampling noise
     values += [1 + dice.uniform(-1, 1) * 2.0 ** -dice.randint(2, 50) for _ in range(500)]
     with localcontext() as context:
         context.prec = 45
@@ -119,7 +119,7 @@ def test_the_logarithm_is_within_one_unit_in_the_last_place(builds: dict[str, Bu
 
 
 def decimal_sin_cos(angle: float) -> tuple[Decimal, Decimal]:
-    """The series of Taylor, of the remainder after whole turns; 80 digits."""
+    """Return sine and cosine to 80 digits: the Taylor series of the angle modulo a full turn."""
     pi = Decimal(
         "3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534"
     )
@@ -138,11 +138,11 @@ def to_float32(value: float) -> float:
     return float(struct.unpack("f", struct.pack("f", value))[0])
 
 
-def test_sine_and_cosine_are_within_two_units_in_the_last_place(builds: dict[str, Build]) -> None:
+def test_sine_and_cosine_errors_are_at_most_two_ulp(builds: dict[str, Build]) -> None:
     dice = random.Random(2)
     values = [2.0**-149, to_float32(1e-30), 0.5, 1.0, 131_071.0, 2.0**27, -(2.0**27), -3.0]
     values += [to_float32(dice.uniform(-1, 1) * 2.0 ** dice.randint(-20, 27)) for _ in range(800)]
-    # The floats nearest to multiples of a quarter turn: nearly all of the angle cancels.
+    # The floats nearest to multiples of a quarter turn: range reduction cancels nearly all of the angle.
     values += [to_float32(dice.randrange(1, 1 << dice.randint(1, 26)) * math.pi / 2) for _ in range(800)]
     sines, cosines = zip(*map(decimal_sin_cos, values), strict=True)
     assert_near(same_in_all(builds, "sines", values), list(sines), 2.0)
@@ -157,7 +157,7 @@ def test_rounding_up(builds: dict[str, Build]) -> None:
 
 
 def any_double(dice: random.Random) -> float:
-    """Often with few bits, so that sums end exactly in the middle between two doubles."""
+    """Return a random double, often with few bits, so that sums are often exact ties between two doubles."""
     bits = dice.choice([1, 2, 26, 27, 52, 53, 53, 53])
     value = math.ldexp(dice.getrandbits(bits) | 1, dice.randint(-80, 80) - bits)
     return dice.choice([-1, 1]) * value
@@ -166,21 +166,21 @@ def any_double(dice: random.Random) -> float:
 def any_three(dice: random.Random) -> list[float]:
     a, b = any_double(dice), any_double(dice)
     near = -(a * b) * dice.choice([1, 1, 1 + 2.0**-52, 2.0**-53, 2.0**-54, 2.0**53, 2.0**54, 2.0**106])
-    shift = dice.choice([2.0**52, 6755399441055744.0, 1.0, 1 / 720])  # what sampling adds to
+    shift = dice.choice([2.0**52, 6755399441055744.0, 1.0, 1 / 720])  # constants that sampling adds to
     return [a, b, dice.choice([any_double(dice), near, math.nextafter(near, math.inf), shift, 0.0])]
 
 
-def test_the_fused_multiply_add_is_rounded_once(builds: dict[str, Build]) -> None:
+def test_fused_multiply_add_rounds_once(builds: dict[str, Build]) -> None:
     dice = random.Random(3)
     triples = [any_three(dice) for _ in range(20_000)]
     triples += [[0.0, 1.4, 6755399441055744.0], [1e-300, 1e-20, 1.0], [5e-324, 1.4426950408889634, 2.0**52]]
     found = same_in_all(builds, "fused", [value for triple in triples for value in triple], arity=3)
     for (a, b, c), ours in zip(triples, found, strict=True):
-        # The quotient of two whole numbers is rounded once.
+        # Python rounds the quotient of two integers once.
         assert ours == float(Fraction(a) * Fraction(b) + Fraction(c)), (a, b, c)
 
 
-def test_a_sum_rounded_twice_would_be_found() -> None:
+def test_double_rounding_would_be_detected() -> None:
     dice = random.Random(3)
     triples = [any_three(dice) for _ in range(2000)]
     wrong = [1 for a, b, c in triples if a * b + c != float(Fraction(a) * Fraction(b) + Fraction(c))]

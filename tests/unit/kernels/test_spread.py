@@ -1,4 +1,4 @@
-"""Rows of results: no gaps in a row, and no two neighbours in the same place of a cache."""
+"""Result rows are contiguous, and neighbouring rows do not map to the same cache sets."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from octavo.kernels.spread import new_rows
 
 
 @pytest.mark.parametrize("shape", [(3, 1), (3, 32), (3, 33), (3, 3072), (3, 9, 64), (0, 64), (1, 96)])
-def test_rows_are_an_odd_number_of_lines_apart(shape: tuple[int, ...]) -> None:
+def test_rows_are_an_odd_number_of_cache_lines_apart(shape: tuple[int, ...]) -> None:
     rows = new_rows(shape, torch.bfloat16)
     assert rows.shape == shape
     assert rows.flatten(1).data_ptr() == rows.data_ptr()  # a view

@@ -1,4 +1,4 @@
-"""One thread for each core that this process may use, in a container too."""
+"""The default is one thread per core that this process may use, also in a container."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,9 @@ from octavo.kernels import library
 @pytest.mark.parametrize(
     ("quota", "cores"), [("800000 100000", 8), ("150000 100000", 1), ("50000 100000", 1), ("max 100000", 64)]
 )
-def test_a_quota_counts(quota: str, cores: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_cpu_quota_limits_usable_cores(
+    quota: str, cores: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     file = tmp_path / "cpu.max"
     file.write_text(quota + "\n")
     monkeypatch.setattr(library, "CPU_QUOTA", file)

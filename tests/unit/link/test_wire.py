@@ -1,4 +1,4 @@
-"""Messages between front end and engine: they come back as they were, and nothing else is taken."""
+"""Messages between front end and engine round-trip, and other bytes are rejected."""
 
 import msgspec
 import pytest
@@ -27,9 +27,9 @@ from octavo.protocol import (
 STATS = EngineStats(
     num_running=1,
     num_waiting=2,
-    pages_total=3,
-    pages_free=4,
-    pages_cached=5,
+    blocks_total=3,
+    blocks_free=4,
+    blocks_cached=5,
     steps=6,
     tokens_computed=7,
     prompt_tokens=8,
@@ -39,7 +39,7 @@ STATS = EngineStats(
 )
 
 
-def test_every_message_to_the_engine_comes_back_as_it_was() -> None:
+def test_messages_to_the_engine_round_trip() -> None:
     params = SamplingParams(seed=(1 << 64) - 1, logit_bias={7: -0.5}, stop=("a", "\u00e9"), max_tokens=3)
     request = GenerateRequest(
         request_id="r", choice=2, prompt_ids=(1, 2), params=params, deadline=1.5, resume_ids=(3,)
@@ -65,21 +65,21 @@ def test_floats_cross_the_wire_bit_for_bit(seconds: float, logprob: float) -> No
 
 
 @pytest.mark.parametrize("code", FailureCode)
-def test_a_failure_comes_back_with_its_code(code: FailureCode) -> None:
+def test_failures_keep_their_code(code: FailureCode) -> None:
     request = GenerateRequest(request_id="r", prompt_ids=(1,), params=SamplingParams())
-    refused = TokenOutput.of_refused(request, "a reason")
+    refused = TokenOutput.of_rejected(request, "a reason")
     assert refused.failure == Failure(FailureCode.ENGINE_FAILED, "a reason")
     output = msgspec.structs.replace(refused, failure=Failure(code, "a reason"))
     message = EngineOutputs((output,), STATS)
     assert decode_from_engine(encode(message)) == message
 
 
-def test_ready_comes_back_as_it_was() -> None:
+def test_ready_round_trips() -> None:
     facts = EngineFacts(
         vocab_size=1,
         max_model_len=2,
-        page_size=3,
-        num_pages=4,
+        block_size=3,
+        num_blocks=4,
         device="cpu",
         dtype="x",
         explanation=("a",),
@@ -90,10 +90,10 @@ def test_ready_comes_back_as_it_was() -> None:
 
 
 @given(st.binary(max_size=200))
-def test_bytes_that_are_no_message_raise_the_one_error_that_is_caught(data: bytes) -> None:
+def test_random_bytes_raise_only_expected_errors(data: bytes) -> None:
     for decode in (decode_to_engine, decode_from_engine):
         try:
             decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             continue
-        pytest.fail("random bytes were taken for a message")
+        pytest.fail("random bytes were decoded as a message")

@@ -1,4 +1,4 @@
-"""config.json files as they are on the hub, read in both styles."""
+"""config.json files as on the hub, read in both styles."""
 
 import json
 import subprocess
@@ -140,7 +140,7 @@ _MISTRAL_7B: JsonObject = {
     "tie_word_embeddings": False,
     "vocab_size": 32000,
 }
-# Written before layer types were spelt out, and with a long context that scales the global layers only.
+# From before `layer_types` existed; only the global layers are scaled for long contexts.
 _GEMMA_3_OLD = {
     **{key: value for key, value in _GEMMA_3_270M.items() if key not in ("layer_types", "rope_theta")},
     "sliding_window_pattern": 6,
@@ -193,7 +193,7 @@ def test_every_field_of_llama_3_2() -> None:
     )
 
 
-def test_what_makes_the_others_different() -> None:
+def test_distinctive_fields_of_other_families() -> None:
     smollm2 = _read(_SMOLLM2_135M)
     assert (smollm2.head_dim, smollm2.num_kv_heads, smollm2.tie_embeddings) == (64, 3, True)
     assert smollm2.layers == (LayerConfig(None, RopeConfig(100000.0)),) * 30
@@ -213,8 +213,8 @@ def test_what_makes_the_others_different() -> None:
 
 
 @pytest.mark.parametrize("name", _ALL)
-def test_the_file_transformers_5_writes_reads_the_same(name: str) -> None:
-    """The old style goes through transformers into the new one: rope_parameters, layer_types, defaults."""
+def test_a_config_written_by_transformers_5_reads_the_same(name: str) -> None:
+    """transformers converts the old style to the new one: rope_parameters, layer_types, defaults."""
     old = _ALL[name]
     new = json.loads(transformers.AutoConfig.for_model(**old).to_json_string())
     assert "rope_parameters" in new
@@ -222,7 +222,7 @@ def test_the_file_transformers_5_writes_reads_the_same(name: str) -> None:
     assert _read({**new, "architectures": old["architectures"]}) == _read(old)
 
 
-def test_factors_of_a_gguf_file() -> None:
+def test_rope_factors_of_a_gguf_file() -> None:
     factors = [1.0] * 16 + [32.0] * 16
     config = _read({**_LLAMA_3_2_1B, "rope_scaling": {"rope_type": "factors", "factors": factors}})
     assert config.layers[0].rope.scaling == FactorScaling(tuple(factors))
@@ -248,17 +248,17 @@ def test_factors_of_a_gguf_file() -> None:
         ({"layer_types": ["full_attention"]}, "layer_types"),
     ],
 )
-def test_what_cannot_run_is_refused(change: JsonObject, message: str) -> None:
+def test_unsupported_configs_are_rejected(change: JsonObject, message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
         _read({**_LLAMA_3_2_1B, **change})
 
 
-def test_an_embedding_gemma_is_refused() -> None:
+def test_an_embedding_gemma_is_rejected() -> None:
     with pytest.raises(CheckpointError, match="embedding model"):
         _read({**_GEMMA_3_270M, "use_bidirectional_attention": True})
 
 
 def test_reading_a_config_needs_no_torch() -> None:
-    """`octavo inspect` and the front end read configs without it."""
+    """`octavo inspect` and the front end read configs without torch."""
     code = "import sys, octavo.models.config; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

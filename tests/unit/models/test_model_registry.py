@@ -29,7 +29,7 @@ def _config(architecture: str, **changes: Json) -> ModelConfig:
     )
 
 
-def test_an_unknown_architecture_is_refused_with_those_known() -> None:
+def test_the_error_for_an_unknown_architecture_lists_the_known_ones() -> None:
     config = replace(_config("LlamaForCausalLM"), architecture="MambaForCausalLM")
     with pytest.raises(CheckpointError, match=f"MambaForCausalLM.*{', '.join(known_architectures())}"):
         build_model(config, select_ops("cpu", torch.float32), {})
@@ -43,7 +43,7 @@ def test_a_tied_head_has_no_target(architecture: str) -> None:
         assert ("lm_head.weight" in targets) is not tied
 
 
-def test_qwen2_has_no_bias_on_the_output_whatever_the_config_says() -> None:
+def test_qwen2_has_no_output_bias_regardless_of_the_config() -> None:
     _, targets = build_model(
         _config("Qwen2ForCausalLM", attention_bias=True), select_ops("cpu", torch.float32), {}
     )
@@ -52,11 +52,11 @@ def test_qwen2_has_no_bias_on_the_output_whatever_the_config_says() -> None:
 
 
 class _Opaque:
-    """Stands for a tensor, and has none of its methods and operators."""
+    """A placeholder for a tensor without any methods or operators."""
 
 
 class _OpaqueOps:
-    """Takes and gives opaque values, and notes the calls, as a step tape will."""
+    """Accepts and returns opaque values and records the calls, as a step tape does."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -76,7 +76,7 @@ class _OpaqueOps:
 
 
 @pytest.mark.parametrize("architecture", known_architectures())
-def test_a_model_touches_tensors_through_ops_only(architecture: str) -> None:
+def test_models_use_tensors_through_ops_only(architecture: str) -> None:
     ops = _OpaqueOps()
     model, _ = build_model(_config(architecture), ops, {})  # type: ignore[arg-type]
     nothing = torch.empty(0)

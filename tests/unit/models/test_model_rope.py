@@ -1,4 +1,4 @@
-"""Rope frequencies: those of transformers, but that no last bit is left to torch or the C library."""
+"""Rope frequencies match transformers, but no last bit depends on torch or the C library."""
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ def _read(config: LlamaConfig | Gemma3TextConfig, architecture: str) -> ModelCon
 @pytest.mark.parametrize(
     "scaling", [{"rope_type": "default"}, {"rope_type": "linear", "factor": 3.0}, _LLAMA3]
 )
-def test_llama(scaling: JsonObject, head_dim: int) -> None:
+def test_llama_frequencies_match_transformers(scaling: JsonObject, head_dim: int) -> None:
     theta = 500_000.0
     config = LlamaConfig(
         num_hidden_layers=1, head_dim=head_dim, rope_parameters={**scaling, "rope_theta": theta}
@@ -41,7 +41,7 @@ def test_llama(scaling: JsonObject, head_dim: int) -> None:
     assert_close(ours, LlamaRotaryEmbedding(config).inv_freq)
 
 
-def test_gemma_has_two() -> None:
+def test_gemma_has_two_sets_of_frequencies() -> None:
     parameters = {
         "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1_000_000.0},
         "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
@@ -63,8 +63,8 @@ def test_factors_divide_each_frequency() -> None:
 
 @pytest.mark.parametrize("theta", [10_000.0, 500_000.0, 1_000_000.0, 123_456.7])
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
-def test_a_power_is_rounded_once(theta: float, head_dim: int) -> None:
-    """At 128k positions a last bit is many: each is the float nearest to the exact power, then inverted."""
+def test_powers_are_rounded_once(theta: float, head_dim: int) -> None:
+    """Position 128k amplifies a last bit, so each is the float nearest to the exact power, then inverted."""
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
     powers = torch.tensor([theta**exponent for exponent in exponents.tolist()], dtype=torch.float64).float()
     assert torch.equal(inverse_frequencies(RopeConfig(theta), head_dim), 1.0 / powers)

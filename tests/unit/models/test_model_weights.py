@@ -4,7 +4,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from octavo.models.weights import WeightSet, bytes_by_form
+from octavo.models.weights import WeightSet, bytes_by_format
 from octavo.ops import Linear, LinearPart, select_ops
 from octavo.ops.torch_ops import TorchOps
 
@@ -38,7 +38,7 @@ def test_rows_never_spill_into_the_next_part(start: int, shape: tuple[int, ...])
 
 
 class _KeepingOps(TorchOps):
-    """Notes the forms that parts have."""
+    """Records the formats of parts."""
 
     def __init__(self) -> None:
         super().__init__(torch.device("cpu"), torch.float32)
@@ -49,7 +49,7 @@ class _KeepingOps(TorchOps):
         return super().new_linear(parts, in_features, bias=bias)
 
 
-def test_every_part_is_asked_for_in_the_form_of_its_tensor() -> None:
+def test_every_part_is_requested_in_the_format_of_its_tensor() -> None:
     ops = _KeepingOps()
     formats = {"a.weight": "Q4_K", "c.weight": "Q6_K", "table.weight": "Q8_0", "d.bias": "Q8_0"}
     weights = WeightSet(ops, formats)
@@ -70,8 +70,8 @@ class _Target:
     def write_blocks(self, start: int, blocks: torch.Tensor) -> None: ...
 
 
-def test_bytes_are_counted_in_the_form_in_which_weights_are_kept() -> None:
+def test_bytes_are_counted_in_the_stored_format() -> None:
     kept = {"a": _Target((4, 512), "Q4_K"), "c": _Target((1, 256), "Q4_K")}
     targets = kept | {"b": _Target((4, 512)), "d": _Target((9,))}
-    assert bytes_by_form(targets, torch.bfloat16) == {"bfloat16": 4096, "Q4_K": 9 * 144, "float32": 36}
-    assert bytes_by_form(targets, torch.float32) == {"float32": 8192 + 36, "Q4_K": 9 * 144}
+    assert bytes_by_format(targets, torch.bfloat16) == {"bfloat16": 4096, "Q4_K": 9 * 144, "float32": 36}
+    assert bytes_by_format(targets, torch.float32) == {"float32": 8192 + 36, "Q4_K": 9 * 144}

@@ -1,19 +1,19 @@
-"""Counters never fall, whatever becomes of engines."""
+"""Counters never decrease when engines are replaced."""
 
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.link.status_page import Phase
+from octavo.link.heartbeat import Phase
 from octavo.observe.engine_tally import EngineTally
 from octavo.protocol import EngineStats
 
 NEW = EngineStats(
     num_running=0,
     num_waiting=0,
-    pages_total=9,
-    pages_free=9,
-    pages_cached=0,
+    blocks_total=9,
+    blocks_free=9,
+    blocks_cached=0,
     steps=1,  # the warm-up
     tokens_computed=1,
     prompt_tokens=1,
@@ -36,18 +36,18 @@ def after_step(stats: EngineStats, prompt_tokens: int) -> EngineStats:
 
 
 @given(st.lists(st.lists(st.integers(0, 100))))
-def test_sums_over_lives(lives: list[list[int]]) -> None:
+def test_counters_accumulate_over_engine_restarts(lives: list[list[int]]) -> None:
     tally = EngineTally()
     for life in lives:
-        tally.meet(NEW)
+        tally.engine_ready(NEW)
         stats = NEW
         for prompt_tokens in life:
             stats = after_step(stats, prompt_tokens)
             tally.note(stats)
             tally.note(stats)  # a message without a step
-        assert tally.is_there
-        tally.lose()
-        assert not tally.is_there
+        assert tally.is_ready
+        tally.engine_lost()
+        assert not tally.is_ready
     steps = [prompt_tokens for life in lives for prompt_tokens in life]
     counts = tally.counts
     assert counts.steps == tally.step_seconds.count == len(steps)
@@ -57,12 +57,12 @@ def test_sums_over_lives(lives: list[list[int]]) -> None:
     assert tally.step_seconds.sum == 0.25 * len(steps)
 
 
-def test_phases_of_the_last_start() -> None:
+def test_startup_phases_are_those_of_the_last_start() -> None:
     tally = EngineTally()
     for began in (0.0, 100.0):
-        tally.begin(began)
+        tally.start_began(began)
         for after, phase in ((1, Phase.STARTING), (2, Phase.OPENING), (3, Phase.OPENING), (7, Phase.SERVING)):
-            tally.watch(phase, began + after)
-        tally.watch(Phase.SERVING, began + 50)
+            tally.note_phase(phase, began + after)
+        tally.note_phase(Phase.SERVING, began + 50)
         assert tally.phase_seconds == {Phase.STARTING: 2.0, Phase.OPENING: 5.0}
-        assert tally.phases_in_words() == "starting 2.00 s, opening 5.00 s"
+        assert tally.phase_summary() == "starting 2.00 s, opening 5.00 s"

@@ -3,7 +3,7 @@ import logging
 
 import pytest
 
-from octavo.observe.logs import MOST_REPEATS, WINDOW_SECONDS, RepeatBound, make_handler, with_fields
+from octavo.observe.logs import MAX_REPEATS, WINDOW_SECONDS, RepeatLimiter, make_handler, with_fields
 
 
 def a_record(
@@ -12,14 +12,14 @@ def a_record(
     return logging.LogRecord("octavo.server", level, "file.py", line, message, arguments, None)
 
 
-def test_a_line_for_machines() -> None:
+def test_json_format() -> None:
     record = a_record("two\nlines of %s", "text", level=logging.INFO)
     record.__dict__ |= with_fields(request_id="req_1", seconds=0.5)
     line = make_handler("json", "octavo").format(record)
     assert "\n" not in line
-    told = json.loads(line)
-    assert told.pop("time").endswith("Z")
-    assert told == {
+    fields = json.loads(line)
+    assert fields.pop("time").endswith("Z")
+    assert fields == {
         "level": "info",
         "process": "octavo",
         "logger": "octavo.server",
@@ -29,12 +29,12 @@ def test_a_line_for_machines() -> None:
     }
 
 
-def test_a_line_for_people() -> None:
+def test_human_format() -> None:
     assert make_handler("human", "octavo engine").format(a_record("%d", 7)).endswith(" octavo engine: 7")
 
 
 @pytest.mark.parametrize("log_format", ["human", "json"])
-def test_a_traceback_is_kept(log_format: str) -> None:
+def test_tracebacks_are_included(log_format: str) -> None:
     try:
         raise ValueError("why")
     except ValueError as error:
@@ -43,21 +43,21 @@ def test_a_traceback_is_kept(log_format: str) -> None:
     assert "ValueError: why" in make_handler(log_format, "octavo").format(record)
 
 
-def test_a_warning_that_keeps_coming_is_bound() -> None:
+def test_repeated_warnings_are_limited() -> None:
     now = 0.0
-    bound = RepeatBound(lambda: now)
-    assert sum(bound.filter(a_record("number %d", number)) for number in range(100)) == MOST_REPEATS
+    bound = RepeatLimiter(lambda: now)
+    assert sum(bound.filter(a_record("number %d", number)) for number in range(100)) == MAX_REPEATS
     assert bound.filter(a_record("from another line", line=2))
     now = WINDOW_SECONDS
     later = a_record("number %d", 100)
     assert bound.filter(later)
-    assert later.getMessage() == f"number 100 ({100 - MOST_REPEATS} more like this were left out before)"
+    assert later.getMessage() == f"number 100 ({100 - MAX_REPEATS} similar warnings were suppressed)"
     again = a_record("number %d", 101)
     assert bound.filter(again)
     assert again.getMessage() == "number 101"
 
 
-def test_errors_and_plain_lines_are_not_bound() -> None:
-    bound = RepeatBound()
+def test_errors_and_info_lines_are_not_limited() -> None:
+    bound = RepeatLimiter()
     for level in (logging.INFO, logging.ERROR):
         assert all(bound.filter(a_record("same", level=level)) for _ in range(100))

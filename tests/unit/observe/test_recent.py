@@ -6,7 +6,7 @@ from octavo.observe.recent import WINDOW_SECONDS, RecentLatencies, RecentTimes
 
 
 @pytest.mark.parametrize("scale", [0.0005, 0.02, 3.0])
-def test_quantiles_are_near_the_true_ones(scale: float) -> None:
+def test_quantiles_are_accurate(scale: float) -> None:
     drawn, recent = random.Random(0), RecentTimes()
     values = [scale * drawn.lognormvariate(0, 0.7) for _ in range(5000)]
     for number, value in enumerate(values):
@@ -16,7 +16,7 @@ def test_quantiles_are_near_the_true_ones(scale: float) -> None:
         assert found == pytest.approx(values[int(part * len(values))], rel=0.06)
 
 
-def test_what_is_old_does_not_count() -> None:
+def test_values_outside_the_window_are_dropped() -> None:
     recent = RecentTimes()
     assert recent.quantiles(0.0, 0.5) == [None]
     recent.observe(1.0, 100.5)
@@ -26,7 +26,7 @@ def test_what_is_old_does_not_count() -> None:
     assert recent.quantiles(200, 0.99) == [None]
 
 
-def test_beyond_every_edge() -> None:
+def test_values_outside_the_bucket_range() -> None:
     recent = RecentTimes()
     recent.observe(0.0, 1)
     assert recent.quantiles(1, 0.5)[0] == pytest.approx(0, abs=1e-4)
@@ -34,7 +34,7 @@ def test_beyond_every_edge() -> None:
     assert (recent.quantiles(1, 0.99)[0] or 0) > 60
 
 
-def test_each_kind_has_its_own_account() -> None:
+def test_latencies_are_tracked_separately() -> None:
     recent = RecentLatencies()
     recent.inter_token.observe(0.5, 10)
     latency = recent.latency(10)

@@ -28,7 +28,7 @@ def test_spans_reach_the_collector(path: str, expected: str) -> None:
         server.taken = []  # type: ignore[attr-defined]
         threading.Thread(target=server.serve_forever, daemon=True).start()
         tracing = open_tracing(f"http://127.0.0.1:{server.server_port}{path}")
-        tracing.tell(
+        tracing.export(
             "POST /v1/completions", begin_ns=1, end_ns=2, parent={}, is_error=False, attributes={"a": 1}
         )
         tracing.close()
@@ -39,19 +39,19 @@ def test_spans_reach_the_collector(path: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize("endpoint", ["127.0.0.1:4318", "grpc://a:4317", "http://", "x"])
-def test_an_endpoint_that_is_none(endpoint: str) -> None:
+def test_invalid_endpoints_are_rejected(endpoint: str) -> None:
     with pytest.raises(ConfigError, match="give one such as http://"):
         check_endpoint(endpoint)
 
 
-def test_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'octavo\[otel\]'"):
         open_tracing("http://127.0.0.1:4318")
 
 
-def test_nothing_is_imported_unasked() -> None:
-    # FastAPI brings the interfaces by itself; they send nothing.
+def test_the_sdk_is_not_imported_by_default() -> None:
+    # FastAPI imports the API package, which sends nothing.
     program = (
         "import sys, octavo.server.lifecycle;"
         "assert not {'opentelemetry.sdk', 'opentelemetry.exporter'} & sys.modules.keys()"

@@ -6,7 +6,7 @@ import torch
 
 @pytest.fixture(autouse=True, scope="module")
 def _one_thread() -> Iterator[None]:
-    """Tensors here are small: on busy cores, threads would wait for each other longer than they compute."""
+    """Use one thread: tensors here are small, and on busy cores threads mostly wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

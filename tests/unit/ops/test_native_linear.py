@@ -1,4 +1,4 @@
-"""Stacked matrices: parts share a packed matrix where they can, and the result never shows it."""
+"""Stacked matrices: parts share a packed matrix where possible, which never changes the result."""
 
 import pytest
 import torch
@@ -34,7 +34,7 @@ def sizes_of(linear: Linear) -> list[int]:
     ("parts", "packed"),
     [([64, 32, 32], [128]), ([64, 40, 24], [104, 24]), ([40, 24, 32], [40, 24, 32]), ([7], [7])],
 )
-def test_parts_share_a_matrix_unless_threads_would_meet_in_it(
+def test_parts_share_a_matrix_unless_they_would_share_a_group_of_rows(
     dtype: torch.dtype, parts: list[int], packed: list[int]
 ) -> None:
     ops = native(dtype)
@@ -49,8 +49,8 @@ def test_parts_share_a_matrix_unless_threads_would_meet_in_it(
     assert torch.equal(ops.logits(x, linear), ops.logits(x, whole))
 
 
-def test_a_tape_plays_products_that_share_a_result() -> None:
-    """The second product writes into the register of the first, some columns further on."""
+def test_a_tape_replays_products_that_share_a_result() -> None:
+    """The second product writes to the register of the first, at a column offset."""
     ops = native()
     weight = torch.randn(96, 96, generator=torch.Generator().manual_seed(2)).bfloat16()
     stacked, square = filled(ops, [40, 24, 32], weight, None), filled(ops, [96], weight, None)
@@ -63,7 +63,7 @@ def test_a_tape_plays_products_that_share_a_result() -> None:
             x = ops.add(x, ops.linear(ops.linear(x, stacked), square))
         return ops.linear(x, stacked)
 
-    taped = TapedForward(ops.engine, lambda batch: forward(batch.token_ids), page_size=32, max_positions=64)
+    taped = TapedForward(ops.pool, lambda batch: forward(batch.token_ids), block_size=32, max_positions=64)
     for num_rows in (1, 2, 37):
         token_ids = torch.randint(50, (num_rows,), generator=torch.Generator().manual_seed(num_rows))
         rows = torch.arange(num_rows)
@@ -72,7 +72,7 @@ def test_a_tape_plays_products_that_share_a_result() -> None:
         assert torch.equal(taped(batch), forward(token_ids))
 
 
-def test_forms_without_kernels_and_other_dtypes_take_values() -> None:
+def test_formats_without_kernels_and_other_dtypes_are_stored_as_values() -> None:
     part = LinearPart(32, "Q8_0")
     for ops in (native(torch.float32), native(keeps_formats=False), select_ops("cpu", torch.bfloat16)):
         assert [target.format for target in ops.new_linear([part], 64).weights] == [None]

@@ -22,7 +22,7 @@ def _table(kernels: str) -> RopeTable:
 @given(sizes=st.lists(st.integers(1, 20_000), min_size=1, max_size=5))
 @settings(max_examples=20, deadline=None)
 def test_a_row_depends_on_its_position_only(kernels: str, sizes: list[int]) -> None:
-    """However the table grew, bit for bit."""
+    """Rows are bit-identical however the table grew."""
     grown, at_once = _table(kernels), _table(kernels)
     for size in sizes:
         assert len(grown.cos_sin(size)[0]) >= size
@@ -32,7 +32,7 @@ def test_a_row_depends_on_its_position_only(kernels: str, sizes: list[int]) -> N
 
 
 @both_paths
-def test_values_at_a_far_position(kernels: str) -> None:
+def test_values_at_a_large_position(kernels: str) -> None:
     position = 131_071
     cos, sin = _table(kernels).cos_sin(position + 1)
     angles = (torch.tensor(float(position)) * _FREQUENCIES).double()
@@ -41,14 +41,14 @@ def test_values_at_a_far_position(kernels: str) -> None:
 
 
 @both_paths
-def test_grows_for_what_is_asked_and_not_for_the_whole_context(kernels: str) -> None:
+def test_grows_to_the_requested_length_only(kernels: str) -> None:
     table = _table(kernels)
     assert len(table.cos_sin(1)[0]) <= 4096
     first = table.cos_sin(1)[0]
     assert table.cos_sin(1000)[0] is first
 
 
-def test_asks_for_fixed_blocks_in_order() -> None:
+def test_requests_fixed_blocks_in_order() -> None:
     asked: list[tuple[int, int]] = []
 
     def angles(asked: list[tuple[int, int]], first: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:

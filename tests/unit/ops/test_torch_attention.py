@@ -1,4 +1,4 @@
-"""Paged attention against the formula, one query and one head at a time, in float64."""
+"""Paged attention compared with the formula, one query and one head at a time, in float64."""
 
 from dataclasses import dataclass, replace
 from unittest import mock
@@ -14,13 +14,13 @@ from octavo.ops import torch_attention as attention_module
 
 @dataclass(frozen=True)
 class _Shape:
-    """Sequences as (computed before, computed now)."""
+    """Sequences as (tokens computed before, tokens computed now)."""
 
     sequences: tuple[tuple[int, int], ...]
     kv_heads: int
     group: int
     head_dim: int
-    page_size: int
+    block_size: int
 
 
 @dataclass(frozen=True)
@@ -35,25 +35,25 @@ class _Case:
 
 
 def _make_case(shape: _Shape, seed: int) -> _Case:
-    """Pages in random order hold what was computed before; everything else in them is NaN."""
+    """Blocks in random order hold earlier keys and values; everything else in them is NaN."""
     generator = torch.Generator().manual_seed(seed)
 
     def random(rows: int, heads: int) -> torch.Tensor:
         return torch.randn(rows, heads, shape.head_dim, generator=generator)
 
     contexts = [before + now for before, now in shape.sequences]
-    num_pages = [-(-context // shape.page_size) for context in contexts]
-    free = torch.randperm(sum(num_pages) + 2, generator=generator)
-    pool = (len(free), shape.page_size, shape.kv_heads, shape.head_dim)
+    num_blocks = [-(-context // shape.block_size) for context in contexts]
+    free = torch.randperm(sum(num_blocks) + 2, generator=generator)
+    pool = (len(free), shape.block_size, shape.kv_heads, shape.head_dim)
     kv = LayerKV(torch.full(pool, torch.nan), torch.full(pool, torch.nan))
     full_keys = [random(context, shape.kv_heads) for context in contexts]
     full_values = [random(context, shape.kv_heads) for context in contexts]
     sequences: list[BatchSequence] = []
     slots, positions = [], []
     for index, (before, now) in enumerate(shape.sequences):
-        blocks = free[sum(num_pages[:index]) : sum(num_pages[: index + 1])]
+        blocks = free[sum(num_blocks[:index]) : sum(num_blocks[: index + 1])]
         every = torch.arange(contexts[index])
-        rows = blocks[every // shape.page_size] * shape.page_size + every % shape.page_size
+        rows = blocks[every // shape.block_size] * shape.block_size + every % shape.block_size
         kv.keys.flatten(0, 1)[rows[:before]] = full_keys[index][:before]
         kv.values.flatten(0, 1)[rows[:before]] = full_values[index][:before]
         first_row = sum(sequence.num_rows for sequence in sequences)
@@ -71,7 +71,7 @@ def _make_case(shape: _Shape, seed: int) -> _Case:
             all_positions,
             torch.cat(slots),
             tuple(sequences),
-            shape.page_size,
+            shape.block_size,
         ),
         kv=kv,
         full_keys=full_keys,
@@ -110,7 +110,7 @@ def _formula(case: _Case, spec: AttentionSpec) -> torch.Tensor:
         kv_heads=st.integers(1, 3),
         group=st.integers(1, 3),
         head_dim=st.sampled_from([2, 8]),
-        page_size=st.sampled_from([1, 4, 16, 64]),
+        block_size=st.sampled_from([1, 4, 16, 64]),
     ),
     spec=st.builds(
         AttentionSpec,
@@ -122,18 +122,18 @@ def _formula(case: _Case, spec: AttentionSpec) -> torch.Tensor:
     seed=st.integers(0, 1000),
 )
 @settings(max_examples=60, deadline=None)
-def test_equals_the_formula(shape: _Shape, spec: AttentionSpec, blocks: tuple[int, int], seed: int) -> None:
+def test_matches_the_formula(shape: _Shape, spec: AttentionSpec, blocks: tuple[int, int], seed: int) -> None:
     case = _make_case(shape, seed)
     with (
-        mock.patch.object(attention_module, "_QUERY_BLOCK", blocks[0]),
-        mock.patch.object(attention_module, "_KEY_BLOCK", blocks[1]),
+        mock.patch.object(attention_module, "_QUERY_TILE", blocks[0]),
+        mock.patch.object(attention_module, "_KEY_TILE", blocks[1]),
     ):
         ours = _attend(case, spec)
     torch.testing.assert_close(ours.double(), _formula(case, spec), atol=1e-5, rtol=1e-5)
 
 
 def test_writes_keys_and_values_to_their_slots_only() -> None:
-    case = _make_case(_Shape(((5, 3), (0, 2)), kv_heads=2, group=1, head_dim=4, page_size=4), seed=1)
+    case = _make_case(_Shape(((5, 3), (0, 2)), kv_heads=2, group=1, head_dim=4, block_size=4), seed=1)
     before = case.kv.keys.clone()
     _attend(case, AttentionSpec(1.0))
     slots = case.batch.kv_slots
@@ -145,9 +145,9 @@ def test_writes_keys_and_values_to_their_slots_only() -> None:
     assert torch.equal(torch.nan_to_num(unchanged[0]), torch.nan_to_num(unchanged[1]))
 
 
-def test_a_window_reads_no_key_before_it() -> None:
+def test_no_key_before_the_window_is_read() -> None:
     window, before = 6, 30
-    case = _make_case(_Shape(((before, 4),), kv_heads=1, group=2, head_dim=4, page_size=4), seed=2)
+    case = _make_case(_Shape(((before, 4),), kv_heads=1, group=2, head_dim=4, block_size=4), seed=2)
     spec = AttentionSpec(1.0, window)
     expected = _attend(case, spec)
     blocks = case.batch.sequences[0].blocks
@@ -158,7 +158,7 @@ def test_a_window_reads_no_key_before_it() -> None:
 
 
 class _LargestTensor(TorchDispatchMode):
-    """Notes the size of the largest tensor that any operation gives back."""
+    """Records the size of the largest tensor that any operation returns."""
 
     numel = 0
 
@@ -172,16 +172,16 @@ class _LargestTensor(TorchDispatchMode):
 def test_memory_does_not_grow_with_the_context() -> None:
     num_rows, heads = 300, 2
     case = _make_case(
-        _Shape(((20_000, num_rows),), kv_heads=1, group=heads, head_dim=2, page_size=16), seed=3
+        _Shape(((20_000, num_rows),), kv_heads=1, group=heads, head_dim=2, block_size=16), seed=3
     )
     with _LargestTensor() as largest:
-        attention_module.attend_pages(case.query, case.batch, case.kv, AttentionSpec(1.0))
+        attention_module.attend_blocks(case.query, case.batch, case.kv, AttentionSpec(1.0))
     assert largest.numel <= heads * 256 * 1024
 
 
-def test_a_sequence_alone_or_in_company_is_the_same() -> None:
-    """Bit for bit: no sequence's rows are computed together with another's."""
-    case = _make_case(_Shape(((9, 5), (20, 3)), kv_heads=2, group=2, head_dim=8, page_size=4), seed=5)
+def test_batching_does_not_change_a_sequence() -> None:
+    """Bit for bit: rows of different sequences are never computed together."""
+    case = _make_case(_Shape(((9, 5), (20, 3)), kv_heads=2, group=2, head_dim=8, block_size=4), seed=5)
     spec = AttentionSpec(0.4)
     together = _attend(case, spec)
     rows = slice(5, 8)
@@ -196,7 +196,7 @@ def test_a_sequence_alone_or_in_company_is_the_same() -> None:
             case.batch.positions[rows],
             case.batch.kv_slots[rows],
             (second,),
-            case.batch.page_size,
+            case.batch.block_size,
         ),
     )
     assert torch.equal(_attend(alone, spec), together[rows])

@@ -1,4 +1,4 @@
-"""The plain operations against the formulas of the papers, in float64."""
+"""The torch operations compared with the published formulas, in float64."""
 
 import math
 
@@ -17,10 +17,10 @@ def _random(*shape: int) -> torch.Tensor:
 
 
 def _positions(*positions: int) -> Batch:
-    """A batch of which only the positions matter."""
+    """Return a batch in which only the positions matter."""
     zeros = torch.zeros(len(positions), dtype=torch.int64)
     sequence = BatchSequence(0, len(positions), max(positions) + 1, zeros)
-    return Batch.of(zeros, torch.tensor(positions), zeros, (sequence,), page_size=16)
+    return Batch.of(zeros, torch.tensor(positions), zeros, (sequence,), block_size=16)
 
 
 def test_select_ops_keeps_device_and_dtype() -> None:
@@ -57,7 +57,7 @@ def test_the_embedding_scale_is_rounded_to_the_dtype_first() -> None:
     rows = _HALF.embedding(table, token_ids)
     assert torch.equal(rows, _random(7, 640).bfloat16()[token_ids])
     assert torch.equal(_HALF.embedding(table, token_ids, scale=scale), rows * torch.tensor(25.25).bfloat16())
-    assert not torch.equal(rows * 25.25, rows * scale), "the case must tell the two apart"
+    assert not torch.equal(rows * 25.25, rows * scale), "the inputs must distinguish the two scales"
 
 
 @pytest.mark.parametrize("offset", [0.0, 1.0])
@@ -77,7 +77,7 @@ def test_rms_norm(offset: float) -> None:
 
 
 def test_bfloat16_rounds_once() -> None:
-    """The float32 result rounded, where rounding between the steps would give another."""
+    """The float32 result is rounded once; rounding between the steps would give another result."""
     x, weight = _random(64, 128).bfloat16(), _random(128)
     norms = [ops.new_norm(128, eps=1e-6) for ops in (_HALF, _OPS)]
     for norm in norms:
@@ -103,7 +103,7 @@ def test_split_heads() -> None:
     assert [part.shape[1] for part in (query, key, value)] == [3, 1, 1]
 
 
-def test_rope_turns_pairs_by_position_times_frequency() -> None:
+def test_rope_rotates_pairs_by_position_times_frequency() -> None:
     frequencies = torch.tensor([1.0, 0.25])
     batch = _positions(0, 3, 2000)
     query, key = _random(3, 2, 4), _random(3, 1, 4)

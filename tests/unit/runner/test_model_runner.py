@@ -1,4 +1,4 @@
-"""What a worker does with a plan, on a real tiny model."""
+"""A worker executes plans on a tiny real model."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ PROMPT = tuple(range(65, 85))
 
 @pytest.fixture
 def worker(tiny_checkpoint: Path) -> Worker:
-    options = EngineOptions(kv_memory=1 << 20, page_size=8, max_running=4)
+    options = EngineOptions(kv_memory=1 << 20, block_size=8, max_running=4)
     return start_worker(open_checkpoint(str(tiny_checkpoint)), options, progress=False)
 
 
@@ -30,7 +30,7 @@ def opening(slot: int, token_ids: tuple[int, ...], prompt_logprobs: int | None =
 
 
 def plain_kv(worker: Worker) -> list[LayerKV]:
-    """Tensors, which a test may write to."""
+    """KV memory as torch tensors, which tests can write to."""
     layers = [layer for layer in worker.kv if isinstance(layer, LayerKV)]
     assert len(layers) == len(worker.kv)
     return layers
@@ -42,8 +42,8 @@ def whole(
     return SequenceSlice(slot, 0, token_ids, 0, blocks, 1, token_ids[1:] if score else ())
 
 
-def test_bad_numbers_blame_their_own_sequence(worker: Worker) -> None:
-    """KV that is not finite is read by slot 1 only: slot 0 gets the very token it gets alone."""
+def test_non_finite_values_fail_only_their_own_sequence(worker: Worker) -> None:
+    """Only slot 1 reads the non-finite KV values: slot 0 gets the same token as when alone."""
     alone = worker.runner.execute(StepPlan(1, (), (opening(0, PROMPT),), (whole(0, PROMPT, (0, 1, 2)),)))
     for layer in plain_kv(worker):
         layer.keys[9] = torch.nan
@@ -56,8 +56,8 @@ def test_bad_numbers_blame_their_own_sequence(worker: Worker) -> None:
     assert both.slices[1].token_ids == ()
 
 
-def test_bad_numbers_have_the_same_words_alone_and_in_a_batch(worker: Worker) -> None:
-    """A row that decodes is found out by its logits if all others do too, and by itself if not."""
+def test_non_finite_values_give_the_same_error_alone_and_in_a_batch(worker: Worker) -> None:
+    """A decode row is checked by its logits if all rows decode, and otherwise by its own values."""
     for layer in plain_kv(worker):
         layer.keys[9] = torch.nan
     poisoned = SequenceSlice(1, len(PROMPT) - 1, PROMPT[-1:], 0, (9, 4, 5), 1)
@@ -69,8 +69,8 @@ def test_bad_numbers_have_the_same_words_alone_and_in_a_batch(worker: Worker) ->
     assert both.slices[0].failure is None
 
 
-def test_bad_numbers_are_seen_where_nothing_is_sampled(worker: Worker) -> None:
-    """In the middle of a prompt too: such pages must not reach the prefix tree."""
+def test_non_finite_values_are_detected_without_sampling(worker: Worker) -> None:
+    """Also in the middle of a prompt: such blocks must not reach the prefix tree."""
     for layer in plain_kv(worker):
         layer.values[0] = torch.inf
     middle = SequenceSlice(0, 8, PROMPT[8:16], 0, (0, 1), 0)
@@ -79,7 +79,7 @@ def test_bad_numbers_are_seen_where_nothing_is_sampled(worker: Worker) -> None:
 
 
 def test_a_table_edit_replaces_the_tail(worker: Worker) -> None:
-    """A duplicate page that was swapped for the tree's copy is read in its new place."""
+    """A duplicate block that was replaced by the tree's copy is read at its new location."""
     first = StepPlan(1, (), (opening(0, PROMPT),), (whole(0, PROMPT, (0, 1, 2)),))
     token = worker.runner.execute(first).slices[0].token_ids
     for layer in plain_kv(worker):
@@ -100,20 +100,20 @@ def test_prompt_scores_are_the_models_own_logprobs(worker: Worker) -> None:
         assert score.logprob <= score.top[0][1]
 
 
-def test_a_device_that_is_not_there_is_named() -> None:
+def test_the_error_names_an_unavailable_device() -> None:
     with pytest.raises(ConfigError, match="--device cpu"):
         resolve_device("cuda:7")
 
 
-@pytest.mark.parametrize(("page_size", "native"), [(32, True), (64, True), (0, True), (8, False)])
-def test_native_kernels_need_pages_of_a_multiple_of_32(
-    tiny_checkpoint: Path, page_size: int, native: bool
+@pytest.mark.parametrize(("block_size", "native"), [(32, True), (64, True), (0, True), (8, False)])
+def test_native_kernels_need_a_block_size_divisible_by_32(
+    tiny_checkpoint: Path, block_size: int, native: bool
 ) -> None:
     checkpoint = open_checkpoint(str(tiny_checkpoint))
-    options = EngineOptions(kv_memory=1 << 20, page_size=page_size, kernels="auto")
+    options = EngineOptions(kv_memory=1 << 20, block_size=block_size, kernels="auto")
     worker = start_worker(checkpoint, options, progress=False)
     assert isinstance(worker.ops, NativeOps) is (native and find_library() is not None)
-    assert worker.kv_plan.page_size % (32 if native else 8) == 0
+    assert worker.kv_plan.block_size % (32 if native else 8) == 0
     if not native:
         with pytest.raises(ConfigError, match="not a multiple of 32"):
-            start_worker(checkpoint, EngineOptions(page_size=8, kernels="portable"), progress=False)
+            start_worker(checkpoint, EngineOptions(block_size=8, kernels="portable"), progress=False)

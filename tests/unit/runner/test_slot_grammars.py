@@ -1,4 +1,4 @@
-"""Grammars of slots: a mask for whoever draws, and nothing of one owner for the next."""
+"""Slot grammars: a mask for every slot that samples, and no state shared between owners of a slot."""
 
 import threading
 import time
@@ -10,7 +10,7 @@ from octavo.grammar.matcher import TOO_COMPLEX, GrammarMatcher
 from octavo.grammar.vocabulary import Vocabulary, byte_vocabulary
 from octavo.plan import SequenceSlice, SlotOpening, StepPlan
 from octavo.protocol import Failure, FailureCode, GrammarKind, GrammarSpec, SamplingParams
-from octavo.runner.slot_grammars import MOST_FORCED, Allowed, SlotGrammars
+from octavo.runner.slot_grammars import MAX_FORCED, AllowedTokens, SlotGrammars
 
 LETTERS = GrammarSpec(GrammarKind.REGEX, "[a-c]+")
 DIGITS = GrammarSpec(GrammarKind.REGEX, "[1-3]{2}")
@@ -34,7 +34,7 @@ def plan(*drawing: int, opened: tuple[SlotOpening, ...] = (), closed: tuple[int,
     return StepPlan(1, closed, opened, slices)
 
 
-def look(slots: SlotGrammars, slot: int) -> Allowed:
+def look(slots: SlotGrammars, slot: int) -> AllowedTokens:
     found = slots.allowed(slot, time.monotonic() + PATIENCE)
     assert found is not None
     return found
@@ -47,11 +47,11 @@ def allowed(slots: SlotGrammars, slot: int) -> set[int] | None:
 
 def forced(slots: SlotGrammars, slot: int) -> tuple[int, ...]:
     tokens = slots.forced(slot, time.monotonic() + PATIENCE)
-    slots.tell_forced(slot)
+    slots.mark_forced_reported(slot)
     return tokens
 
 
-def test_every_slot_has_its_own() -> None:
+def test_every_slot_has_its_own_grammar() -> None:
     slots = grammars()
     slots.begin(plan(0, 1, 2, opened=(opening(0, LETTERS), opening(1, None), opening(2, DIGITS, b"1"))))
     assert allowed(slots, 0) == set(b"abc")
@@ -64,17 +64,17 @@ def test_every_slot_has_its_own() -> None:
     assert allowed(slots, 2) == {END}
 
 
-def test_a_slot_with_a_new_owner_knows_nothing_of_the_old_one() -> None:
+def test_a_reused_slot_keeps_no_state() -> None:
     slots = grammars()
     slots.begin(plan(0, 1, opened=(opening(0, LETTERS), opening(1, DIGITS))))
     slots.begin(plan(0, 1, closed=(0, 1), opened=(opening(0, DIGITS), opening(1, None))))
     assert allowed(slots, 0) == set(b"123")
     assert allowed(slots, 1) is None
-    slots.begin(plan(0, opened=(opening(0, None),)))  # opened again without having been closed
+    slots.begin(plan(0, opened=(opening(0, None),)))  # reopened without being closed
     assert allowed(slots, 0) is None
 
 
-def test_a_grammar_that_fails_blames_its_slot_alone() -> None:
+def test_a_failing_grammar_affects_only_its_slot() -> None:
     slots = grammars()
     slots.begin(plan(0, 1, opened=(opening(0, BROKEN), opening(1, LETTERS))))
     refused = look(slots, 0).failure
@@ -87,18 +87,18 @@ def test_a_grammar_that_fails_blames_its_slot_alone() -> None:
     assert look(slots, 2).failure == Failure(FailureCode.GRAMMAR_TOO_COMPLEX, TOO_COMPLEX)
 
 
-def test_forced_tokens_come_in_bounded_numbers() -> None:
+def test_forced_tokens_per_step_are_limited() -> None:
     slots = grammars()
     slots.begin(plan(0, 1, opened=(opening(0, LONG), opening(1, LONG))))
     allowed(slots, 0), allowed(slots, 1)
     slots.append(0, ord("a"), jump=True)
     slots.append(1, ord("a"), jump=False)
-    assert forced(slots, 0) == (ord("c"),) * MOST_FORCED
+    assert forced(slots, 0) == (ord("c"),) * MAX_FORCED
     assert forced(slots, 1) == ()
     assert allowed(slots, 0) == allowed(slots, 1) == {ord("c")}
 
 
-def test_the_vocabulary_is_made_once_and_when_it_is_wanted() -> None:
+def test_the_vocabulary_is_built_once_on_first_use() -> None:
     made = []
 
     def make() -> Vocabulary:
@@ -114,7 +114,7 @@ def test_the_vocabulary_is_made_once_and_when_it_is_wanted() -> None:
     assert len(made) == 1
 
 
-def test_a_vocabulary_that_was_prepared_is_not_made_again() -> None:
+def test_a_prepared_vocabulary_is_not_built_again() -> None:
     made: list[int] = []
 
     def make() -> Vocabulary:
@@ -132,7 +132,7 @@ def test_a_vocabulary_that_was_prepared_is_not_made_again() -> None:
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """A mask of what must come is not made before it is opened."""
+    """Masks of forced tokens are not computed until this gate opens."""
     gate, fill = threading.Event(), GrammarMatcher.fill
 
     def fill_late(matcher: GrammarMatcher, address: int, num_bytes: int) -> None:
@@ -145,8 +145,8 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     gate.set()
 
 
-def test_a_late_mask_holds_nobody_up(gate: threading.Event) -> None:
-    """`FORCED` begins with what must come, so that its first mask is late here."""
+def test_a_late_mask_does_not_delay_other_slots(gate: threading.Event) -> None:
+    """`FORCED` starts with forced tokens, so its first mask is late here."""
     slots = grammars()
     slots.begin(plan(0, 1, opened=(opening(0, FORCED), opening(1, LETTERS))))
     assert slots.allowed(0, time.monotonic()) is None
@@ -158,7 +158,7 @@ def test_a_late_mask_holds_nobody_up(gate: threading.Event) -> None:
     assert slots.late(idle=False) == ()
 
 
-def test_a_late_slot_that_is_closed_is_late_no_more(gate: threading.Event) -> None:
+def test_a_closed_slot_is_no_longer_late(gate: threading.Event) -> None:
     slots = grammars()
     slots.begin(plan(0, opened=(opening(0, FORCED),)))
     assert slots.allowed(0, time.monotonic()) is None
@@ -167,7 +167,7 @@ def test_a_late_slot_that_is_closed_is_late_no_more(gate: threading.Event) -> No
     assert allowed(slots, 0) == set(b"abc")
 
 
-def test_forced_tokens_that_come_too_late_are_drawn_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_forced_tokens_are_sampled_next(monkeypatch: pytest.MonkeyPatch) -> None:
     gate, append = threading.Event(), GrammarMatcher.append
 
     def append_late(matcher: GrammarMatcher, token_id: int) -> None:
@@ -182,12 +182,12 @@ def test_forced_tokens_that_come_too_late_are_drawn_next(monkeypatch: pytest.Mon
     assert slots.forced(0, time.monotonic()) == ()
     assert slots.allowed(0, time.monotonic()) is None
     gate.set()
-    assert look(slots, 0).forced == (ord("c"),) * MOST_FORCED
-    slots.tell_forced(0)
+    assert look(slots, 0).forced == (ord("c"),) * MAX_FORCED
+    slots.mark_forced_reported(0)
     assert allowed(slots, 0) == {ord("c")}
 
 
-def test_a_grammar_may_use_so_much_time_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_grammar_has_a_time_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("octavo.runner.slot_grammars.BUDGET_SECONDS", 0.0)
     slots = grammars()
     slots.begin(plan(0, opened=(opening(0, LETTERS),)))

@@ -1,4 +1,4 @@
-"""A model whose packed weights come from the cache answers as one that packed them itself."""
+"""A model with cached packed weights gives the same answers as one that packed them itself."""
 
 import logging
 import shutil
@@ -27,7 +27,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def ask(
     tiny_checkpoint: Path, cache: Path, caplog: pytest.LogCaptureFixture
 ) -> Callable[..., tuple[Answers, str]]:
-    """Answers of a new engine, and what it said about its weights."""
+    """Return the answers of a new engine and its log line about the weights."""
 
     def ask(model: Path = tiny_checkpoint, **options: Any) -> tuple[Answers, str]:
         caplog.clear()
@@ -44,7 +44,7 @@ def ask(
 Ask = Callable[..., tuple[Answers, str]]
 
 
-def test_the_second_start_maps_what_the_first_has_packed(ask: Ask, cache: Path) -> None:
+def test_the_second_start_maps_the_weights_packed_by_the_first(ask: Ask, cache: Path) -> None:
     alone, said = ask(weight_cache_size=0)
     assert "mapped" not in said
     assert "kept" not in said
@@ -69,7 +69,7 @@ def test_an_altered_file_is_packed_again(ask: Ask, cache: Path) -> None:
     assert "mapped from the cache" in ask()[1]
 
 
-def test_a_copy_of_a_checkpoint_is_the_same_and_another_is_not(
+def test_a_copied_checkpoint_shares_the_cache_and_a_different_one_does_not(
     ask: Ask, cache: Path, tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
     ask()
@@ -86,7 +86,7 @@ def test_a_copy_of_a_checkpoint_is_the_same_and_another_is_not(
     assert len(list(cache.glob("*.packed"))) == 2
 
 
-def test_every_way_to_store_weights_has_a_file_of_its_own(ask: Ask, cache: Path) -> None:
+def test_every_storage_format_has_its_own_file(ask: Ask, cache: Path) -> None:
     ways: list[dict[str, Any]] = [{"dtype": "float32"}, {"dtype": "bfloat16"}]
     ways += [{"dtype": "bfloat16", "quantize": scheme} for scheme in ("int8", "int4")]
     for way in ways:
@@ -100,9 +100,9 @@ def test_every_way_to_store_weights_has_a_file_of_its_own(ask: Ask, cache: Path)
 
 
 def test_changed_code_packs_again(ask: Ask, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may read the same file differently."""
+    """Changed code may read the same file differently."""
     ask()
-    monkeypatch.setattr(load, "_code", lambda: "another")
+    monkeypatch.setattr(load, "_code_hash", lambda: "another")
     assert "kept for the next start" in ask()[1]
 
 

@@ -1,4 +1,4 @@
-"""Small rows: more than one thread only makes them wait for each other."""
+"""Run on one thread: rows are small, and more threads would only wait for each other."""
 
 from collections.abc import Iterator
 

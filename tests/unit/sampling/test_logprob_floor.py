@@ -1,4 +1,4 @@
-"""The least logprob is defined once, and the native kernel and the torch sampler both use it."""
+"""The minimum logprob is defined once; the native kernel and the torch sampler both use it."""
 
 import math
 import re
@@ -9,7 +9,7 @@ import torch
 
 import octavo
 from octavo.kernels import sampling as kernel
-from octavo.kernels.library import Engine, Isa, find_library
+from octavo.kernels.library import Isa, KernelPool, find_library
 from octavo.kernels.loading import load_kernels
 from octavo.protocol import LOGPROB_FLOOR
 from octavo.sampling import NativeSampler, score_rows
@@ -22,14 +22,14 @@ ROW = torch.tensor([[0.0, -math.inf, 1.0]])
 
 
 @pytest.fixture
-def engine() -> Engine:
+def pool() -> KernelPool:
     path = find_library()
     if path is None:
         pytest.skip("no native library was built when the package was installed")
-    return Engine(load_kernels(path), 1, Isa.PORTABLE)
+    return KernelPool(load_kernels(path), 1, Isa.PORTABLE)
 
 
-def test_one_line_of_the_source_has_the_number() -> None:
+def test_the_floor_is_defined_on_one_source_line() -> None:
     lines = [
         f"{path.relative_to(SOURCE)}: {line.strip()}"
         for path in sorted(SOURCE.rglob("*"))
@@ -40,13 +40,13 @@ def test_one_line_of_the_source_has_the_number() -> None:
     assert lines == [f"protocol.py: LOGPROB_FLOOR = {LOGPROB_FLOOR}"]
 
 
-def test_kernel_torch_and_server_agree_on_a_token_that_is_ruled_out(engine: Engine) -> None:
-    (native,), (plain,) = NativeSampler(engine).score_rows(ROW, [1], top=3), score_rows(ROW, [1], top=3)
+def test_kernel_torch_and_server_agree_on_a_token_of_zero_probability(pool: KernelPool) -> None:
+    (native,), (plain,) = NativeSampler(pool).score_rows(ROW, [1], top=3), score_rows(ROW, [1], top=3)
     assert native.logprob == plain.logprob == finite(-math.inf) == LOGPROB_FLOOR
     assert native.top[-1] == plain.top[-1] == (1, LOGPROB_FLOOR)
 
 
-def test_the_kernel_has_no_floor_of_its_own(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernel_has_no_floor_of_its_own(pool: KernelPool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel, "LOGPROB_FLOOR", -2.5)
-    (scored,) = NativeSampler(engine).score_rows(ROW, [1], top=0)
+    (scored,) = NativeSampler(pool).score_rows(ROW, [1], top=0)
     assert scored.logprob == -2.5

@@ -1,4 +1,4 @@
-"""Logprobs are those of the raw logits, finite, and in one order."""
+"""Logprobs are computed from the raw logits, finite, and in a fixed order."""
 
 import json
 import math
@@ -29,7 +29,7 @@ def test_values_are_the_log_softmax_of_the_raw_logits() -> None:
         assert [value for _, value in scored.top] == pytest.approx(reference[best].tolist(), abs=1e-5)
 
 
-def test_a_row_scores_the_same_bits_alone_and_among_others() -> None:
+def test_batching_does_not_change_a_rows_scores() -> None:
     rows = random_rows(9, 4001)
     ids = list(range(9))
     together = score_rows(rows, ids, top=5)
@@ -44,15 +44,15 @@ def test_equal_logits_are_listed_by_id(values: list[int], count: int) -> None:
     assert best_ids(torch.tensor(values, dtype=torch.float32), count) == expected
 
 
-def test_the_first_alternative_is_the_greedy_token_even_where_logprobs_round_together() -> None:
-    # As float32 logprobs these two are equal: the normaliser is far larger than their difference.
+def test_the_first_alternative_is_the_greedy_token_even_if_rounded_logprobs_tie() -> None:
+    # These two are equal as float32 logprobs, because the normaliser is far larger than their difference.
     row = torch.tensor([1.0, 1.0 + 2**-23, -50.0, 60.0, 60.0, 60.0])
     top = token_logprob(row, 3, top=5).top
     assert [token for token, _ in top] == [3, 4, 5, 1, 0]
     assert top[3][1] == top[4][1]
 
 
-def test_no_infinity_leaves() -> None:
+def test_infinite_logprobs_are_clamped_to_the_floor() -> None:
     row = torch.tensor([0.0, -math.inf, -1e30, 1.0])
     scored = token_logprob(row, 1, top=4)
     assert scored.logprob == LOGPROB_FLOOR
@@ -60,7 +60,7 @@ def test_no_infinity_leaves() -> None:
     json.dumps([scored.logprob, scored.top], allow_nan=False)
 
 
-def test_no_alternatives_were_asked_for() -> None:
+def test_zero_alternatives() -> None:
     assert token_logprob(torch.tensor([0.0, 0.0]), 1, top=0) == TokenLogprob(
         1,
         pytest.approx(-math.log(2)),  # type: ignore[arg-type]
@@ -69,7 +69,7 @@ def test_no_alternatives_were_asked_for() -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_row_without_usable_logits_is_refused(bad: float) -> None:
+def test_a_row_without_usable_logits_is_rejected(bad: float) -> None:
     rows = random_rows(3, 50)
     rows[1, 7] = bad
     with pytest.raises(RowError, match="usable"):

@@ -1,4 +1,4 @@
-"""Noise is a fixed function of four numbers, and looks random in each of them."""
+"""Noise is a fixed function of four numbers and looks random in each of them."""
 
 import math
 
@@ -27,7 +27,7 @@ def reference_bits(seed: int, choice: int, position: int, token_id: int) -> int:
 
 
 def chi_square_p(observed: torch.Tensor) -> float:
-    """p-value of a table of counts against equal expectations."""
+    """Return the p-value of a table of counts, where all expectations are equal."""
     expected = observed.sum() / observed.numel()
     statistic = ((observed - expected) ** 2 / expected).sum()
     degrees = torch.tensor((observed.numel() - 1) / 2, dtype=torch.float64)
@@ -51,7 +51,7 @@ def test_bits_are_splitmix64_as_published() -> None:
 
 
 def test_bits_never_change_between_versions() -> None:
-    # A recorded request must replay after an upgrade: these numbers are a promise.
+    # A recorded request must be reproducible after an upgrade, so these numbers must not change.
     key = noise_key(2**63 + 5, 1, 131071)
     assert key == 0xCBE259FBA2153867
     assert unsigned(token_bits(key, torch.tensor([0, 1, 151935]))) == [
@@ -81,7 +81,7 @@ def test_seeds_are_taken_modulo_2_to_the_64() -> None:
     assert noise_key(2**63, 0, 5) != noise_key(0, 0, 5)
 
 
-def test_uniform_and_gumbel_stay_inside_at_the_extreme_bits() -> None:
+def test_uniform_and_gumbel_stay_in_range_at_extreme_bits() -> None:
     low, high = uniform(torch.tensor([0, -1])).tolist()  # all bits clear, all bits set
     assert (low, high) == (2.0**-53, 1 - 2.0**-53)
     assert math.isfinite(-math.log(-math.log(low)))
@@ -105,14 +105,14 @@ def test_uniform_is_uniform() -> None:
 
 def test_gumbel_has_the_gumbel_distribution() -> None:
     values = gumbel(noise_key(11, 0, 3), torch.arange(100_000))
-    # exp(-exp(-g)) is the distribution function; it makes the values uniform again.
+    # exp(-exp(-g)) is the distribution function, which maps the values back to uniform ones.
     assert chi_square_p(torch.histc(torch.exp(-torch.exp(-values)), 100, 0.0, 1.0)) > 1e-4
     assert float(values.mean()) == pytest.approx(0.5772, abs=0.02)
 
 
 @pytest.mark.parametrize("step", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 0, -1), (1, -1, 0), (2**32, 0, 0)])
 def test_neighbours_are_independent(step: tuple[int, int, int]) -> None:
-    """Joint bins of a token's noise under a key and its neighbour; 16 x 16 cells."""
+    """Bin a token's noise jointly for a key and its neighbour, in 16 x 16 cells."""
     ids = torch.arange(320)
     table = torch.zeros(256, dtype=torch.float64)
     for base in range(200):

@@ -19,7 +19,7 @@ STOP_IDS = (7, 11)
 
 
 class How(SamplingFields, total=False):
-    """What a row is opened with."""
+    """The parameters that a row is opened with."""
 
     output: tuple[int, ...]
     choice: int
@@ -47,7 +47,7 @@ def random_logits(rows: int, seed: int = 0) -> torch.Tensor:
 
 
 def draw(logits: torch.Tensor, **how: Unpack[How]) -> int:
-    """One token from one row, which must succeed."""
+    """Sample one token from one row, which must succeed."""
     (outcome,) = sample_rows(logits[None], [open_row(**how)])
     assert outcome.failure is None
     assert outcome.token_id is not None
@@ -75,7 +75,7 @@ params_values = st.fixed_dictionaries(
 
 @settings(max_examples=30, deadline=None)
 @given(hows=st.lists(params_values, min_size=1, max_size=9), logits_seed=st.integers(0, 10**6))
-def test_a_row_alone_equals_the_row_in_any_batch(hows: list[How], logits_seed: int) -> None:
+def test_batching_does_not_change_a_row(hows: list[How], logits_seed: int) -> None:
     logits = random_logits(len(hows), logits_seed)
     together = sample_rows(logits, [open_row(**how) for how in hows])
     alone = [sample_rows(logits[i : i + 1], [open_row(**how)])[0] for i, how in enumerate(hows)]
@@ -84,8 +84,8 @@ def test_a_row_alone_equals_the_row_in_any_batch(hows: list[How], logits_seed: i
     assert together == alone == backwards[::-1]
 
 
-def test_the_number_of_threads_changes_nothing() -> None:
-    """A vocabulary large enough for torch to split a row; the fixture of this folder puts the number back."""
+def test_number_of_threads_does_not_change_results() -> None:
+    """The vocabulary is large enough for torch to split a row; a fixture restores the number of threads."""
     logits = torch.randn(2, 100_003, generator=torch.Generator().manual_seed(3))
     outcomes = []
     for count in (1, 2, 3):
@@ -97,11 +97,11 @@ def test_the_number_of_threads_changes_nothing() -> None:
 
 @settings(deadline=None)
 @given(values=st.lists(st.integers(0, 2), min_size=12, max_size=60))
-def test_greedy_takes_the_smallest_id_among_equals_plain_or_edited(values: list[int]) -> None:
+def test_greedy_breaks_ties_by_smallest_id_with_and_without_edits(values: list[int]) -> None:
     logits = torch.tensor(values, dtype=torch.float32)
     expected = values.index(max(values))
     assert draw(logits, temperature=0.0) == expected
-    # A bias of zero takes the edited path, and must not change the answer.
+    # A bias of zero uses the path for edited logits and must not change the answer.
     assert draw(logits, temperature=0.0, logit_bias={0: 0.0}) == expected
 
 
@@ -121,7 +121,7 @@ def test_draws_follow_the_softmax() -> None:
 
 
 def sample_sequence(steps: int, state: RowState) -> list[int]:
-    """Tokens of a model whose logits depend on the position alone: only noise and history differ."""
+    """Sample from a model whose logits depend on the position only, so that only noise and history differ."""
     drawn = []
     for _ in range(steps):
         logits = random_logits(1, seed=state.num_tokens) / 3
@@ -144,11 +144,11 @@ def test_seed_and_choice_decide_the_tokens() -> None:
     runs = [first, *(sample_sequence(20, state) for state in others)]
     for index, run in enumerate(runs):
         for other in runs[:index]:
-            # Independent draws from 503 tokens agree by chance about once in a hundred positions.
+            # Independent draws from 503 tokens coincide at about one in a hundred positions.
             assert sum(a == b for a, b in zip(run, other, strict=True)) <= 3
 
 
-def test_a_sequence_resumed_anywhere_goes_on_as_it_would_have() -> None:
+def test_a_sequence_resumed_at_any_position_continues_identically() -> None:
     how: SamplingFields = {
         "temperature": 0.9,
         "top_p": 0.95,
@@ -164,25 +164,21 @@ def test_a_sequence_resumed_anywhere_goes_on_as_it_would_have() -> None:
         assert sample_sequence(30 - cut, resumed) == whole[cut:]
 
 
-def test_penalties_see_what_they_should() -> None:
+def test_each_penalty_uses_the_right_part_of_the_history() -> None:
     # Prompt token 9 leads, then token 20 (generated twice), then 21.
     logits = torch.zeros(VOCAB)
     logits[9], logits[20], logits[21] = 4.0, 3.9, 3.0
     history: How = {"output": (20, 20), "temperature": 0.0}
     assert draw(logits, **history) == 9
-    assert draw(logits, **(history | {"presence_penalty": 2.0})) == 9, "presence does not look at the prompt"
-    assert draw(logits, **(history | {"frequency_penalty": 2.0})) == 9, (
-        "frequency does not look at the prompt"
-    )
-    assert draw(logits, **(history | {"repetition_penalty": 2.0})) == 21, (
-        "repetition looks at prompt and output"
-    )
+    assert draw(logits, **(history | {"presence_penalty": 2.0})) == 9, "presence ignores the prompt"
+    assert draw(logits, **(history | {"frequency_penalty": 2.0})) == 9, "frequency ignores the prompt"
+    assert draw(logits, **(history | {"repetition_penalty": 2.0})) == 21, "repetition uses prompt and output"
     logits[9] = 0.0
     assert draw(logits, **(history | {"presence_penalty": 0.8})) == 20, "presence counts a token once"
     assert draw(logits, **(history | {"frequency_penalty": 0.8})) == 21, "frequency counts it twice"
 
 
-def test_stop_tokens_are_banned_until_min_tokens_and_a_bias_cannot_undo_it() -> None:
+def test_stop_tokens_are_banned_until_min_tokens_even_with_a_bias() -> None:
     logits = torch.zeros(VOCAB)
     logits[7] = 50.0
     for temperature in (0.0, 1.0):
@@ -230,8 +226,8 @@ def neighbours() -> list[How]:
     ]
 
 
-def assert_only_one_is_blamed(logits: torch.Tensor, victim: SampleRow, text: str) -> RowOutcome:
-    """The victim is row 1; the others' outcomes are those of a call without it."""
+def assert_only_one_row_fails(logits: torch.Tensor, victim: SampleRow, text: str) -> RowOutcome:
+    """Row 1 must fail; the other rows must get the same results as in a call without it."""
     others = [0, 2, 3]
     hows = neighbours()
     undisturbed = sample_rows(logits[others], [open_row(**how) for how in hows])
@@ -248,10 +244,10 @@ def assert_only_one_is_blamed(logits: torch.Tensor, victim: SampleRow, text: str
 
 @pytest.mark.parametrize("kind", BROKEN_LOGITS)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_broken_logits_blame_their_row_alone(kind: str, temperature: float) -> None:
+def test_broken_logits_affect_only_their_own_row(kind: str, temperature: float) -> None:
     logits = random_logits(4)
     BROKEN_LOGITS[kind](logits[1])
-    assert_only_one_is_blamed(logits, open_row(temperature=temperature), "NaN or infinity")
+    assert_only_one_row_fails(logits, open_row(temperature=temperature), "NaN or infinity")
 
 
 @pytest.mark.parametrize(
@@ -262,41 +258,39 @@ def test_broken_logits_blame_their_row_alone(kind: str, temperature: float) -> N
     ],
 )
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_request_that_bans_everything_is_blamed_alone(how: How, temperature: float) -> None:
+def test_a_request_that_bans_everything_affects_only_its_own_row(how: How, temperature: float) -> None:
     logits = random_logits(4)
     logits[1, PROMPT[0]] = 5.0
-    assert_only_one_is_blamed(
+    assert_only_one_row_fails(
         logits, open_row(**(how | {"temperature": temperature})), "no token that can be drawn"
     )
 
 
-def test_an_exception_in_one_row_is_logged_and_its_text_stays_inside(
+def test_an_exception_in_one_row_is_logged_and_its_text_is_not_exposed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     victim = open_row(logit_bias={VOCAB: 1.0})
     with caplog.at_level(logging.ERROR):
-        outcome = assert_only_one_is_blamed(
-            random_logits(4), victim, "Sampling failed for this request alone"
-        )
+        outcome = assert_only_one_row_fails(random_logits(4), victim, "Sampling failed for this request only")
     assert str(VOCAB) in caplog.text
     assert outcome.failure is not None
     assert str(VOCAB) not in outcome.failure.message
 
 
-def test_penalties_refuse_a_history_that_does_not_end_at_the_position() -> None:
+def test_penalties_reject_a_history_that_does_not_end_at_the_position() -> None:
     state = open_state(frequency_penalty=1.0)
     for position, failed in ((len(PROMPT), False), (len(PROMPT) + 1, True)):
         (outcome,) = sample_rows(random_logits(1), [SampleRow(state, position)])
         assert (outcome.failure is not None) == failed
 
 
-def test_a_sampled_row_without_a_seed_is_refused_at_the_opening() -> None:
+def test_opening_a_sampled_row_without_a_seed_fails() -> None:
     with pytest.raises(ValueError, match="seed"):
         open_state(temperature=1.0, seed=None)
     assert open_state(temperature=0.0, seed=None).params.temperature == 0
 
 
-def test_rows_and_logits_must_agree_and_may_be_none() -> None:
+def test_rows_and_logits_must_match_and_may_be_empty() -> None:
     assert sample_rows(torch.empty(0, VOCAB), []) == []
     with pytest.raises(ValueError, match="2 rows of logits for 1"):
         sample_rows(random_logits(2), [open_row()])

@@ -1,4 +1,4 @@
-"""The tally grows and restores to the same counts."""
+"""A token tally has the same counts whether it was incremented or restored."""
 
 from collections import Counter
 
@@ -18,7 +18,7 @@ def contents(tally: TokenTally) -> dict[int, float]:
 
 @settings(deadline=None)
 @given(prompt=tokens, before=tokens, after=tokens)
-def test_counts_are_the_same_grown_or_restored(
+def test_restored_counts_equal_incremental_counts(
     prompt: list[int], before: list[int], after: list[int]
 ) -> None:
     grown = TokenTally(prompt, before)

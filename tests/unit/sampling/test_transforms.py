@@ -1,4 +1,4 @@
-"""Filters and penalties against transformers' logits processors, and at the edges of their ranges."""
+"""Filters and penalties compared with transformers' logits processors, and at the limits of their ranges."""
 
 import math
 from collections import Counter
@@ -18,7 +18,7 @@ VOCAB = 1500
 
 def random_row(seed: int, vocab: int = VOCAB, scale: float = 3.0) -> torch.Tensor:
     row = torch.randn(vocab, generator=torch.Generator().manual_seed(seed)) * scale
-    assert len(row.unique()) == vocab, "the oracle breaks ties by its sort order, so its rows have none"
+    assert len(row.unique()) == vocab, "the oracle breaks ties by sort order, so its rows must have none"
     return row
 
 
@@ -52,7 +52,7 @@ def test_top_k_equals_transformers(seed: int, top_k: int) -> None:
 
 @seeds
 @pytest.mark.parametrize("top_p", [1e-6, 0.1, 0.5, 0.9, 0.99, 0.9999])
-@pytest.mark.parametrize("scale", [0.3, 3.0])  # a flat row needs more than the head that is looked at first
+@pytest.mark.parametrize("scale", [0.3, 3.0])  # a flat row needs more than the head that is searched first
 def test_top_p_equals_transformers(seed: int, top_p: float, scale: float) -> None:
     row = random_row(seed, scale=scale)
     ours = transforms.keep_top_p(row.double(), top_p)
@@ -134,8 +134,8 @@ def test_all_filters_in_order_equal_the_chain_of_transformers(seed: int) -> None
     assert survivors(transforms.distribution(row, params)) == survivors(theirs)
 
 
-def test_edits_come_in_the_order_of_the_module_docstring() -> None:
-    """Token 0: repeated, biased and a stop token; token 1: repeated and biased; token 2: repeated only."""
+def test_edits_are_applied_in_the_documented_order() -> None:
+    """Token 0 is repeated, biased and a stop token; token 1 is repeated and biased; token 2 only repeated."""
     logits = torch.tensor([4.0, 1.0, 3.0, 0.0])
     params = SamplingParams(repetition_penalty=2.0, presence_penalty=1.5)
     edited = transforms.edit(
@@ -152,7 +152,7 @@ def test_edits_come_in_the_order_of_the_module_docstring() -> None:
     assert edited.tolist() == [-math.inf, 9.0, 0.0, 0.0]
 
 
-def test_transforms_leave_their_input_alone() -> None:
+def test_transforms_do_not_modify_their_input() -> None:
     row = random_row(1)
     before = row.clone()
     transforms.edit(
@@ -169,7 +169,7 @@ def test_transforms_leave_their_input_alone() -> None:
 
 
 @pytest.mark.parametrize("bad", [-1, VOCAB])
-def test_an_id_outside_the_vocabulary_is_refused(bad: int) -> None:
+def test_an_id_outside_the_vocabulary_is_rejected(bad: int) -> None:
     for edit in (
         transforms.ban,
         lambda row, ids: transforms.add_bias(row, ids, torch.ones(1)),
@@ -203,13 +203,13 @@ def test_filters_keep_the_best_and_cut_by_value_only(row: torch.Tensor, params: 
     assert float(scores.max()) == 0.0
     kept = scores > -math.inf
     lowest_kept = row[kept].min()
-    # With a tiny temperature a worse token underflows to -inf by itself; otherwise a cut value decides.
+    # With a tiny temperature, other tokens underflow to -inf; otherwise a threshold decides.
     assert torch.equal(kept, row >= lowest_kept)
 
 
 @settings(deadline=None)
 @given(row=tied_rows)
-def test_filters_that_are_off_change_nothing(row: torch.Tensor) -> None:
+def test_disabled_filters_change_nothing(row: torch.Tensor) -> None:
     for scores in (
         transforms.keep_top_k(row, 0),
         transforms.keep_top_k(row, len(row)),
@@ -233,8 +233,8 @@ def test_the_strictest_filters_keep_exactly_the_best_value(row: torch.Tensor) ->
 
 
 @pytest.mark.parametrize("head", transforms.TOP_P_HEADS)
-def test_top_p_looks_past_a_head_without_a_seam(head: int) -> None:
-    """The heads are only a shortcut: around their widths the kept set grows one token at a time."""
+def test_top_p_is_continuous_across_head_widths(head: int) -> None:
+    """Heads are only an optimisation: around their widths, the kept set grows one token at a time."""
     row = torch.arange(6000, 0, -1, dtype=torch.float64) * 1e-5
     share = torch.softmax(row, 0).cumsum(0).tolist()
     for count in range(head - 3, head + 4):

@@ -1,4 +1,4 @@
-"""A scheduler with a worker that always answers the same token."""
+"""A scheduler with a worker that always returns the same token."""
 
 from collections.abc import Callable, Sequence
 from typing import TypedDict, Unpack
@@ -14,7 +14,7 @@ from octavo.protocol import (
     TokenLogprob,
     TokenOutput,
 )
-from octavo.schedule import UNLIMITED, Admission, Scheduler, SchedulerConfig
+from octavo.schedule import UNLIMITED, AdmissionPolicy, Scheduler, SchedulerConfig
 
 TOKEN = 9
 STEP_SECONDS = 0.25  # exact in binary
@@ -30,20 +30,20 @@ class RequestFields(TypedDict, total=False):
 
 
 class Driver:
-    """Steps a scheduler by hand. `tokens_of(plan)` is what each sequence computes, by its seed's name."""
+    """Runs a scheduler step by step, with requests identified by name."""
 
     def __init__(
         self,
         *,
         num_blocks: int = 100,
-        page_size: int = 4,
+        block_size: int = 4,
         max_running: int = 8,
         max_step_tokens: int = UNLIMITED,
         max_model_len: int = 64,
-        admission: Admission = Admission.CONTINUOUS,
+        admission: AdmissionPolicy = AdmissionPolicy.CONTINUOUS,
         prefix_caching: bool = True,
     ) -> None:
-        self.kv = KVManager(num_blocks, page_size, prefix_caching=prefix_caching)
+        self.kv = KVManager(num_blocks, block_size, prefix_caching=prefix_caching)
         config = SchedulerConfig(max_running, max_model_len, max_step_tokens, admission)
         self.scheduler = Scheduler(config, self.kv)
         self.outputs: list[TokenOutput] = []
@@ -72,7 +72,7 @@ class Driver:
         self.scheduler.add(request, self.now)
 
     def step(self, fails: str = "") -> dict[str, SequenceSlice]:
-        """One step; the slices by the name of their request (and choice, if not the first)."""
+        """Run one step and return its slices by request name (and choice, if not the first)."""
         plan = self.scheduler.schedule(self.now)
         for opening in plan.opened:
             assert opening.params.seed is not None
@@ -99,7 +99,7 @@ class Driver:
 
 
 def computed(slices: dict[str, SequenceSlice]) -> dict[str, tuple[int, int]]:
-    """From where to where each one computes."""
+    """Return the range of positions that each slice computes."""
     return {name: (piece.start, piece.start + len(piece.token_ids)) for name, piece in slices.items()}
 
 

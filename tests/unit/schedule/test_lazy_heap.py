@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 
 from octavo.protocol import GenerateRequest, SamplingParams
 from octavo.schedule.lazy_heap import LazyHeap
-from octavo.schedule.sequence import Sequence, Status
+from octavo.schedule.sequence import Sequence, SequenceStatus
 
 
 def sequence(order: int) -> Sequence:
@@ -12,24 +12,24 @@ def sequence(order: int) -> Sequence:
 
 
 @given(st.lists(st.integers(0, 5), max_size=700), st.data())
-def test_the_living_leave_in_order_of_key_then_arrival(keys: list[int], data: st.DataObject) -> None:
-    heap = LazyHeap(lambda one: one.status is Status.WAITING)
+def test_live_entries_are_popped_by_key_then_arrival(keys: list[int], data: st.DataObject) -> None:
+    heap = LazyHeap(lambda one: one.status is SequenceStatus.WAITING)
     all_pushed = [sequence(order) for order in range(len(keys))]
     dead = data.draw(st.sets(st.integers(0, 699)))
     for order, (key, one) in enumerate(zip(keys, all_pushed, strict=True)):
         heap.push(key, one)
-        if order in dead or order % 3:  # many die, so that the sweep is reached
-            one.status = Status.FINISHED
-    living = [one for one in all_pushed if one.status is Status.WAITING]
+        if order in dead or order % 3:  # many are dead, so that the sweep runs
+            one.status = SequenceStatus.FINISHED
+    living = [one for one in all_pushed if one.status is SequenceStatus.WAITING]
     expected = sorted(living, key=lambda one: (keys[one.key[1]], one.key[1]))
     assert [heap.pop() for _ in living] == expected
     assert heap.peek() is None
 
 
-def test_the_dead_do_not_pile_up() -> None:
-    heap = LazyHeap(lambda one: one.status is Status.WAITING)
+def test_dead_entries_do_not_accumulate() -> None:
+    heap = LazyHeap(lambda one: one.status is SequenceStatus.WAITING)
     for order in range(20_000):
         one = sequence(order)
         heap.push(order, one)
-        one.status = Status.FINISHED
+        one.status = SequenceStatus.FINISHED
     assert len(heap._entries) <= 257

@@ -1,10 +1,10 @@
-"""What the scheduler promises, one example each. Pages hold four tokens unless a test says otherwise."""
+"""One example for each guarantee of the scheduler. Blocks hold four tokens unless stated otherwise."""
 
 import pytest
 
 from octavo.errors import RequestError
 from octavo.protocol import FinishReason
-from octavo.schedule import Admission
+from octavo.schedule import AdmissionPolicy
 from unit.schedule.driver import Computed, Make
 
 
@@ -15,13 +15,13 @@ def test_a_long_prompt_is_computed_in_chunks(make_driver: Make, computed: Comput
     assert computed(driver.step()) == {"a": (5, 10)}
     last = driver.step()["a"]
     assert (last.start, last.token_ids, last.num_sampled) == (10, (10, 11), 1)
-    assert last.table_from == 3  # three pages are known already, and they are enough
+    assert last.table_from == 3  # the worker already has three blocks, which are enough
     assert last.block_ids == ()
     assert [output.token_ids for output in driver.outputs] == [(9,)]
 
 
-def test_the_last_output_tells_every_chunk(make_driver: Make, computed: Computed) -> None:
-    """Also those of the second time, after a preemption; but no decode, and nothing that was cached."""
+def test_the_last_output_reports_every_chunk(make_driver: Make, computed: Computed) -> None:
+    """Includes chunks recomputed after a preemption, but no decode steps and no cached tokens."""
     driver = make_driver(max_running=1, max_step_tokens=5, num_blocks=8)
     driver.add("other", range(4), params={"max_tokens": 1})
     driver.step()
@@ -33,25 +33,27 @@ def test_the_last_output_tells_every_chunk(make_driver: Make, computed: Computed
         driver.step()
     assert [computed(driver.step())["slow"] for _ in range(2)] == [(8, 13), (13, 14)]
     driver.run()
-    told = driver.outputs[-1].timings
-    assert told is not None
-    spans = [(chunk.start, chunk.start + chunk.num_tokens) for chunk in told.chunks]
+    timings = driver.outputs[-1].timings
+    assert timings is not None
+    spans = [(chunk.start, chunk.start + chunk.num_tokens) for chunk in timings.chunks]
     assert spans == [*expected, (8, 13)]
-    assert {chunk.seconds for chunk in told.chunks} == {0.25}
-    assert told.num_chunks_left_out == 0
+    assert {chunk.seconds for chunk in timings.chunks} == {0.25}
+    assert timings.num_chunks_left_out == 0
 
 
-def test_of_very_many_chunks_the_first_are_told(make_driver: Make) -> None:
+def test_only_the_first_chunks_are_reported_if_there_are_many(make_driver: Make) -> None:
     driver = make_driver(max_step_tokens=1, max_model_len=400)
     driver.add("long", range(300), params={"max_tokens": 2})
     driver.run()
-    told = driver.outputs[-1].timings
-    assert told is not None
-    assert [(chunk.start, chunk.num_tokens) for chunk in told.chunks] == [(i, 1) for i in range(256)]
-    assert told.num_chunks_left_out == 300 - 256
+    timings = driver.outputs[-1].timings
+    assert timings is not None
+    assert [(chunk.start, chunk.num_tokens) for chunk in timings.chunks] == [(i, 1) for i in range(256)]
+    assert timings.num_chunks_left_out == 300 - 256
 
 
-def test_readers_get_their_token_before_prompts_get_chunks(make_driver: Make, computed: Computed) -> None:
+def test_decoding_sequences_get_their_token_before_prompt_chunks(
+    make_driver: Make, computed: Computed
+) -> None:
     driver = make_driver(max_step_tokens=6)
     driver.add("reader", [1], priority=1)
     driver.add("another", [2], priority=1)
@@ -60,9 +62,11 @@ def test_readers_get_their_token_before_prompts_get_chunks(make_driver: Make, co
     assert computed(driver.step()) == {"prompt": (0, 4), "reader": (1, 2), "another": (1, 2)}
 
 
-def test_pages_from_others_do_not_cost_a_reader_its_token(make_driver: Make, computed: Computed) -> None:
-    """`late` is left with one token by adopting pages; the last of the budget still is the reader's."""
-    driver = make_driver(max_step_tokens=4, page_size=1)
+def test_adopted_blocks_do_not_cost_a_decoding_sequence_its_token(
+    make_driver: Make, computed: Computed
+) -> None:
+    """After adopting blocks, `late` needs one token; the reader still gets the last token of the budget."""
+    driver = make_driver(max_step_tokens=4, block_size=1)
     driver.add("reader", [1], priority=2, params={"max_tokens": 20})
     driver.step()
     driver.add("late", range(10, 17), priority=1)
@@ -73,13 +77,13 @@ def test_pages_from_others_do_not_cost_a_reader_its_token(make_driver: Make, com
     assert computed(driver.step()) == {"urgent": (9, 11), "late": (6, 7), "reader": (4, 5)}
 
 
-def test_the_victim_is_the_last_in_the_order_and_keeps_its_place(make_driver: Make) -> None:
+def test_the_last_sequence_is_preempted_and_keeps_its_queue_position(make_driver: Make) -> None:
     driver = make_driver(num_blocks=6, prefix_caching=False)
     driver.add("first", range(4), params={"max_tokens": 12})
     driver.add("second", range(10, 14), params={"max_tokens": 12})
     while set(driver.step()) == {"first", "second"}:
         pass
-    assert driver.scheduler.counters.preemptions == 1  # second gave its pages to first
+    assert driver.scheduler.counters.preemptions == 1  # second gave its blocks to first
     driver.add("third", range(20, 24))
     driver.run()
     ended = [output.request_id for output in driver.outputs if output.finish]
@@ -88,7 +92,7 @@ def test_the_victim_is_the_last_in_the_order_and_keeps_its_place(make_driver: Ma
     assert preempted == {"first": 0, "second": 1, "third": 0}
 
 
-def test_a_preempted_sequence_finds_its_pages_again(make_driver: Make, computed: Computed) -> None:
+def test_a_preempted_sequence_reuses_its_cached_blocks(make_driver: Make, computed: Computed) -> None:
     driver = make_driver(max_running=1)
     driver.add("slow", range(9), priority=1)
     driver.step()
@@ -98,7 +102,7 @@ def test_a_preempted_sequence_finds_its_pages_again(make_driver: Make, computed:
     assert (again.start, again.token_ids) == (
         8,
         (8, 9),
-    )  # two pages from the tree; the last token was sampled
+    )  # two blocks come from the tree; the last token was sampled
 
 
 def test_priority_preempts_and_age_does_not(make_driver: Make) -> None:
@@ -112,7 +116,7 @@ def test_priority_preempts_and_age_does_not(make_driver: Make) -> None:
     assert driver.scheduler.counters.preemptions == 1
 
 
-def test_nobody_overtakes_the_head_of_the_queue(make_driver: Make) -> None:
+def test_no_request_overtakes_the_head_of_the_queue(make_driver: Make) -> None:
     driver = make_driver(num_blocks=8)
     driver.add("running", range(16), params={"max_tokens": 3})
     driver.step()
@@ -123,7 +127,7 @@ def test_nobody_overtakes_the_head_of_the_queue(make_driver: Make) -> None:
     assert [output.request_id for output in driver.outputs if output.token_ids][3] == "large"
 
 
-def test_choices_share_the_pages_of_the_prompt(make_driver: Make, computed: Computed) -> None:
+def test_choices_share_the_blocks_of_the_prompt(make_driver: Make, computed: Computed) -> None:
     driver = make_driver()
     for choice in range(3):
         driver.add("a", range(9), choice=choice)
@@ -149,26 +153,26 @@ def test_followers_outlive_their_leader(make_driver: Make, ends: str) -> None:
     assert finishes == {0: FinishReason(ends), 1: FinishReason.LENGTH}
 
 
-def test_equal_prompts_in_one_step_end_with_one_copy(make_driver: Make) -> None:
+def test_equal_prompts_in_one_step_are_deduplicated(make_driver: Make) -> None:
     driver = make_driver()
     driver.add("a", range(9))
     driver.add("b", range(9))
     driver.step()
     assert driver.kv.num_cached == 2
-    told = driver.step()["b"]
-    assert told.table_from == 0  # its first pages were swapped for those of `a`
+    slice_of_b = driver.step()["b"]
+    assert slice_of_b.table_from == 0  # its first blocks were replaced by those of `a`
 
 
 def test_static_batches_hold_all_choices_from_the_start(make_driver: Make, computed: Computed) -> None:
-    """No choice waits for another to compute the prompt: it would miss the batch."""
-    driver = make_driver(admission=Admission.STATIC)
+    """No choice waits for another to compute the prompt, since it would miss the batch."""
+    driver = make_driver(admission=AdmissionPolicy.STATIC)
     for choice in range(3):
         driver.add("a", range(6), choice=choice)
     assert computed(driver.step()) == {"a": (0, 6), "a/1": (0, 6), "a/2": (0, 6)}
 
 
-def test_nobody_is_preempted_in_vain(make_driver: Make) -> None:
-    """What the less urgent one holds would not be enough: it goes on until the urgent one fits."""
+def test_a_sequence_is_not_preempted_unless_that_frees_enough_blocks(make_driver: Make) -> None:
+    """The blocks of the less urgent request are too few, so it runs until the urgent one fits."""
     driver = make_driver(num_blocks=10)
     driver.add("first", range(20), priority=0)
     driver.add("less urgent", range(50, 54), priority=5)
@@ -179,10 +183,10 @@ def test_nobody_is_preempted_in_vain(make_driver: Make) -> None:
     driver.run()
 
 
-def test_a_blocked_head_is_not_looked_up_again_while_nothing_changed(
+def test_a_blocked_head_is_not_looked_up_again_until_something_changes(
     make_driver: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To walk the tree costs a whole prompt: not in every step in which the head cannot be admitted."""
+    """A lookup walks the tree for a whole prompt, so it is not repeated in every step."""
     driver = make_driver(num_blocks=10)
     driver.add("running", range(16))
     driver.step()
@@ -196,7 +200,7 @@ def test_a_blocked_head_is_not_looked_up_again_while_nothing_changed(
 
 
 def test_static_admission_waits_for_the_batch(make_driver: Make) -> None:
-    driver = make_driver(admission=Admission.STATIC)
+    driver = make_driver(admission=AdmissionPolicy.STATIC)
     driver.add("a", [1], params={"max_tokens": 2})
     driver.step()
     driver.add("b", [2])
@@ -204,7 +208,7 @@ def test_static_admission_waits_for_the_batch(make_driver: Make) -> None:
     assert set(driver.step()) == {"b"}
 
 
-def test_a_deadline_ends_the_running_and_the_waiting(make_driver: Make) -> None:
+def test_a_deadline_ends_running_and_waiting_requests(make_driver: Make) -> None:
     driver = make_driver(max_running=1)
     driver.add("running", [1], deadline=5.0)
     driver.add("waiting", [2], deadline=5.0)
@@ -217,7 +221,7 @@ def test_a_deadline_ends_the_running_and_the_waiting(make_driver: Make) -> None:
     assert driver.finished() == {"running": "deadline", "waiting": "deadline", "patient": "length"}
 
 
-def test_an_error_ends_its_own_request_and_its_pages_are_not_cached(make_driver: Make) -> None:
+def test_an_error_ends_only_its_own_request_and_its_blocks_are_not_cached(make_driver: Make) -> None:
     driver = make_driver()
     driver.add("bad", range(9))
     driver.add("good", range(20, 29))
@@ -228,17 +232,19 @@ def test_an_error_ends_its_own_request_and_its_pages_are_not_cached(make_driver:
     assert driver.finished()["good"] == "length"
 
 
-def test_an_id_in_use_is_refused(make_driver: Make) -> None:
+def test_an_id_in_use_is_rejected(make_driver: Make) -> None:
     driver = make_driver()
     driver.add("a", [1])
     with pytest.raises(RequestError, match="already in use"):
         driver.add("a", [1])
     driver.run()
-    driver.add("a", [1])  # the first has ended
+    driver.add("a", [1])  # the first request has ended
 
 
 @pytest.mark.parametrize(("prompt", "max_tokens"), [(0, 1), (64, 1), (20, 21)])
-def test_what_never_fits_is_refused_at_once(make_driver: Make, prompt: int, max_tokens: int) -> None:
+def test_requests_that_can_never_fit_are_rejected_at_once(
+    make_driver: Make, prompt: int, max_tokens: int
+) -> None:
     driver = make_driver(num_blocks=10)
     with pytest.raises(RequestError) as refusal:
         driver.add("a", range(prompt), params={"max_tokens": max_tokens})
@@ -246,7 +252,7 @@ def test_what_never_fits_is_refused_at_once(make_driver: Make, prompt: int, max_
     assert not driver.scheduler.has_unfinished
 
 
-def test_what_just_fits_is_served_alone(make_driver: Make) -> None:
+def test_a_request_that_needs_all_blocks_is_served_alone(make_driver: Make) -> None:
     driver = make_driver(num_blocks=10)
     for name in "abc":
         driver.add(name, range(20), params={"max_tokens": 20}, cache_salt=name)
@@ -265,7 +271,7 @@ def test_resumed_tokens_are_computed_but_not_emitted(make_driver: Make, computed
 @pytest.mark.parametrize(
     ("resume_ids", "finish"), [((3, 4, 5), FinishReason.LENGTH), ((3, 7), FinishReason.STOP)]
 )
-def test_a_resumed_answer_that_is_complete_ends_at_once(
+def test_resuming_a_complete_answer_ends_at_once(
     make_driver: Make, resume_ids: tuple[int, ...], finish: FinishReason
 ) -> None:
     driver = make_driver()
@@ -282,7 +288,7 @@ def test_a_stop_id_counts_only_after_min_tokens(make_driver: Make) -> None:
     assert [output.finish for output in driver.outputs] == [None, None, FinishReason.STOP]
 
 
-def test_prompt_scores_come_once_each_over_chunks_hits_and_preemptions(make_driver: Make) -> None:
+def test_prompt_scores_are_delivered_once_despite_chunks_hits_and_preemptions(make_driver: Make) -> None:
     driver = make_driver(max_running=1, max_step_tokens=5)
     driver.add("warm", range(12), priority=1, params={"max_tokens": 1})
     driver.run()
@@ -296,7 +302,7 @@ def test_prompt_scores_come_once_each_over_chunks_hits_and_preemptions(make_driv
     assert scored[-1].num_cached == 0
 
 
-def test_abort_ends_all_choices_and_frees_their_pages(make_driver: Make) -> None:
+def test_abort_ends_all_choices_and_frees_their_blocks(make_driver: Make) -> None:
     driver = make_driver()
     for choice in range(3):
         driver.add("a", range(9), choice=choice)

@@ -1,4 +1,4 @@
-"""A step costs the scheduler the same whatever waits and however many pages there are."""
+"""The scheduler's cost per step does not depend on queue length or number of blocks."""
 
 import sys
 from collections.abc import Callable
@@ -8,42 +8,42 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from octavo.simulate.scale import WARM_UP_STEPS, Load, LoadedScheduler, median_step_milliseconds
+from octavo.simulate.scale import WARM_UP_STEPS, LoadedScheduler, SchedulerLoad, median_step_milliseconds
 
 if TYPE_CHECKING:
     from _typeshed import TraceFunction
 
-# It repeats what others cover; and coverage would be counted.
+# Other tests cover this code, and coverage would add to the measured cost.
 pytestmark = pytest.mark.usefixtures("untraced")
 
 NUM_RUNNING = 256
-MOST = 1.25  # how much more a step may cost with the larger load
+MAX_RATIO = 1.25  # maximum ratio of the cost per step with the larger load
 LOADS = [
-    ("waiting", Load(NUM_RUNNING, 100, 1_000_000), Load(NUM_RUNNING, 5_000, 1_000_000)),
-    ("pages", Load(NUM_RUNNING, 5_000, 20_000), Load(NUM_RUNNING, 5_000, 1_000_000)),
+    ("waiting", SchedulerLoad(NUM_RUNNING, 100, 1_000_000), SchedulerLoad(NUM_RUNNING, 5_000, 1_000_000)),
+    ("blocks", SchedulerLoad(NUM_RUNNING, 5_000, 20_000), SchedulerLoad(NUM_RUNNING, 5_000, 1_000_000)),
 ]
 
 
 @pytest.mark.parametrize(("what", "small", "large"), LOADS)
-def test_a_step_runs_as_much_python_at_scale(
-    what: str, small: Load, large: Load, figure: Callable[[str], None]
+def test_scale_does_not_change_the_bytecodes_per_step(
+    what: str, small: SchedulerLoad, large: SchedulerLoad, figure: Callable[[str], None]
 ) -> None:
     at_small, at_large = (opcodes_of_a_step(load) for load in (small, large))
     figure(f"scheduler, bytecodes of a step: {at_small:.0f} and, with more {what}, {at_large:.0f}")
-    assert at_large <= MOST * at_small
+    assert at_large <= MAX_RATIO * at_small
 
 
 @pytest.mark.parametrize(("what", "small", "large"), LOADS)
-def test_a_step_takes_as_long_at_scale(
-    what: str, small: Load, large: Load, figure: Callable[[str], None]
+def test_scale_does_not_change_the_time_per_step(
+    what: str, small: SchedulerLoad, large: SchedulerLoad, figure: Callable[[str], None]
 ) -> None:
-    """For what bytecodes do not show: a list that is searched or sorted in C."""
+    """Detects costs that bytecodes do not show, such as searching or sorting a list in C."""
     at_small, at_large = median_step_milliseconds([small, large], num_steps=60)
     figure(f"scheduler, median of a step: {at_small:.2f} ms and, with more {what}, {at_large:.2f} ms")
-    assert at_large <= 2 * MOST * at_small
+    assert at_large <= 2 * MAX_RATIO * at_small
 
 
-def opcodes_of_a_step(load: Load) -> float:
+def opcodes_of_a_step(load: SchedulerLoad) -> float:
     loaded = LoadedScheduler(load)
     for _ in range(WARM_UP_STEPS):
         loaded.step()
@@ -53,7 +53,7 @@ def opcodes_of_a_step(load: Load) -> float:
 
 
 def opcodes(work: Callable[[], None]) -> int:
-    """How many bytecodes of scheduler and cache it runs: the same on every machine, however busy."""
+    """Count the bytecodes of scheduler and cache: the same on every machine under any load."""
     count = 0
 
     def trace(frame: FrameType, event: str, _: object) -> "TraceFunction | None":

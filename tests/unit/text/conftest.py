@@ -1,4 +1,4 @@
-"""Small tokenizers of every kind, made from scratch. Most have holes in their ids, as real ones may."""
+"""Small generated tokenizers of every kind. Most have gaps in their ids, like some real ones."""
 
 import json
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from octavo.text.tokenizer import Tokenizer
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
-# Merges that leave halves of 漢 (E6 BC A2), 😀 (F0 9F 98 80) and é (C3 A9) in tokens.
+# Merges that give tokens with halves of 漢 (E6 BC A2), 😀 (F0 9F 98 80) and é (C3 A9).
 MERGES = ["h e", "l l", "he ll", "hell o", "Ġ hello", "Ġ Ġ", "æ ¼", "æ¼ ¢", "ð Ł", "Ł ĺ", "Ã ©", "1 2"]
 
 
@@ -47,7 +47,7 @@ def sentencepiece(
         "tokenizer.ggml.scores": [0.0] * len([*fixed, *defined]) + list(pieces.values()),
         "tokenizer.ggml.token_type": [UNKNOWN, CONTROL, CONTROL]
         + [BYTE] * 256
-        + [UNUSED]  # a hole in the ids
+        + [UNUSED]  # a gap in the ids
         + [USER_DEFINED] * len(defined)
         + [NORMAL] * len(pieces),
         "tokenizer.ggml.bos_token_id": 1,

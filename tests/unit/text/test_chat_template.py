@@ -35,20 +35,20 @@ def test_a_continued_message_stays_open() -> None:
     assert rendered == "<s><user>hi</><assistant>Well, "
     trimming = template("{% for m in messages %}{{ m.content | trim }}|{% endfor %}")
     assert trimming.render(conversation, continue_final_message=True) == "hi|Well,"
-    with pytest.raises(TemplateError, match="does not show"):
+    with pytest.raises(TemplateError, match="does not render"):
         template("{{ messages[0].content }}").render(conversation, continue_final_message=True)
     with pytest.raises(TemplateError, match="no text"):
         template(SIMPLE).render([{"role": "assistant"}], continue_final_message=True)
 
 
-def test_the_template_for_tools_is_taken_when_there_are_tools() -> None:
+def test_the_tool_template_is_used_with_tools() -> None:
     chat = template("plain", named_templates={"tool_use": "{{ tools[0] | tojson }}"})
     assert chat.render([USER]) == "plain"
     assert chat.render([USER], tools=[{"name": "é<b>"}]) == '{"name": "é<b>"}'
     assert template("{{ tools }}").render([USER]) == "None"
 
 
-def test_json_is_written_as_transformers_writes_it() -> None:
+def test_tojson_matches_transformers() -> None:
     source = "{{ x|tojson }}{{ x|tojson(indent=2) }}{{ x|tojson(separators=(',',':'), sort_keys=true) }}"
     rendered = template(source).render([USER], x={"b": "ü&<'", "a": [1]})
     assert rendered == (
@@ -69,14 +69,14 @@ def test_generation_marks_loop_controls_and_namespaces_work() -> None:
     assert template(source).render([USER, {"role": "assistant", "content": "yes"}]) == "yes1"
 
 
-def test_the_caller_s_messages_are_left_alone() -> None:
+def test_the_callers_messages_are_not_modified() -> None:
     message = {"role": "assistant", "content": [{"type": "text", "text": "a"}], "thinking": "b"}
     before = repr(message)
     template("{{ messages }}").render([message], continue_final_message=True)
     assert repr(message) == before
 
 
-def test_reasoning_has_every_name() -> None:
+def test_reasoning_is_available_under_every_name() -> None:
     source = "{{ messages[0].reasoning_content }}{{ messages[0].thinking }}"
     assert template(source).render([{**USER, "reasoning": "r"}]) == "rr"
 
@@ -91,7 +91,7 @@ def test_templates_see_plain_values_only() -> None:
         template(source).render([{"role": "user", "content": object()}])
 
 
-def test_variables_have_any_name_and_a_bounded_depth() -> None:
+def test_variables_may_have_any_name_but_limited_depth() -> None:
     assert template("{{ self_ }}{{ context }}").render([USER], self=1, context=2, self_=3) == "32"
     nested: Json = "x"
     for _ in range(MAX_DEPTH):
@@ -101,15 +101,15 @@ def test_variables_have_any_name_and_a_bounded_depth() -> None:
         template(SIMPLE).render([USER], a=[[nested]])
 
 
-def test_no_address_is_told() -> None:
-    with pytest.raises(TemplateError, match="does not take") as caught:
+def test_errors_contain_no_memory_addresses() -> None:
+    with pytest.raises(TemplateError, match="rejected these messages") as caught:
         template("{{ raise_exception(strftime_now) }}").render([USER])
     assert "<function" in str(caught.value)
     assert "0x" not in str(caught.value)
 
 
 @pytest.mark.parametrize("messages", [[], "hi", [1], {"role": "user"}])
-def test_what_is_no_conversation_is_refused(messages: Json) -> None:
+def test_invalid_conversations_are_rejected(messages: Json) -> None:
     with pytest.raises(TemplateError, match=r"[Mm]essages"):
         template(SIMPLE).render(messages)
 
@@ -120,14 +120,14 @@ def test_what_is_no_conversation_is_refused(messages: Json) -> None:
         (None, "no chat template.*`generate`"),
         ("{% for %}", "not valid"),
         ("x" * (MAX_TEMPLATE_CHARS + 1), "limit"),
-        ("{{ raise_exception('roles must alternate') }}", "does not take.*roles must alternate"),
+        ("{{ raise_exception('roles must alternate') }}", "rejected these messages.*roles must alternate"),
         ("{{ messages[0].absent.more }}", "failed.*UndefinedError"),
         ("{{ 1 / 0 }}", "failed.*ZeroDivisionError"),
         ("{% include '/etc/hostname' %}", "failed"),
     ],
 )
-def test_failures_say_what_happened(source: str | None, message: str) -> None:
-    """Only when rendering: a model without a good template still generates."""
+def test_failures_are_explained(source: str | None, message: str) -> None:
+    """Errors occur only when rendering: a model with an invalid template can still generate."""
     chat = template(source)
     with pytest.raises(TemplateError, match=message):
         chat.render([USER])

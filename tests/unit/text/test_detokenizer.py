@@ -31,9 +31,9 @@ def bytes_of(tokenizer: Tokenizer, ids: list[int], skip: bool) -> bytes:
 
 
 def unfinished(data: bytes) -> int:
-    """How many bytes at the end begin a character without ending it."""
+    """Return the number of bytes at the end that form an incomplete character."""
     if data[-2:-1] == b"\xed" and 0xA0 <= data[-1] <= 0xBF:
-        return 2  # half a surrogate can become nothing valid, but Python's decoder waits for its last byte
+        return 2  # half a surrogate cannot become valid, but Python's decoder waits for its last byte
     for length in (3, 2, 1):
         tail = data[-length:] if len(data) >= length else b"\xff"
         try:
@@ -46,8 +46,10 @@ def unfinished(data: bytes) -> int:
 
 @shared_fixtures
 @given(data=st.data(), skip=st.booleans())
-def test_pieces_are_the_decode_of_the_whole(tokenizer: Tokenizer, data: st.DataObject, skip: bool) -> None:
-    """Any prompt, any ids, any pieces: what the whole decodes to, after the prompt's whole characters."""
+def test_incremental_decoding_equals_decoding_at_once(
+    tokenizer: Tokenizer, data: st.DataObject, skip: bool
+) -> None:
+    """For any prompt, ids and split: equals decoding everything, minus the prompt's complete characters."""
     some_ids = st.lists(st.integers(0, max(tokenizer._backend.get_vocab().values()) + 3), max_size=12)
     prompt, ids, cuts = data.draw(some_ids), data.draw(some_ids), data.draw(st.lists(st.integers(0, 99)))
     prompt_bytes = bytes_of(tokenizer, prompt, skip)
@@ -60,7 +62,7 @@ def test_pieces_are_the_decode_of_the_whole(tokenizer: Tokenizer, data: st.DataO
     for piece in in_pieces(ids, cuts):
         shown += detokenizer.push(piece)
         pushed += piece
-        assert expected.startswith(shown)  # so U+FFFD stands only where the whole has it
+        assert expected.startswith(shown)  # so U+FFFD occurs only where the complete text has it
         held = unfinished(bytes_of(tokenizer, pushed, skip))
         bytes_shown = bytes_of(tokenizer, pushed, skip)[len(whole_characters) :]
         assert shown == bytes_shown[: len(bytes_shown) - held].decode(
@@ -71,7 +73,7 @@ def test_pieces_are_the_decode_of_the_whole(tokenizer: Tokenizer, data: st.DataO
 
 @shared_fixtures
 @given(text=st.text(alphabet=st.sampled_from("the a漢😀é. \n🇨"), max_size=20))
-def test_text_has_no_replacement_characters(tokenizer: Tokenizer, text: str) -> None:
+def test_valid_text_has_no_replacement_characters(tokenizer: Tokenizer, text: str) -> None:
     ids = tokenizer.encode(text, add_special_tokens=False)
     detokenizer = IncrementalDetokenizer(tokenizer)
     shown = [detokenizer.push([token_id]) for token_id in ids] + [detokenizer.finish()]
@@ -86,11 +88,11 @@ def test_the_first_word_keeps_its_space_after_a_prompt(
     tokenizer = Tokenizer(text_assets_from_gguf(sentencepiece_metadata(pieces, space_prefix=True)))
     ids = tokenizer.encode("a a", add_special_tokens=False)
     assert IncrementalDetokenizer(tokenizer).push(ids) == "a a"
-    assert IncrementalDetokenizer(tokenizer, prompt_ids=[1]).push(ids) == "a a"  # a hidden BOS is no text
+    assert IncrementalDetokenizer(tokenizer, prompt_ids=[1]).push(ids) == "a a"  # a hidden BOS has no text
     assert IncrementalDetokenizer(tokenizer, prompt_ids=[1, *ids]).push(ids) == " a a"
 
 
-def test_a_token_costs_the_same_wherever_it_stands(byte_level_metadata: JsonObject) -> None:
+def test_each_token_is_decoded_once(byte_level_metadata: JsonObject) -> None:
     tokenizer = Tokenizer(text_assets_from_gguf(byte_level_metadata))
     looked_at: list[int] = []
     original = tokenizer.token_bytes

@@ -23,7 +23,7 @@ shared_fixtures = settings(
 
 
 def best_scores_first(text: str, pieces: dict[str, float]) -> list[str]:
-    """SentencePiece by its definition: join the neighbours whose union has the best score, leftmost first."""
+    """SentencePiece by definition: merge the neighbours whose union has the best score, leftmost first."""
     symbols = list("▁" + text.replace(" ", "▁")) if text else []
     while True:
         unions = [
@@ -40,7 +40,7 @@ def best_scores_first(text: str, pieces: dict[str, float]) -> list[str]:
 def test_scores_become_merges_that_give_the_same_pieces(
     sentencepiece_metadata: Callable[..., Metadata], data: st.DataObject, text: str
 ) -> None:
-    """Any order of scores. No piece overlaps itself: there a merge list cannot say "leftmost"."""
+    """For any scores. No piece overlaps itself, since a merge list cannot express "leftmost" there."""
     parts = ["▁abcd"[i:j] for i in range(5) for j in range(i + 1, 6)]
     scores = data.draw(st.permutations(range(len(parts))))
     pieces = {part: -float(score) for part, score in zip(parts, scores, strict=True)}
@@ -59,7 +59,7 @@ def test_unknown_characters_fall_back_to_bytes(sentencepiece_metadata: Callable[
     assert tokenizer.decode(ids) == "a é"
 
 
-def test_a_space_run_grows_to_the_longest_user_defined_piece(
+def test_runs_of_spaces_use_the_longest_user_defined_piece(
     sentencepiece_metadata: Callable[..., Metadata],
 ) -> None:
     defined = tuple(" " * n for n in range(2, 6))
@@ -81,21 +81,21 @@ def test_a_space_run_grows_to_the_longest_user_defined_piece(
         ("tekken", "camelCase 12//\n", ["camel", "Case", " ", "1", "2", "//\n"]),
     ],
 )
-def test_text_is_cut_as_the_rule_says(pre: str, text: str, pieces: list[str]) -> None:
+def test_pre_tokenizer_rules_split_text_as_expected(pre: str, text: str, pieces: list[str]) -> None:
     empty = tokenizers.Tokenizer(tokenizers.models.BPE())
     whole = json.loads(empty.to_str()) | {"pre_tokenizer": split_rule(pre).pre_tokenizer(prefix_space=False)}
     cut = tokenizers.Tokenizer.from_str(json.dumps(whole)).pre_tokenizer.pre_tokenize_str(text)
     assert [text[start:end] for _, (start, end) in cut] == pieces
 
 
-def test_an_unknown_rule_is_refused_with_those_known(byte_level_metadata: Metadata) -> None:
+def test_an_unknown_pre_tokenizer_is_rejected_with_the_known_ones(byte_level_metadata: Metadata) -> None:
     byte_level_metadata["tokenizer.ggml.pre"] = "never-heard-of"
     with pytest.raises(CheckpointError, match=r"never-heard-of.*llama-bpe.*qwen2"):
         text_assets_from_gguf(byte_level_metadata)
 
 
 @pytest.mark.parametrize("pre", [None, "default"])
-def test_a_file_that_names_no_rule_is_warned_about(
+def test_a_missing_pre_tokenizer_causes_a_warning(
     byte_level_metadata: Metadata, pre: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     by_name = text_assets_from_gguf(byte_level_metadata | {"tokenizer.ggml.pre": "gpt-2"})
@@ -115,11 +115,11 @@ def test_special_tokens_by_type(byte_level_metadata: Metadata) -> None:
     tokenizer = Tokenizer(assets)
     tokens = byte_level_metadata["tokenizer.ggml.tokens"]
     assert tokenizer.encode("<think>", add_special_tokens=False) == [tokens.index("<think>")]
-    assert len(tokenizer.encode("[PAD1]", add_special_tokens=False)) == 6  # unused: never made from text
+    assert len(tokenizer.encode("[PAD1]", add_special_tokens=False)) == 6  # unused: never produced from text
     assert tokenizer.token_text(tokens.index("[PAD1]")) == ""
 
 
-def test_every_end_of_turn_is_known(byte_level_metadata: Metadata) -> None:
+def test_every_end_of_turn_token_is_an_eos(byte_level_metadata: Metadata) -> None:
     tokens: list[str] = byte_level_metadata["tokenizer.ggml.tokens"]
     byte_level_metadata["tokenizer.ggml.eos_token_id"] = 5
     byte_level_metadata["tokenizer.ggml.eot_token_id"] = 7
@@ -130,7 +130,7 @@ def test_every_end_of_turn_is_known(byte_level_metadata: Metadata) -> None:
     ("kind", "pre", "expected"),
     [("gpt2", "gpt-2", False), ("gpt2", "llama-bpe", True), ("llama", "default", True)],
 )
-def test_bos_where_the_file_does_not_say(
+def test_default_of_add_bos(
     kind: str,
     pre: str,
     expected: bool,
@@ -145,7 +145,7 @@ def test_bos_where_the_file_does_not_say(
     assert text_assets_from_gguf(metadata).add_bos is expected
 
 
-def test_templates_by_name(byte_level_metadata: Metadata) -> None:
+def test_named_templates(byte_level_metadata: Metadata) -> None:
     byte_level_metadata["tokenizer.chat_template.tool_use"] = "tools!"
     assets = text_assets_from_gguf(byte_level_metadata)
     assert assets.chat_template is not None
@@ -161,7 +161,7 @@ any_value = st.recursive(
 
 @shared_fixtures
 @given(data=st.data(), value=any_value, byte_level=st.booleans())
-def test_a_damaged_file_is_refused_or_works(
+def test_a_damaged_file_is_rejected_or_works(
     byte_level_metadata: Metadata,
     sentencepiece_metadata: Callable[..., Metadata],
     data: st.DataObject,
@@ -201,7 +201,9 @@ def test_a_damaged_file_is_refused_or_works(
         ({"model": "llama", "scores": [0.0]}, "but 1 scores"),
     ],
 )
-def test_damage_is_named(byte_level_metadata: Metadata, changes: Metadata, message: str) -> None:
+def test_damaged_metadata_is_explained(
+    byte_level_metadata: Metadata, changes: Metadata, message: str
+) -> None:
     changed = {f"tokenizer.ggml.{key}": value for key, value in changes.items()}
     with pytest.raises(CheckpointError, match=message):
         text_assets_from_gguf(byte_level_metadata | changed)

@@ -5,13 +5,13 @@ from hypothesis import strategies as st
 from octavo.errors import RequestError
 from octavo.text.stop_strings import StopStringFilter
 
-# Few letters, so that stop strings overlap, nest and nearly happen.
+# A small alphabet, so that stop strings overlap, nest and almost match.
 stop_sets = st.lists(st.text("abé", min_size=1, max_size=4), max_size=4).map(tuple)
 pieces_of_text = st.lists(st.text("abé", max_size=6), max_size=8)
 
 
 def naive(text: str, stops: tuple[str, ...]) -> tuple[int, str] | None:
-    """Where the text first ends with a stop string, and the longest that it then ends with."""
+    """Return where the text first ends with a stop string, and the longest stop string that ends there."""
     for end in range(len(text) + 1):
         ending = [stop for stop in stops if text[:end].endswith(stop)]
         if ending:
@@ -20,7 +20,7 @@ def naive(text: str, stops: tuple[str, ...]) -> tuple[int, str] | None:
 
 
 @given(stops=stop_sets, pieces=pieces_of_text, include_stop=st.booleans())
-def test_any_cut_of_the_text_gives_the_same_result(
+def test_the_result_does_not_depend_on_how_text_is_split(
     stops: tuple[str, ...], pieces: list[str], include_stop: bool
 ) -> None:
     text = "".join(pieces)
@@ -34,7 +34,7 @@ def test_any_cut_of_the_text_gives_the_same_result(
 
 
 @given(stops=stop_sets, pieces=pieces_of_text)
-def test_only_the_beginning_of_a_stop_string_is_held_back(stops: tuple[str, ...], pieces: list[str]) -> None:
+def test_only_a_prefix_of_a_stop_string_is_held_back(stops: tuple[str, ...], pieces: list[str]) -> None:
     stop_filter = StopStringFilter(stops, include_stop=False)
     text = shown = ""
     for piece in pieces:
@@ -54,6 +54,6 @@ def test_nothing_follows_a_match() -> None:
     assert (stop_filter.push("c"), stop_filter.finish()) == ("", "")
 
 
-def test_an_empty_stop_string_is_refused() -> None:
+def test_an_empty_stop_string_is_rejected() -> None:
     with pytest.raises(RequestError, match="empty"):
         StopStringFilter(("a", ""), include_stop=False)

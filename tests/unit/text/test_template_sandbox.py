@@ -1,4 +1,4 @@
-"""A template from a stranger can neither get out, nor run on, nor fill the memory."""
+"""An untrusted template cannot escape the sandbox, run without limit, or exhaust memory."""
 
 import time
 import tracemalloc
@@ -96,21 +96,21 @@ def render(source: str) -> str:
 
 
 @pytest.mark.parametrize("source", ESCAPES)
-def test_there_is_no_way_out(source: str) -> None:
+def test_templates_cannot_escape_the_sandbox(source: str) -> None:
     with pytest.raises(TemplateError):
         render(source)
 
 
 @pytest.mark.parametrize("name", BLOWUPS)
-def test_a_blow_up_is_stopped_in_time(name: str) -> None:
-    start = time.process_time()  # which does not grow while others have the processor
+def test_expensive_templates_are_stopped_in_time(name: str) -> None:
+    start = time.process_time()  # CPU time does not depend on other load
     with pytest.raises(TemplateError):
         render(BLOWUPS[name])
-    assert time.process_time() - start < 20 * MAX_SECONDS  # unstopped, they take minutes
+    assert time.process_time() - start < 20 * MAX_SECONDS  # without a limit, they take minutes
 
 
 @pytest.mark.parametrize("name", [name for name in BLOWUPS if "loop" not in name and "macro" not in name])
-def test_a_blow_up_stays_small(name: str) -> None:
+def test_expanding_templates_use_little_memory(name: str) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(TemplateError):
@@ -120,8 +120,8 @@ def test_a_blow_up_stays_small(name: str) -> None:
         tracemalloc.stop()
 
 
-def test_ordinary_work_is_not_in_the_way() -> None:
-    """A conversation of half a million characters, handled the ways templates do it."""
+def test_long_ordinary_conversations_are_rendered() -> None:
+    """A conversation of half a million characters, with common operations of templates."""
     messages = [{"role": "user" if i % 2 == 0 else "assistant", "content": "word " * 500} for i in range(200)]
     source = (
         "{% set ns = namespace(all='', seen=[]) %}"

@@ -21,10 +21,8 @@ shared_fixtures = settings(
 
 @shared_fixtures
 @given(data=st.data())
-def test_decode_is_what_the_library_gives_for_whole_characters(
-    tokenizer: Tokenizer, data: st.DataObject
-) -> None:
-    """Any ids at all. Where bytes do not make characters, see the docstring of `Tokenizer`."""
+def test_decode_matches_the_library_for_whole_characters(tokenizer: Tokenizer, data: st.DataObject) -> None:
+    """For arbitrary ids. For bytes that are not valid characters, see the docstring of `Tokenizer`."""
     largest = max(tokenizer._backend.get_vocab().values())
     ids = data.draw(st.lists(st.integers(0, largest + 3), max_size=12))
     for skip in (False, True):
@@ -36,7 +34,7 @@ def test_decode_is_what_the_library_gives_for_whole_characters(
 
 @shared_fixtures
 @given(ids=st.lists(st.integers(0, 274), max_size=12))
-def test_byte_level_decode_is_the_library_s_for_any_ids(
+def test_byte_level_decode_matches_the_library_for_any_ids(
     byte_level_metadata: JsonObject, ids: list[int]
 ) -> None:
     tokenizer = Tokenizer(text_assets_from_gguf(byte_level_metadata))
@@ -45,8 +43,8 @@ def test_byte_level_decode_is_the_library_s_for_any_ids(
 
 @shared_fixtures
 @given(text=st.text(max_size=30))
-def test_text_comes_back(byte_level_metadata: JsonObject, text: str) -> None:
-    byte_level_metadata["tokenizer.ggml.pre"] = "gpt-2"  # without Qwen's normalising
+def test_text_round_trips(byte_level_metadata: JsonObject, text: str) -> None:
+    byte_level_metadata["tokenizer.ggml.pre"] = "gpt-2"  # without Qwen's normalisation
     tokenizer = Tokenizer(text_assets_from_gguf(byte_level_metadata))
     ids = tokenizer.encode(text)
     assert ids[0] == tokenizer.bos_id
@@ -54,7 +52,7 @@ def test_text_comes_back(byte_level_metadata: JsonObject, text: str) -> None:
     assert b"".join(map(tokenizer.token_bytes, ids[1:])).decode() == text
 
 
-def test_never_a_second_bos(byte_level_metadata: JsonObject) -> None:
+def test_bos_is_not_added_twice(byte_level_metadata: JsonObject) -> None:
     by_flag = text_assets_from_gguf(byte_level_metadata)
     whole = json.loads(by_flag.tokenizer_json)
     bos = byte_level_metadata["tokenizer.ggml.bos_token_id"]
@@ -74,20 +72,20 @@ def test_never_a_second_bos(byte_level_metadata: JsonObject) -> None:
         assert tokenizer.encode("") == [bos]
 
 
-def test_a_tokenizer_without_added_bos_keeps_what_the_text_has(byte_level_metadata: JsonObject) -> None:
+def test_bos_tokens_in_the_text_are_kept_when_none_is_added(byte_level_metadata: JsonObject) -> None:
     byte_level_metadata["tokenizer.ggml.add_bos_token"] = False
     tokenizer = Tokenizer(text_assets_from_gguf(byte_level_metadata))
     assert tokenizer.encode("<|start|><|start|>") == [tokenizer.bos_id] * 2
 
 
-def test_eos_is_added_where_the_checkpoint_says_so(byte_level_metadata: JsonObject) -> None:
+def test_eos_is_added_when_the_checkpoint_requires_it(byte_level_metadata: JsonObject) -> None:
     byte_level_metadata["tokenizer.ggml.add_eos_token"] = True
     tokenizer = Tokenizer(text_assets_from_gguf(byte_level_metadata))
     assert tokenizer.encode("hello")[-1] == tokenizer.eos_ids[0]
     assert tokenizer.eos_ids[0] not in tokenizer.encode("hello", add_special_tokens=False)
 
 
-def test_prompts_are_neither_cut_nor_padded(byte_level_metadata: JsonObject) -> None:
+def test_prompts_are_neither_truncated_nor_padded(byte_level_metadata: JsonObject) -> None:
     assets = text_assets_from_gguf(byte_level_metadata)
     backend = tokenizers.Tokenizer.from_str(assets.tokenizer_json)
     backend.enable_truncation(4)
@@ -106,7 +104,7 @@ def test_special_tokens_are_hidden_and_user_defined_ones_are_not(byte_level_meta
 
 
 def test_every_token_is_below_the_vocabulary_size(tokenizer: Tokenizer) -> None:
-    """Ids may have holes: the count of tokens says nothing about the largest."""
+    """Ids may have gaps, so that the largest id can exceed the number of tokens."""
     assert tokenizer.vocab_size == max(tokenizer._backend.get_vocab().values()) + 1
 
 
@@ -116,14 +114,14 @@ def test_ids_outside_the_vocabulary_give_no_text(tokenizer: Tokenizer, token_id:
     assert tokenizer.token_bytes(token_id) == b""
 
 
-def test_half_a_character_is_shown_as_such(byte_level_metadata: JsonObject) -> None:
+def test_an_incomplete_character_is_shown_as_u_fffd(byte_level_metadata: JsonObject) -> None:
     tokenizer = Tokenizer(text_assets_from_gguf(byte_level_metadata))
     half = tokenizer.token_id("ðŁ")
     assert half is not None
     assert (tokenizer.token_bytes(half), tokenizer.token_text(half)) == (b"\xf0\x9f", "\ufffd")
 
 
-def test_a_lone_surrogate_is_refused(tokenizer: Tokenizer) -> None:
+def test_a_lone_surrogate_is_rejected(tokenizer: Tokenizer) -> None:
     with pytest.raises(RequestError, match="Unicode"):
         tokenizer.encode("a\ud800")
 
@@ -131,18 +129,18 @@ def test_a_lone_surrogate_is_refused(tokenizer: Tokenizer) -> None:
 @pytest.mark.parametrize(
     "broken", ["", "{}", "[1]", '{"model": {"type": "BPE", "vocab": {}, "merges": [["a", "b"]]}}']
 )
-def test_a_broken_tokenizer_is_refused(broken: str) -> None:
+def test_an_invalid_tokenizer_is_rejected(broken: str) -> None:
     with pytest.raises(CheckpointError, match=r"tokenizer\.json"):
         Tokenizer(TextAssets(tokenizer_json=broken))
 
 
-def test_a_missing_bos_is_refused(byte_level_metadata: JsonObject) -> None:
+def test_a_missing_bos_is_rejected(byte_level_metadata: JsonObject) -> None:
     assets = replace(text_assets_from_gguf(byte_level_metadata), bos_token="<absent>")
     with pytest.raises(CheckpointError, match="BOS"):
         Tokenizer(assets)
 
 
-def test_an_unknown_decoder_is_refused(byte_level_metadata: JsonObject) -> None:
+def test_an_unknown_decoder_is_rejected(byte_level_metadata: JsonObject) -> None:
     assets = text_assets_from_gguf(byte_level_metadata)
     whole = {**json.loads(assets.tokenizer_json), "decoder": {"type": "BPEDecoder", "suffix": "</w>"}}
     with pytest.raises(CheckpointError, match="BPEDecoder"):

@@ -1,4 +1,4 @@
-"""The form of the changelog, and what a release needs of it."""
+"""The format of the changelog, and the requirements of a release."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ GOOD = """# Changelog
 """
 
 
-def test_in_form() -> None:
+def test_a_valid_changelog_passes() -> None:
     assert list(changelog.problems(GOOD, "0.2.0")) == []
     assert list(changelog.problems(GOOD, "0.2.0", tag="v0.2.0")) == []
     assert list(changelog.problems(GOOD, "0.3.0.dev0")) == []
@@ -35,25 +35,27 @@ def test_in_form() -> None:
         ("## Unreleased\n", "", "first section"),
         ("## 0.2.0 -", "## 0.0.9 -", "newest comes first"),
         ("2026-12-01", "2026-11-01", "newest comes first"),
-        ("2026-12-01", "2026-12-32", "no day"),
-        ("0.2.0 - 2026-12-01", "0.2.0", "is not"),
-        ("### Fixed", "### Mended", "none of"),
-        ("### Fixed\n- A thing.", "### Fixed\n", "says nothing"),
-        ("- Another.", "### Added\n- Another.", "twice"),
+        ("2026-12-01", "2026-12-32", "invalid date"),
+        ("0.2.0 - 2026-12-01", "0.2.0", "is not of the form"),
+        ("### Fixed", "### Mended", "is not one of"),
+        ("### Fixed\n- A thing.", "### Fixed\n", "has no entries"),
+        ("- Another.", "### Added\n- Another.", "duplicate"),
     ],
 )
-def test_out_of_form(old: str, new: str, found: str) -> None:
+def test_format_errors_are_found(old: str, new: str, found: str) -> None:
     assert old in GOOD
     assert any(found in problem for problem in changelog.problems(GOOD.replace(old, new, 1), "0.3.0.dev0"))
 
 
-def test_a_release_has_a_section_and_its_own_tag() -> None:
+def test_a_release_needs_a_section_and_a_matching_tag() -> None:
     assert any("0.3.0 has no section" in problem for problem in changelog.problems(GOOD, "0.3.0"))
-    assert any("must be one" in problem for problem in changelog.problems(GOOD, "0.2.0", tag="v0.3.0"))
-    assert any("no release" in problem for problem in changelog.problems(GOOD, "0.2.0.dev0", "v0.2.0.dev0"))
+    assert any("must be equal" in problem for problem in changelog.problems(GOOD, "0.2.0", tag="v0.3.0"))
+    assert any(
+        "not a release" in problem for problem in changelog.problems(GOOD, "0.2.0.dev0", "v0.2.0.dev0")
+    )
 
 
-def test_as_a_release_calls_it(tmp_path: Path) -> None:
+def test_the_command_as_the_release_runs_it(tmp_path: Path) -> None:
     (tmp_path / "src/octavo").mkdir(parents=True)
     (tmp_path / "src/octavo/version.py").write_text('__version__ = "0.1.0"\n')
     (tmp_path / "CHANGELOG.md").write_text(GOOD)

@@ -1,4 +1,4 @@
-"""The check for import cycles, run as `make cycles` runs it, on small made-up packages."""
+"""The check for import cycles, as in `make cycles`, on small generated packages."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ SCRIPT = Path(__file__).resolve().parents[3] / "tools" / "import_cycles.py"
 
 
 def check(source: Path, modules: dict[str, str]) -> tuple[int, list[str]]:
-    """The exit code, and the cycles that are reported."""
+    """Return the exit code and the reported cycles."""
     for name, text in {"__init__": "", **modules}.items():
         path = source / "planted" / f"{name}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ def test_two_cycles_are_both_printed(tmp_path: Path) -> None:
     ]
 
 
-def test_ways_that_meet_again_are_no_cycle(tmp_path: Path) -> None:
+def test_a_diamond_is_not_a_cycle(tmp_path: Path) -> None:
     modules = {"top": "from planted import left, right", "left": "import planted.base", "base": "import json"}
     modules["right"] = "def work() -> None:\n    import planted.base"
     assert check(tmp_path, modules) == (0, [])

@@ -1,4 +1,4 @@
-"""Packages fall into their groups, and neither a new one nor a larger wheel goes unnoticed."""
+"""Packages are assigned to groups; new packages and a larger wheel are reported."""
 
 import shutil
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import install_size
 import pytest
-from install_size import Allowed, Groups
+from install_size import AllowedSize, Groups
 
 METADATA = {
     "octavo": ["torch>=2", "fastapi", "unused; sys_platform == 'none'"],
@@ -33,22 +33,22 @@ def venv(tmp_path: Path) -> Path:
     return tmp_path / "venv"
 
 
-def test_what_only_torch_needs_is_torchs(venv: Path) -> None:
+def test_packages_only_torch_needs_belong_to_torch(venv: Path) -> None:
     packages = install_size.installed(venv.glob("lib/python*/site-packages"))
     groups = install_size.grouped(packages)
     assert groups == Groups({"octavo"}, {"fastapi", "jinja2"}, {"torch", "sympy", "mpmath"})
     assert packages["torch"].num_bytes == 1000
 
 
-def test_growth_is_noticed() -> None:
+def test_growth_is_reported() -> None:
     groups = Groups({"octavo"}, {"fastapi", "left-pad"}, {"torch"})
-    assert list(install_size.problems(groups, 900, Allowed({"fastapi", "left-pad", "gone"}, 1000))) == []
-    (package, wheel) = install_size.problems(groups, 1001, Allowed({"fastapi"}, 1000))
+    assert list(install_size.problems(groups, 900, AllowedSize({"fastapi", "left-pad", "gone"}, 1000))) == []
+    (package, wheel) = install_size.problems(groups, 1001, AllowedSize({"fastapi"}, 1000))
     assert "left-pad" in package
     assert "1001 kB" in wheel
 
 
-def test_as_ci_calls_it(venv: Path, tmp_path: Path) -> None:
+def test_the_command_as_ci_runs_it(venv: Path, tmp_path: Path) -> None:
     wheel = tmp_path / "octavo.whl"
     wheel.write_bytes(b"x" * 5000)
     command = [sys.executable, install_size.__file__, str(venv), "--wheel", str(wheel)]
@@ -62,4 +62,4 @@ def test_as_ci_calls_it(venv: Path, tmp_path: Path) -> None:
     info = venv / "lib/python3.11/site-packages/surprise-1.0.dist-info/METADATA"
     info.write_text(info.read_text().replace("jinja2", "surprise"))
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, "brings surprise along" in done.stderr) == (1, True)
+    assert (done.returncode, "now includes surprise" in done.stderr) == (1, True)

@@ -1,4 +1,4 @@
-"""The size ratchet, run as `make sizes` runs it, on small made-up projects."""
+"""The size ratchet, as in `make sizes`, on small generated projects."""
 
 import json
 import subprocess
@@ -90,7 +90,7 @@ def test_a_function_may_have_60_lines_and_not_61(project: Project, source: str, 
             project.assert_fails_only_with(f"src/a.py::{name}:", "61", "60")
 
 
-def test_decorators_count_and_the_larger_of_two_names_stands(project: Project) -> None:
+def test_decorators_count_and_the_larger_of_two_equal_names_is_reported(project: Project) -> None:
     project.write("src/a.py", f"@f\n@f\n{function_of(59)}\n\n{function_of(3)}")
     project.assert_fails_only_with("src/a.py::long", "61")
 
@@ -135,7 +135,7 @@ def test_the_five_largest_are_printed_largest_first(project: Project) -> None:
     ]
 
 
-def test_every_fault_is_reported_at_once(project: Project) -> None:
+def test_all_violations_are_reported_together(project: Project) -> None:
     project.write("src/a.py", file_of(501))
     project.write("src/b.py", function_of(61))
     assert len(project.check().stderr.splitlines()) == 2

@@ -1,4 +1,4 @@
-"""What a server might show, for tests that have none."""
+"""Views of a server, for tests without one."""
 
 import random
 
@@ -23,11 +23,11 @@ from octavo.view import (
 FACTS = FactsEvent(model="tiny", version="1", facts=engine_facts(), uptime_seconds=5.0)
 
 
-def a_view(number: int, num_running: int = 3, num_pages: int = 1000) -> ViewEvent:
-    """The view of second `number`: everything of it can be drawn."""
+def a_view(number: int, num_running: int = 3, num_blocks: int = 1000) -> ViewEvent:
+    """Return the view of second `number`, with all parts filled."""
     drawn = random.Random(number)
     codes = (FREE, CACHED_IDLE, CACHED_HELD, *range(num_running))
-    runs, left = [], num_pages
+    runs, left = [], num_blocks
     while left:
         count = drawn.randint(1, min(left, 40))
         runs.append((drawn.choice(codes), count))
@@ -35,10 +35,10 @@ def a_view(number: int, num_running: int = 3, num_pages: int = 1000) -> ViewEven
     stats = EngineStats(
         num_running=num_running,
         num_waiting=number,
-        pages_total=num_pages,
-        pages_free=100,
-        pages_cached=500,
-        pages_idle=50,
+        blocks_total=num_blocks,
+        blocks_free=100,
+        blocks_cached=500,
+        blocks_idle=50,
         steps=10 * number,
         tokens_computed=200 * number,
         prompt_tokens=150 * number,
@@ -46,11 +46,13 @@ def a_view(number: int, num_running: int = 3, num_pages: int = 1000) -> ViewEven
         tokens_sampled=100 * number,
         preemptions=1,
     )
-    nodes = [NodeView(page, None if page < 2 else page // 2, 1 + page, 32, page % 3, 0) for page in range(40)]
+    nodes = [
+        NodeView(block, None if block < 2 else block // 2, 1 + block, 32, block % 3, 0) for block in range(40)
+    ]
     return ViewEvent(
         time=1000.0 + number,
         stats=stats,
-        pages=tuple(runs),
+        blocks=tuple(runs),
         sequences=tuple(
             SequenceView(slot, f"cmpl-abcdef{slot}-0", slot % 2, 100, 110, 60, 32, 4, 1, 0)
             for slot in range(num_running)
@@ -98,9 +100,9 @@ def a_finished(**changes: object) -> FinishedRequest:
     return FinishedRequest(**(fields | changes))  # type: ignore[arg-type]
 
 
-def a_history(num_views: int = 5, num_running: int = 3, num_pages: int = 1000) -> History:
+def a_history(num_views: int = 5, num_running: int = 3, num_blocks: int = 1000) -> History:
     history = History()
     history.note(FACTS)
     for number in range(num_views):
-        history.note(a_view(number, num_running, num_pages))
+        history.note(a_view(number, num_running, num_blocks))
     return history

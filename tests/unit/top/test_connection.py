@@ -1,4 +1,4 @@
-"""Servers that are away, want a key, are others' or are restarted: each is told apart, in words that help."""
+"""Unreachable, restarted and non-Octavo servers and missing keys give distinct, helpful messages."""
 
 import http.server
 import threading
@@ -10,7 +10,7 @@ import pytest
 
 from octavo.errors import ConfigError
 from octavo.top import connection
-from octavo.top.connection import Address, Away, Connection, Refused
+from octavo.top.connection import PermanentFailure, Unavailable, ViewAddress, ViewConnection
 from octavo.view import FactsEvent
 from patience import HANG_SECONDS
 from unit.top.seen import FACTS
@@ -19,7 +19,7 @@ EVENT = b"data: " + msgspec.json.encode(FACTS) + b"\n\n"
 
 
 class Scripted(http.server.BaseHTTPRequestHandler):
-    """Answers with what the test has put into `script`, one after the other."""
+    """Sends the responses in `script` in order."""
 
     script: list[tuple[int, str, bytes]]
     heard: list[tuple[str, str | None]]
@@ -38,7 +38,7 @@ class Scripted(http.server.BaseHTTPRequestHandler):
 
 class Start(Protocol):
     def __call__(self, *script: tuple[int, str, bytes]) -> tuple[str, list[tuple[str, str | None]]]:
-        """The address of a server that answers so, and the paths and keys that it hears."""
+        """Start a server with these responses; return its address and the list of received paths and keys."""
 
 
 @pytest.fixture
@@ -60,29 +60,29 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
         server.server_close()
 
 
-def connected(url: str, key: str | None = None) -> Connection:
-    opened = Connection(Address.of(url), key, 0.25)
+def connected(url: str, key: str | None = None) -> ViewConnection:
+    opened = ViewConnection(ViewAddress.of(url), key, 0.25)
     opened.start()
     return opened
 
 
-def test_the_key_is_sent_and_events_come(scripted: Start) -> None:
+def test_the_key_is_sent_and_events_are_received(scripted: Start) -> None:
     url, heard = scripted((200, "text/event-stream; charset=utf-8", b": ping\n\n" + EVENT + EVENT))
     opened = connected(url + "/v1", "k")
-    news = [opened.news.get(timeout=HANG_SECONDS) for _ in range(3)]
+    news = [opened.updates.get(timeout=HANG_SECONDS) for _ in range(3)]
     opened.stop()
     assert news[:2] == [FACTS, FACTS]
-    assert isinstance(news[2], Away)
+    assert isinstance(news[2], Unavailable)
     assert heard[0] == ("/octavo/view?interval=0.25", "Bearer k")
 
 
-def test_after_a_restart_it_is_there_again(scripted: Start) -> None:
+def test_the_connection_recovers_after_a_restart(scripted: Start) -> None:
     stream = (200, "text/event-stream", EVENT)
     url, _ = scripted(stream, (503, "application/json", b"{}"), (429, "application/json", b"{}"), stream)
     opened = connected(url)
-    news = [opened.news.get(timeout=HANG_SECONDS) for _ in range(5)]
+    news = [opened.updates.get(timeout=HANG_SECONDS) for _ in range(5)]
     opened.stop()
-    assert [type(one) for one in news] == [FactsEvent, Away, Away, Away, FactsEvent]
+    assert [type(one) for one in news] == [FactsEvent, Unavailable, Unavailable, Unavailable, FactsEvent]
     assert "starting" in str(news[2])
     assert "watchers" in str(news[3])
 
@@ -90,31 +90,31 @@ def test_after_a_restart_it_is_there_again(scripted: Start) -> None:
 @pytest.mark.parametrize(
     ("status", "content_type", "key", "words"),
     [
-        (401, "application/json", None, "needs a key: give one with --api-key"),
-        (401, "application/json", "wrong", "does not know this key"),
-        (404, "application/json", None, "no Octavo server"),
-        (200, "text/html", None, "no Octavo server"),
+        (401, "application/json", None, "needs an API key: set one with --api-key"),
+        (401, "application/json", "wrong", "does not accept this API key"),
+        (404, "application/json", None, "is not an Octavo server"),
+        (200, "text/html", None, "is not an Octavo server"),
     ],
 )
-def test_what_will_not_change_is_the_end(
+def test_permanent_errors_are_not_retried(
     scripted: Start, status: int, content_type: str, key: str | None, words: str
 ) -> None:
     url, heard = scripted((status, content_type, b"<html>"))
-    refusal = connected(url, key).news.get(timeout=HANG_SECONDS)
-    assert isinstance(refusal, Refused)
+    refusal = connected(url, key).updates.get(timeout=HANG_SECONDS)
+    assert isinstance(refusal, PermanentFailure)
     assert words in str(refusal)
     assert len(heard) == 1
 
 
-def test_nobody_there_and_nonsense_are_tried_again(scripted: Start) -> None:
+def test_closed_ports_and_undecodable_events_are_retried(scripted: Start) -> None:
     opened = connected("127.0.0.1:1")
-    reason = opened.news.get(timeout=HANG_SECONDS)
+    reason = opened.updates.get(timeout=HANG_SECONDS)
     opened.stop()
-    assert isinstance(reason, Away)
+    assert isinstance(reason, Unavailable)
     assert "octavo serve" in reason.reason
     url, heard = scripted((200, "text/event-stream", b'data: {"kind":"other"}\n\n'))
     opened = connected(url)
-    assert all("does not understand" in str(opened.news.get(timeout=HANG_SECONDS)) for _ in range(2))
+    assert all("cannot decode an event" in str(opened.updates.get(timeout=HANG_SECONDS)) for _ in range(2))
     opened.stop()
     assert len(heard) >= 2
 
@@ -128,11 +128,11 @@ def test_nobody_there_and_nonsense_are_tried_again(scripted: Start) -> None:
         ("http://[::1]:8000", "http://[::1]:8000"),
     ],
 )
-def test_addresses(url: str, address: str) -> None:
-    assert str(Address.of(url)) == address
+def test_valid_addresses(url: str, address: str) -> None:
+    assert str(ViewAddress.of(url)) == address
 
 
 @pytest.mark.parametrize("url", ["", "ftp://a", "http://"])
-def test_what_is_no_address(url: str) -> None:
-    with pytest.raises(ConfigError, match="give one like"):
-        Address.of(url)
+def test_invalid_addresses_are_rejected(url: str) -> None:
+    with pytest.raises(ConfigError, match="give one such as"):
+        ViewAddress.of(url)

@@ -1,4 +1,4 @@
-"""Any terminal, any server: every picture fits, and shows what there is."""
+"""Frames fit any terminal and show the data of any server."""
 
 import re
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.top.connection import Away
+from octavo.top.connection import Unavailable
 from octavo.top.history import History
 from octavo.top.layout import HELP, PARTS, Shown, frame, snapshot
 from octavo.top.paint import ASCII, UNICODE, Glyphs, Line, rendered
@@ -34,7 +34,7 @@ def text(lines: list[Line], width: int = 200) -> str:
     shown=st.sampled_from(list(Shown)),
     glyphs=st.sampled_from([UNICODE, ASCII]),
 )
-def test_every_picture_fits_its_terminal(
+def test_every_frame_fits_its_terminal(
     width: int, height: int, name: str, shown: Shown, glyphs: Glyphs
 ) -> None:
     lines = frame(HISTORIES[name], width, height, glyphs, shown, paused=False)
@@ -47,52 +47,54 @@ def test_every_picture_fits_its_terminal(
     assert glyphs is UNICODE or text(lines).isascii()
 
 
-def test_in_a_small_terminal_every_part_has_its_place() -> None:
+def test_a_small_terminal_shows_every_panel() -> None:
     shown = text(frame(HISTORIES["many"], 80, 24, UNICODE, Shown.ALL, paused=False), 80)
-    for word in ("tiny", "tokens/s", "KV pages", "Steps", "Running", "Finished", "Prefix tree", "q quit"):
+    for word in ("tiny", "tokens/s", "KV blocks", "Steps", "Running", "Finished", "Prefix tree", "q quit"):
         assert word in shown
 
 
-def test_room_that_one_part_does_not_need_the_others_get() -> None:
+def test_unused_rows_go_to_other_panels() -> None:
     lines = frame(a_history(5, 40), 100, 110, UNICODE, Shown.ALL, paused=False)
     shown = text(lines)
-    assert shown.count("cdef") >= 40, "every request has a line"
+    assert shown.count("cdef") >= 40, "every request must have a line"
     assert "more" not in shown.split("Running")[1].split("Finished")[0]
 
 
 @pytest.mark.parametrize("shown", [one for one in Shown if one is not Shown.ALL])
-def test_one_part_alone_has_the_screen(shown: Shown) -> None:
+def test_a_selected_panel_fills_the_screen(shown: Shown) -> None:
     history = HISTORIES["many"]
     alone = text(frame(history, 100, 50, UNICODE, shown, paused=True))
     assert [
-        name for name in ("KV pages", "Steps", "Running", "Finished", "Prefix tree") if name in alone
+        name for name in ("KV blocks", "Steps", "Running", "Finished", "Prefix tree") if name in alone
     ] == [text(PARTS[shown].panel(history, Space(100, 50, UNICODE))).split("  ")[0]]
     assert "paused" in alone
 
 
-def test_a_picture_for_scripts_leaves_nothing_out() -> None:
+def test_a_snapshot_lists_every_request() -> None:
     history = a_history(3, 50)
     shown = text(snapshot(history, 120, ASCII), 120)
     assert shown.count("cmpl") == 0
     assert shown.count("cdef") >= 50
+    assert history.view is not None
+    assert f"and {history.view.tree.left_out} more" in shown.splitlines()[-1]
     assert "100 " in shown
 
 
-def test_why_a_request_took_so_long_or_failed() -> None:
+def test_finished_requests_show_durations_and_errors() -> None:
     history = a_history(1)
     history.finished.append(a_finished(status=429, error="rate_limit_exceeded", octavo=None))
     history.finished.append(a_finished(status=None, finish_reason="abort", octavo=None))
     shown = text(snapshot(history, 200, UNICODE))
-    assert "length, queue 100 ms, prompt 200 ms in 1, answer 300 ms, 1 preemption" in shown
+    assert "length, queue 100 ms, prefill 200 ms in 1 chunk, decode 300 ms, 1 preemption" in shown
     assert "rate_limit_exceeded" in shown
-    assert re.search(r"gone .* abort", shown)
+    assert re.search(r"closed .* abort", shown)
 
 
-def test_nothing_a_server_says_reaches_the_terminal_as_it_is() -> None:
+def test_server_text_is_sanitised_for_the_terminal() -> None:
     history = a_history(1)
     evil = "\033]0;evil\007\r\n\u202e汉"
     assert history.facts is not None
-    history.note(Away(evil))
+    history.note(Unavailable(evil))
     history.finished.append(a_finished(error=evil, response_id=evil, finish_reason=evil))
     history.facts = type(FACTS)(model=evil, version=evil, facts=FACTS.facts, uptime_seconds=1.0)
     for lines in (
@@ -104,7 +106,7 @@ def test_nothing_a_server_says_reaches_the_terminal_as_it_is() -> None:
         assert "evil" in shown
 
 
-def test_an_engine_that_is_away_is_said_to_be() -> None:
+def test_an_unavailable_engine_is_shown() -> None:
     history = a_history()
     history.note(AwayEvent(state="loading", done=50, total=200))
     shown = text(frame(history, 80, 24, UNICODE, Shown.ALL, paused=False))

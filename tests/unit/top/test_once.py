@@ -1,4 +1,4 @@
-"""`octavo top --once` tries once: where there is no view it says why and what to do, and fails."""
+"""`octavo top --once` tries once; without a view it fails with the reason and advice."""
 
 import http.server
 import socket
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from octavo.cli.main import main
-from octavo.top.connection import Address, Away, Connection
+from octavo.top.connection import Unavailable, ViewAddress, ViewConnection
 
 
 @pytest.fixture
@@ -40,32 +40,30 @@ def busy_port(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 def said(port: int, capsys: pytest.CaptureFixture[str]) -> str:
-    """On stderr, by a command that must fail."""
+    """Run the command, which must fail, and return its stderr."""
     assert main(["top", f"127.0.0.1:{port}", "--once"]) == 1
     shown = capsys.readouterr()
     assert shown.out == ""
     return shown.err
 
 
-def test_a_dead_port_is_said_with_what_to_do(dead_port: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_closed_port_is_reported_with_advice(dead_port: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert said(dead_port, capsys) == (
-        f"error: cannot reach the server: nothing answers at http://127.0.0.1:{dead_port}:"
-        " start a server there with `octavo serve MODEL`\n"
+        f"error: cannot reach the server: no server listens at http://127.0.0.1:{dead_port}:"
+        " start one with `octavo serve MODEL`\n"
     )
 
 
-def test_a_server_that_has_no_view_now_is_not_tried_again(
-    busy_port: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_busy_server_is_not_retried(busy_port: int, capsys: pytest.CaptureFixture[str]) -> None:
     error = said(busy_port, capsys)
     assert error.startswith("error: cannot reach the server: the server ")
     assert "trying again" not in error
 
 
-def test_who_watches_is_told_that_it_is_tried_again(dead_port: int) -> None:
-    watching = Connection(Address.of(f"127.0.0.1:{dead_port}"), None, 0.25)
+def test_viewers_are_notified_of_a_retry(dead_port: int) -> None:
+    watching = ViewConnection(ViewAddress.of(f"127.0.0.1:{dead_port}"), None, 0.25)
     watching.start()
-    news = watching.news.get(timeout=60)
+    news = watching.updates.get(timeout=60)
     watching.stop()
-    assert isinstance(news, Away)
+    assert isinstance(news, Unavailable)
     assert news.reason.endswith("; trying again")

@@ -8,16 +8,16 @@ from octavo.top.panels import cell_codes
 
 
 @given(st.lists(st.tuples(st.integers(-3, 5), st.integers(1, 30))), st.integers(1, 40))
-def test_a_cell_shows_what_most_of_its_pages_are(runs: list[tuple[int, int]], per_cell: int) -> None:
-    pages = [code for code, count in runs for _ in range(count)]
+def test_a_cell_shows_the_most_common_block_state(runs: list[tuple[int, int]], per_cell: int) -> None:
+    blocks = [code for code, count in runs for _ in range(count)]
     cells = cell_codes(tuple(runs), per_cell)
-    assert len(cells) == -(-len(pages) // per_cell)
+    assert len(cells) == -(-len(blocks) // per_cell)
     for number, shown in enumerate(cells):
-        counts = Counter(pages[number * per_cell : (number + 1) * per_cell])
+        counts = Counter(blocks[number * per_cell : (number + 1) * per_cell])
         assert counts[shown] == max(counts.values())
 
 
-def test_a_chart_shows_the_last_values_by_the_largest_of_them() -> None:
+def test_a_chart_is_scaled_to_the_largest_shown_value() -> None:
     bars = " .:#"
     assert sparkline([9, 0, 1, 2, 3], 4, bars) == " .:#"
     assert sparkline([None, 3.0], 4, bars) == "   #"

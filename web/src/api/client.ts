@@ -1,4 +1,4 @@
-// Every request of this page: with the key, and with errors in the server's words.
+// The HTTP client of this page: sends the API key and turns error responses into `RequestFailed`.
 
 import { signal } from "@preact/signals";
 import type { ApiErrorBody } from "./types";
@@ -20,15 +20,15 @@ export class RequestFailed extends Error {
   }
 }
 
-/** Knows the key, which stays in this tab and is forgotten with it. */
+/** Keeps the API key in the session storage of this tab; the browser deletes it when the tab closes. */
 export class Client {
   readonly key = signal(sessionStorage.getItem(STORED_KEY) ?? "");
-  /** The server has refused the key, or wants one. */
-  readonly isRefused = signal(false);
+  /** The server requires a key, or has rejected the one it got. */
+  readonly isRejected = signal(false);
 
   useKey(key: string): void {
     this.key.value = key;
-    this.isRefused.value = false;
+    this.isRejected.value = false;
     if (key) sessionStorage.setItem(STORED_KEY, key);
     else sessionStorage.removeItem(STORED_KEY);
   }
@@ -38,10 +38,10 @@ export class Client {
     return parsed<Value>(await response.text());
   }
 
-  /** The body of an answer that comes bit by bit. A `body` is JSON, and makes it a POST. */
+  /** Return the body of a streamed response. With `body`, which is JSON, the request is a POST. */
   async stream(path: string, signal: AbortSignal, body?: string): Promise<ReadableStream<Uint8Array>> {
     const response = await this.#send(path, body === undefined ? { signal } : { signal, body, method: "POST" });
-    if (response.body === null) throw new RequestFailed(unexpected(response, "the server has sent no answer"));
+    if (response.body === null) throw new RequestFailed(unexpected(response, "the response of the server has no body"));
     return response.body;
   }
 
@@ -50,7 +50,7 @@ export class Client {
     if (this.key.value) headers.set("Authorization", `Bearer ${headerSafe(this.key.value)}`);
     const response = await reached(fetch(path, { ...init, headers, cache: "no-store" }));
     if (response.ok) return response;
-    if (response.status === 401) this.isRefused.value = true;
+    if (response.status === 401) this.isRejected.value = true;
     throw new RequestFailed(await failureOf(response));
   }
 }
@@ -61,7 +61,7 @@ export function asFailure(error: unknown): Failure {
   return { message, status: null, code: null, param: null, requestId: null };
 }
 
-/** An error that comes in the middle of a stream. */
+/** Convert an error event that ends a stream. */
 export function failureInStream(body: ApiErrorBody): Failure {
   const { message, code, param } = body.error;
   return { message, status: null, code, param, requestId: null };
@@ -87,7 +87,7 @@ async function failureOf(response: Response): Promise<Failure> {
     const { error } = parsed<ApiErrorBody>(await response.text());
     return { ...unexpected(response, error.message), code: error.code, param: error.param };
   } catch {
-    return unexpected(response, `the server has answered ${response.status}`);
+    return unexpected(response, `the server returned status ${response.status}`);
   }
 }
 
@@ -96,7 +96,7 @@ function unexpected(response: Response, message: string): Failure {
   return { message, status: response.status, code: null, param: null, requestId };
 }
 
-/** Headers cannot carry every character; what a person types by mistake must be refused by the server, not by us. */
+/** Replace characters that a header cannot carry, so that the server rejects a mistyped key instead of fetch() throwing. */
 function headerSafe(key: string): string {
   return key.replace(/[^\x20-\x7e]/g, "?").trim();
 }

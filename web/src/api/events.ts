@@ -1,6 +1,6 @@
-// Server-sent events. The browser's own reader of them cannot send a key.
+// Reads server-sent events. The browser's EventSource cannot send an Authorization header.
 
-/** The data of each event, until the stream ends. Comments are skipped. */
+/** Yield the data of each event until the stream ends. Comments are skipped. */
 export async function* eventsOf(body: ReadableStream<Uint8Array>): AsyncGenerator<string> {
   const reader = body.pipeThrough(new TextDecoderStream() as TransformStream<Uint8Array, string>).getReader();
   let rest = "";
@@ -16,7 +16,7 @@ export async function* eventsOf(body: ReadableStream<Uint8Array>): AsyncGenerato
       }
     }
   } finally {
-    await reader.cancel().catch(() => undefined); // whoever stops listening closes the connection
+    await reader.cancel().catch(() => undefined); // a consumer that stops early closes the connection
   }
 }
 

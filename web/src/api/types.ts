@@ -1,6 +1,6 @@
-// What the server takes and says, as far as this page uses it. docs/server.md has the whole.
+// The parts of the server's API that this page uses. docs/server.md describes all of it.
 
-/** Seeds have up to 64 bits, and numbers of JavaScript 53: so a seed is kept as the digits it was written with. */
+/** A seed has up to 64 bits and a JavaScript number only 53, so a seed is kept as a string of digits. */
 export type Seed = string;
 
 // -- errors and state ---------------------------------------------------------------------------------------
@@ -47,7 +47,7 @@ export interface SamplingFields {
   response_format?: ResponseFormat;
 }
 
-/** The seed is not in here: see `withSeed`. */
+/** `withSeed` adds the seed. */
 export interface ChatBody extends SamplingFields {
   messages: ChatMessage[];
   max_completion_tokens?: number;
@@ -107,7 +107,7 @@ export interface Usage {
   completion_tokens_details?: { reasoning_tokens: number };
 }
 
-/** The `octavo` block, of one's own answer or (without any words) of a finished request: why the answer took as long as it did, and how to have it again. */
+/** The `octavo` object of a response, or of a finished request (then without any text): its timing, and what is needed to reproduce it. */
 export interface Explanation {
   tokenise_seconds: number;
   engine_restarts: number;
@@ -118,7 +118,7 @@ export interface ExplainedRequest {
   seed: Seed;
   prompt_tokens: number;
   cached_tokens: number;
-  first_miss: { position: number; token?: string } | null; // of others' requests, no words are told
+  first_miss: { position: number; token?: string } | null; // the engine view contains no text of requests
   choices: ExplainedChoice[];
 }
 
@@ -148,8 +148,8 @@ export interface FactsEvent {
 export interface EngineFacts {
   vocab_size: number;
   max_model_len: number;
-  page_size: number;
-  num_pages: number;
+  block_size: number;
+  num_blocks: number;
   device: string;
   dtype: string;
   explanation: string[];
@@ -157,7 +157,7 @@ export interface EngineFacts {
   system_fingerprint: string;
 }
 
-/** There is no engine at the moment. */
+/** Sent while no engine is serving. */
 export interface EngineEvent {
   kind: "engine";
   state: "starting" | "loading" | "serving" | "failed";
@@ -169,7 +169,7 @@ export interface ViewEvent {
   kind: "view";
   time: number;
   stats: EngineStats;
-  pages: PageRun[];
+  blocks: BlockRun[];
   sequences: RunningSequence[];
   waiting: WaitingSequence[];
   tree: PrefixTree;
@@ -179,14 +179,14 @@ export interface ViewEvent {
   latency: Latency;
 }
 
-/** Counters never fall while an engine lives. */
+/** Counters never decrease during the lifetime of an engine. */
 export interface EngineStats {
   num_running: number;
   num_waiting: number;
-  pages_total: number;
-  pages_free: number;
-  pages_cached: number;
-  pages_idle: number;
+  blocks_total: number;
+  blocks_free: number;
+  blocks_cached: number;
+  blocks_idle: number;
   steps: number;
   tokens_computed: number;
   prompt_tokens: number;
@@ -196,12 +196,12 @@ export interface EngineStats {
   step_seconds: number;
 }
 
-/** What a run of neighbouring pages is, and how long it is. Codes from 0 on are slots, to which pages are private. */
-export type PageRun = [code: number, count: number];
+/** A run of consecutive blocks in the same state. A code >= 0 is the slot to which the blocks are private. */
+export type BlockRun = [code: number, count: number];
 
-export const PAGE_FREE = -1;
-export const PAGE_IDLE = -2;
-export const PAGE_HELD = -3;
+export const BLOCK_FREE = -1;
+export const BLOCK_IDLE = -2;
+export const BLOCK_HELD = -3;
 
 export interface RunningSequence {
   slot: number;
@@ -211,8 +211,8 @@ export interface RunningSequence {
   num_tokens: number;
   num_computed: number;
   num_cached: number;
-  num_pages: number;
-  num_shared_pages: number;
+  num_blocks: number;
+  num_shared_blocks: number;
   preemptions: number;
 }
 
@@ -233,7 +233,7 @@ export interface PrefixTree {
 export interface TreeNode {
   id: number;
   parent: number | null;
-  num_pages: number;
+  num_blocks: number;
   num_tokens: number;
   holders: number;
   salt: number;
@@ -251,7 +251,7 @@ export type StepSlice = [slot: number, start: number, numTokens: number, numSamp
 
 export interface FinishedRequest {
   request_id: string;
-  response_id?: string | null; // what the client got, and the beginning of its sequences' names
+  response_id?: string | null; // as sent to the client; the ids of its sequences start with it
   route: string;
   status: number | null;
   model: string;
@@ -268,7 +268,7 @@ export interface FinishedRequest {
   octavo?: Explanation | null;
 }
 
-/** Seconds, over the last ten or so. */
+/** In seconds, over a window of about the last 10 s. */
 export interface Latency {
   ttft_p50: number | null;
   ttft_p99: number | null;

@@ -1,17 +1,17 @@
-// JSON whose seeds are larger than a number of JavaScript can be.
+// JSON whose seeds may exceed the precision of a JavaScript number.
 
 import type { Seed } from "./types";
 
-// In a string the quotes would be escaped, so this finds only fields. (A token "seed" is one, too, where alternatives
-// are a map; but its value is no whole number.)
+// Matches only fields: within a string, the quotes would be escaped. (Where alternatives are a map, a token "seed" is
+// also a field, but its value is not an integer.)
 const SEEDS = /"seed":\s*(-?\d+)(?=\s*[,}])/g;
 
-/** JSON, with seeds as text. */
+/** Parse JSON, with seeds as strings. */
 export function parsed<Value>(json: string): Value {
   return JSON.parse(json.replace(SEEDS, '"seed":"$1"')) as Value;
 }
 
-/** The JSON of a body and a seed, which is written as a number. */
+/** Return the JSON of a body with the seed added as a number. */
 export function withSeed(body: object, seed: Seed | null, indent?: number): string {
   const json = JSON.stringify(body, undefined, indent);
   if (seed === null) return json;

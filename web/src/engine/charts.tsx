@@ -1,11 +1,11 @@
-// How fast, and how long it takes: the last minutes.
+// Charts of throughput and latency over the last 2 minutes.
 
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import { paletteOf, type ColourName } from "../parts/colours";
 import type { ThemeChoice } from "../parts/theme";
-import { count, duration } from "../parts/words";
+import { count, duration } from "../parts/format";
 import type { Sample } from "./history";
 
 interface Line {
@@ -18,7 +18,7 @@ interface ChartProps {
   title: string;
   lines: readonly Line[];
   samples: readonly Sample[];
-  shown: (value: number) => string;
+  format: (value: number) => string;
   theme: ThemeChoice;
 }
 
@@ -47,15 +47,15 @@ const SEQUENCES: readonly Line[] = [
 export function Charts({ samples, theme }: { samples: readonly Sample[]; theme: ThemeChoice }) {
   return (
     <section class="charts" aria-label="Throughput and latency">
-      <Chart title="Tokens a second" lines={THROUGHPUT} samples={samples} shown={count} theme={theme} />
-      <Chart title="Sequences" lines={SEQUENCES} samples={samples} shown={count} theme={theme} />
-      <Chart title="Time to first token" lines={FIRST_TOKEN} samples={samples} shown={duration} theme={theme} />
-      <Chart title="Time between tokens" lines={BETWEEN_TOKENS} samples={samples} shown={duration} theme={theme} />
+      <Chart title="Tokens per second" lines={THROUGHPUT} samples={samples} format={count} theme={theme} />
+      <Chart title="Sequences" lines={SEQUENCES} samples={samples} format={count} theme={theme} />
+      <Chart title="Time to first token" lines={FIRST_TOKEN} samples={samples} format={duration} theme={theme} />
+      <Chart title="Time between tokens" lines={BETWEEN_TOKENS} samples={samples} format={duration} theme={theme} />
     </section>
   );
 }
 
-function Chart({ title, lines, samples, shown, theme }: ChartProps) {
+function Chart({ title, lines, samples, format, theme }: ChartProps) {
   const place = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
   const isDark = theme.isDark.value;
@@ -63,16 +63,16 @@ function Chart({ title, lines, samples, shown, theme }: ChartProps) {
   useEffect(() => {
     const element = place.current;
     if (!element) return;
-    const made = new uPlot(optionsFor(lines, shown, element.clientWidth, isDark), [[], ...lines.map(() => [])], element);
-    plot.current = made;
-    const observer = new ResizeObserver(() => made.setSize({ width: element.clientWidth, height: HEIGHT }));
+    const chart = new uPlot(optionsFor(lines, format, element.clientWidth, isDark), [[], ...lines.map(() => [])], element);
+    plot.current = chart;
+    const observer = new ResizeObserver(() => chart.setSize({ width: element.clientWidth, height: HEIGHT }));
     observer.observe(element);
     return () => {
       observer.disconnect();
-      made.destroy();
+      chart.destroy();
       plot.current = null;
     };
-  }, [isDark, lines, shown]);
+  }, [isDark, lines, format]);
 
   useEffect(() => {
     const recent = samples.filter((sample) => sample.time > (samples.at(-1)?.time ?? 0) - LONGEST_SECONDS);
@@ -91,7 +91,7 @@ function Chart({ title, lines, samples, shown, theme }: ChartProps) {
             return (
               <li key={line.label}>
                 <span class={`swatch swatch-line-${line.colour}`} aria-hidden="true" />
-                {line.label} <b>{value === null ? "–" : shown(value)}</b>
+                {line.label} <b>{value === null ? "–" : format(value)}</b>
               </li>
             );
           })}
@@ -102,7 +102,7 @@ function Chart({ title, lines, samples, shown, theme }: ChartProps) {
   );
 }
 
-function optionsFor(lines: readonly Line[], shown: (value: number) => string, width: number, isDark: boolean): uPlot.Options {
+function optionsFor(lines: readonly Line[], format: (value: number) => string, width: number, isDark: boolean): uPlot.Options {
   const palette = paletteOf(isDark);
   const axis = { stroke: palette.muted, grid: { stroke: palette.line, width: 1 }, ticks: { show: false }, font: "11px system-ui" };
   return {
@@ -113,11 +113,11 @@ function optionsFor(lines: readonly Line[], shown: (value: number) => string, wi
     padding: [8, 8, 0, 0],
     scales: {
       x: { time: false, range: (_, first, latest) => timesShown(first ?? 0, latest ?? 0) },
-      y: { range: (_, __, most) => [0, most > 0 ? most * 1.15 : 1] },
+      y: { range: (_, __, max) => [0, max > 0 ? max * 1.15 : 1] },
     },
     axes: [
-      { ...axis, size: 22, splits: (_, __, first, latest) => ticksOf(first, latest), values: (plot, ticks) => ticks.map((tick) => agoInWords(tick, plot.scales.x?.max ?? 0)) },
-      { ...axis, size: 56, space: 34, values: (_, ticks) => ticks.map(shown) },
+      { ...axis, size: 22, splits: (_, __, first, latest) => ticksOf(first, latest), values: (plot, ticks) => ticks.map((tick) => agoText(tick, plot.scales.x?.max ?? 0)) },
+      { ...axis, size: 56, space: 34, values: (_, ticks) => ticks.map(format) },
     ],
     series: [
       {},
@@ -126,17 +126,17 @@ function optionsFor(lines: readonly Line[], shown: (value: number) => string, wi
   };
 }
 
-/** As much as there is, but neither a moment nor an hour. */
+/** Return the time range to show: all samples, but at least 30 s and at most 120 s. */
 function timesShown(first: number, latest: number): [number, number] {
   return [Math.min(latest - SHORTEST_SECONDS, Math.max(first, latest - LONGEST_SECONDS)), latest];
 }
 
-/** Round numbers of seconds before now. */
+/** Return ticks at round numbers of seconds before the latest sample. */
 function ticksOf(first: number, latest: number): number[] {
   const every = TICK_SECONDS.find((seconds) => (latest - first) / seconds <= 4) ?? 60;
   return Array.from({ length: Math.floor((latest - first) / every) }, (_, index) => latest - (index + 1) * every).reverse();
 }
 
-function agoInWords(time: number, now: number): string {
+function agoText(time: number, now: number): string {
   return `−${Math.round(now - time)} s`;
 }

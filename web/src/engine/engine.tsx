@@ -1,22 +1,22 @@
-// The engine at work.
+// The engine tab: a live view of blocks, steps, charts and requests.
 
 import { useEffect } from "preact/hooks";
 import type { EngineStats, FactsEvent } from "../api/types";
 import type { ThemeChoice } from "../parts/theme";
-import { bytes, count, duration, percent } from "../parts/words";
+import { bytes, count, duration, percent } from "../parts/format";
 import { Charts } from "./charts";
 import type { Connection, Feed } from "./feed";
-import { PageMap } from "./page_map";
+import { BlockMap } from "./block_map";
 import { PrefixTreeView } from "./prefix_tree";
 import { Finished, Running, Waiting } from "./requests";
 import { Timeline } from "./timeline";
 
-const CONNECTION_WORDS: Record<Connection, string> = {
+const CONNECTION_LABELS: Record<Connection, string> = {
   closed: "not connected",
   opening: "connecting",
   live: "live",
   paused: "paused while hidden",
-  broken: "connection lost, trying again",
+  broken: "connection lost, reconnecting",
 };
 
 export function Engine({ feed, theme }: { feed: Feed; theme: ThemeChoice }) {
@@ -29,12 +29,12 @@ export function Engine({ feed, theme }: { feed: Feed; theme: ThemeChoice }) {
       <h2 class="hidden">Engine</h2>
       <Status feed={feed} />
       {view === null || facts === null ? (
-        <p class="empty panel">{feed.failure.value?.message ?? waitingWords(feed)}</p>
+        <p class="empty panel">{feed.failure.value?.message ?? waitingText(feed)}</p>
       ) : (
         <>
           <Figures stats={view.stats} facts={facts} rate={samples.at(-1)?.generated ?? 0} />
           <div class="columns">
-            <PageMap runs={view.pages} sequences={view.sequences} pageSize={facts.facts.page_size} theme={theme} />
+            <BlockMap runs={view.blocks} sequences={view.sequences} blockSize={facts.facts.block_size} theme={theme} />
             <PrefixTreeView tree={view.tree} theme={theme} />
           </div>
           <Timeline steps={steps} theme={theme} />
@@ -52,10 +52,10 @@ export function Engine({ feed, theme }: { feed: Feed; theme: ThemeChoice }) {
   );
 }
 
-function waitingWords(feed: Feed): string {
+function waitingText(feed: Feed): string {
   const engine = feed.engine.value;
-  if (engine === null) return "Waiting for the engine’s first word.";
-  if (engine.state === "failed") return "The engine has failed; the server’s log says why.";
+  if (engine === null) return "Waiting for the first update from the engine.";
+  if (engine.state === "failed") return "The engine has failed. See the server log for the reason.";
   if (engine.total === 0) return `The engine is ${engine.state}.`;
   return `The engine is ${engine.state}: ${bytes(engine.done)} of ${bytes(engine.total)}.`;
 }
@@ -66,7 +66,7 @@ function Status({ feed }: { feed: Feed }) {
   return (
     <p class="status">
       <span class={`dot dot-${connection}`} aria-hidden="true" />
-      <span role="status">{feed.engine.value === null ? CONNECTION_WORDS[connection] : waitingWords(feed)}</span>
+      <span role="status">{feed.engine.value === null ? CONNECTION_LABELS[connection] : waitingText(feed)}</span>
       {facts && (
         <span class="muted">
           {facts.facts.dtype} on {facts.facts.device} · octavo {facts.version} · fingerprint{" "}
@@ -78,15 +78,15 @@ function Status({ feed }: { feed: Feed }) {
 }
 
 function Figures({ stats, facts, rate }: { stats: EngineStats; facts: FactsEvent; rate: number }) {
-  const inUse = stats.pages_total - stats.pages_free - stats.pages_idle;
+  const inUse = stats.blocks_total - stats.blocks_free - stats.blocks_idle;
   const hits = stats.prompt_tokens === 0 ? 0 : stats.prompt_tokens_cached / stats.prompt_tokens;
   return (
     <dl class="figures">
       <Figure name="running" value={count(stats.num_running)} note={`${count(stats.num_waiting)} waiting`} />
-      <Figure name="tokens a second" value={count(rate)} note={`${count(stats.tokens_sampled)} in all`} />
+      <Figure name="tokens per second" value={count(rate)} note={`${count(stats.tokens_sampled)} in total`} />
       <Figure
         name="KV in use"
-        value={percent(inUse / Math.max(1, stats.pages_total))}
+        value={percent(inUse / Math.max(1, stats.blocks_total))}
         note={`of ${bytes(facts.facts.kv_bytes)}`}
       />
       <Figure name="prompts from cache" value={percent(hits)} note={`${count(stats.prompt_tokens_cached)} tokens`} />

@@ -1,4 +1,4 @@
-// The engine's own account of itself, read only while somebody looks at it.
+// The live feed of the engine, open only while the engine tab is visible.
 
 import { signal } from "@preact/signals";
 import { asFailure, RequestFailed, type Client, type Failure } from "../api/client";
@@ -9,7 +9,7 @@ import { after, NO_HISTORY, withNewEngine } from "./history";
 
 const PATH = "/octavo/view?interval=0.25";
 const FIRST_RETRY_SECONDS = 0.5;
-const LAST_RETRY_SECONDS = 8;
+const MAX_RETRY_SECONDS = 8;
 
 export type Connection = "closed" | "opening" | "live" | "paused" | "broken";
 
@@ -17,20 +17,20 @@ export class Feed {
   readonly connection = signal<Connection>("closed");
   readonly failure = signal<Failure | null>(null);
   readonly facts = signal<FactsEvent | null>(null);
-  readonly engine = signal<EngineEvent | null>(null); // not null: there is none to show
+  readonly engine = signal<EngineEvent | null>(null); // not null while no engine is serving
   readonly view = signal<ViewEvent | null>(null);
   readonly history = signal(NO_HISTORY);
   #abort: AbortController | null = null;
 
   constructor(private readonly client: Client) {}
 
-  /** Until the function it returns is called. Nothing is read while the tab is hidden. */
+  /** Read the feed until the returned function is called. The connection is closed while the browser tab is hidden. */
   watch(): () => void {
-    const look = () => (document.hidden ? this.#close("paused") : this.#open());
-    document.addEventListener("visibilitychange", look);
-    look();
+    const update = () => (document.hidden ? this.#close("paused") : this.#open());
+    document.addEventListener("visibilitychange", update);
+    update();
     return () => {
-      document.removeEventListener("visibilitychange", look);
+      document.removeEventListener("visibilitychange", update);
       this.#close("closed");
     };
   }
@@ -38,7 +38,7 @@ export class Feed {
   #open(): void {
     if (this.#abort !== null) return;
     this.#abort = new AbortController();
-    void this.#readOn(this.#abort.signal);
+    void this.#readLoop(this.#abort.signal);
   }
 
   #close(connection: Connection): void {
@@ -47,9 +47,9 @@ export class Feed {
     this.connection.value = connection;
   }
 
-  /** Again and again: a server that is restarted comes back. */
-  async #readOn(signal: AbortSignal): Promise<void> {
-    let patience = FIRST_RETRY_SECONDS;
+  /** Read events, and reconnect whenever the connection ends: the server may have been restarted. */
+  async #readLoop(signal: AbortSignal): Promise<void> {
+    let retrySeconds = FIRST_RETRY_SECONDS;
     while (!signal.aborted) {
       this.connection.value = "opening";
       try {
@@ -57,8 +57,8 @@ export class Feed {
           if (signal.aborted) return;
           this.connection.value = "live";
           this.failure.value = null;
-          patience = FIRST_RETRY_SECONDS;
-          this.#take(parsed<FeedEvent>(data));
+          retrySeconds = FIRST_RETRY_SECONDS;
+          this.#handle(parsed<FeedEvent>(data));
         }
         if (signal.aborted) return;
         this.connection.value = "broken";
@@ -66,15 +66,15 @@ export class Feed {
         if (signal.aborted) return;
         this.connection.value = "broken";
         this.failure.value = asFailure(error);
-        if (error instanceof RequestFailed && error.failure.status === 401) break; // a new key opens it again
+        if (error instanceof RequestFailed && error.failure.status === 401) break; // a new key reopens the feed
       }
-      await new Promise((resolve) => setTimeout(resolve, patience * 1000));
-      patience = Math.min(2 * patience, LAST_RETRY_SECONDS);
+      await new Promise((resolve) => setTimeout(resolve, retrySeconds * 1000));
+      retrySeconds = Math.min(2 * retrySeconds, MAX_RETRY_SECONDS);
     }
     if (this.#abort?.signal === signal) this.#abort = null;
   }
 
-  #take(event: FeedEvent): void {
+  #handle(event: FeedEvent): void {
     if (event.kind === "facts") {
       this.facts.value = event;
       this.engine.value = null;

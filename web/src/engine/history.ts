@@ -1,17 +1,17 @@
-// What the feed has told, as far as it is shown. Values, never changed in place.
+// The recent past of the engine, as collected from the feed. Immutable values.
 
 import type { EngineStats, FinishedRequest, Step, ViewEvent } from "../api/types";
 
 export const NUM_STEPS = 120;
 const NUM_FINISHED = 100;
-const NUM_SAMPLES = 1200; // five minutes at four a second
-const RATE_SECONDS = 1; // rates are means over so long
+const NUM_SAMPLES = 1200; // 5 minutes at 4 samples per second
+const RATE_SECONDS = 1; // averaging window of rates
 
 /** One point of every chart. */
 export interface Sample {
   time: number;
-  generated: number; // tokens a second
-  computed: number; // tokens of prompts a second
+  generated: number; // tokens per second
+  computed: number; // prompt tokens per second
   running: number;
   waiting: number;
   ttftP50: number | null;
@@ -23,8 +23,8 @@ export interface Sample {
 export interface History {
   steps: readonly Step[];
   samples: readonly Sample[];
-  finished: readonly FinishedRequest[]; // the latest first
-  counters: readonly Counters[]; // of the last moments, for rates
+  finished: readonly FinishedRequest[]; // latest first
+  counters: readonly Counters[]; // of the last RATE_SECONDS, for rates
 }
 
 interface Counters {
@@ -44,7 +44,7 @@ export function after(history: History, view: ViewEvent): History {
   };
 }
 
-/** Counters of a new engine begin again, and so do its steps. */
+/** Drop steps and counters: those of a new engine start from zero. */
 export function withNewEngine(history: History): History {
   return { ...history, steps: [], counters: [] };
 }
@@ -64,7 +64,7 @@ function sampleOf(view: ViewEvent, counters: readonly Counters[]): Sample {
   return {
     time: view.time,
     generated: seconds > 0 ? Math.max(0, sampled) / seconds : 0,
-    // Every token that was drawn is computed too, one step later; the rest are prompts.
+    // Each sampled token is itself computed one step later; the remainder are prompt tokens.
     computed: seconds > 0 ? Math.max(0, computed - sampled) / seconds : 0,
     running: stats.num_running,
     waiting: stats.num_waiting,

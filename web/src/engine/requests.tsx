@@ -1,20 +1,20 @@
-// Who is running, who waits, who has been answered.
+// Lists of running, waiting and finished requests.
 
 import { useState } from "preact/hooks";
 import type { FinishedRequest, RunningSequence, WaitingSequence } from "../api/types";
 import { slotColour } from "../parts/colours";
 import { ExplanationView } from "../parts/explanation";
 import type { ThemeChoice } from "../parts/theme";
-import { count, counted, duration, shortId } from "../parts/words";
+import { count, counted, duration, shortId } from "../parts/format";
 
-const MOST_WAITING_SHOWN = 8;
+const MAX_WAITING_SHOWN = 8;
 
 export function Running({ sequences, theme }: { sequences: readonly RunningSequence[]; theme: ThemeChoice }) {
   return (
     <section class="panel" aria-labelledby="running-title">
       <h3 id="running-title">Running</h3>
       {sequences.length === 0 ? (
-        <p class="empty">Nobody is asking. Ask something in the playground, or send requests to the API.</p>
+        <p class="empty">No requests are running. Use the playground or send requests to the API.</p>
       ) : (
         <div class="scrolls tall" tabIndex={0} role="region" aria-labelledby="running-title">
           <table>
@@ -26,7 +26,7 @@ export function Running({ sequences, theme }: { sequences: readonly RunningSeque
                 <th scope="col" class="number">cached</th>
                 <th scope="col">computed</th>
                 <th scope="col" class="number">answer</th>
-                <th scope="col" class="number">pages (shared)</th>
+                <th scope="col" class="number">blocks (shared)</th>
                 <th scope="col" class="number">preempted</th>
               </tr>
             </thead>
@@ -42,7 +42,7 @@ export function Running({ sequences, theme }: { sequences: readonly RunningSeque
   );
 }
 
-/** As the rows of the timeline. */
+/** Sort by slot, in the order of the timeline's rows. */
 function bySlot(sequences: readonly RunningSequence[]): RunningSequence[] {
   return sequences.toSorted((one, other) => one.slot - other.slot);
 }
@@ -55,7 +55,7 @@ function RunningRow({ sequence, isDark }: { sequence: RunningSequence; isDark: b
         <span class="swatch" aria-hidden="true" style={{ background: slotColour(sequence.slot, isDark) }} /> {sequence.slot}
       </td>
       <td>
-        <code title={sequence.request_id}>{shortId(nameOf(sequence.request_id))}</code>
+        <code title={sequence.request_id}>{shortId(clientId(sequence.request_id))}</code>
         {sequence.choice > 0 && ` #${sequence.choice + 1}`}
       </td>
       <td class="number">{count(sequence.num_prompt)}</td>
@@ -68,15 +68,15 @@ function RunningRow({ sequence, isDark }: { sequence: RunningSequence; isDark: b
       </td>
       <td class="number">{count(Math.max(0, sequence.num_tokens - sequence.num_prompt))}</td>
       <td class="number">
-        {count(sequence.num_pages)} ({count(sequence.num_shared_pages)})
+        {count(sequence.num_blocks)} ({count(sequence.num_shared_blocks)})
       </td>
       <td class="number">{count(sequence.preemptions)}</td>
     </tr>
   );
 }
 
-/** As the client knows it: the engine adds which of its prompts it is, and mostly there is one. */
-function nameOf(id: string): string {
+/** Return the id as the client knows it: the engine appends the prompt index, which is 0 for most requests. */
+function clientId(id: string): string {
   return id.replace(/-0$/, "");
 }
 
@@ -86,15 +86,15 @@ export function Waiting({ waiting, total }: { waiting: readonly WaitingSequence[
     <section class="panel" aria-labelledby="waiting-title">
       <h3 id="waiting-title">Waiting: {count(total)}</h3>
       <ul class="plain">
-        {waiting.slice(0, MOST_WAITING_SHOWN).map((one) => (
+        {waiting.slice(0, MAX_WAITING_SHOWN).map((one) => (
           <li key={`${one.request_id}/${one.choice}`}>
-            <code title={one.request_id}>{shortId(nameOf(one.request_id))}</code> {counted(one.num_prompt, "prompt token")}, for{" "}
+            <code title={one.request_id}>{shortId(clientId(one.request_id))}</code> {counted(one.num_prompt, "prompt token")}, for{" "}
             {duration(one.seconds_waiting)}
             {one.preemptions > 0 && `, ${counted(one.preemptions, "preemption")}`}
           </li>
         ))}
       </ul>
-      {total > MOST_WAITING_SHOWN && <p class="note">and {count(total - MOST_WAITING_SHOWN)} more</p>}
+      {total > MAX_WAITING_SHOWN && <p class="note">and {count(total - MAX_WAITING_SHOWN)} more</p>}
     </section>
   );
 }
@@ -104,7 +104,7 @@ export function Finished({ finished, fingerprint }: { finished: readonly Finishe
     <section class="panel" aria-labelledby="finished-title">
       <h3 id="finished-title">Finished</h3>
       {finished.length === 0 ? (
-        <p class="empty">Requests that end while you look appear here, each with its explanation.</p>
+        <p class="empty">Requests that finish while this view is open appear here with their timing.</p>
       ) : (
         <ul class="plain finished tall" tabIndex={0} aria-labelledby="finished-title">
           {finished.map((request) => (
@@ -137,9 +137,9 @@ function FinishedRow({ request, fingerprint }: { request: FinishedRequest; finge
       {isOpen && (
         <>
           <dl class="facts">
-            <div><dt>Id in the log</dt><dd><code>{request.request_id}</code></dd></div>
-            <div><dt>Endpoint</dt><dd>{request.route}, {request.stream ? "streamed" : "whole"}, status {request.status ?? "none"}</dd></div>
-            <div><dt>First token after</dt><dd>{duration(request.seconds_to_first_token)}</dd></div>
+            <div><dt>ID in the log</dt><dd><code>{request.request_id}</code></dd></div>
+            <div><dt>Endpoint</dt><dd>{request.route}, {request.stream ? "streamed" : "not streamed"}, status {request.status ?? "none"}</dd></div>
+            <div><dt>Time to first token</dt><dd>{duration(request.seconds_to_first_token)}</dd></div>
             {!request.octavo && <div><dt>Queued</dt><dd>{duration(request.queue_seconds)}</dd></div>}
           </dl>
           {request.octavo && <ExplanationView explanation={request.octavo} fingerprint={fingerprint} />}

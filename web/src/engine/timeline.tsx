@@ -1,19 +1,19 @@
-// The last steps, one column each: what every slot computed in it.
+// A timeline of the last steps: one column per step, one row per slot.
 
 import type { Step, StepSlice } from "../api/types";
 import type { Palette } from "../parts/colours";
 import { Drawing, type Size } from "../parts/drawing";
 import type { ThemeChoice } from "../parts/theme";
-import { count, counted, duration } from "../parts/words";
+import { count, counted, duration } from "../parts/format";
 import { NUM_STEPS } from "./history";
 
-const BARS_HEIGHT = 44; // of the strip above: how long each step took
+const BARS_HEIGHT = 44; // of the bars above the rows: duration of each step
 const BARS_GAP = 8;
-const LEAST_ROWS = 8;
-const MOST_ROWS_HEIGHT = 260;
+const MIN_ROWS = 8;
+const MAX_ROWS_HEIGHT = 260;
 const AXIS_WIDTH = 26;
 
-/** A sequence that has its prompt behind it computes one token a step, and draws the next. */
+/** Whether a sequence is past its prompt: it then computes one token per step and samples the next. */
 export function isDecode([, , numTokens, numSampled]: StepSlice): boolean {
   return numTokens === 1 && numSampled > 0;
 }
@@ -26,12 +26,12 @@ interface Layout {
 
 function layoutFor(steps: readonly Step[], width: number): Layout {
   const slots = steps.flatMap((step) => [...step.slices.map(([slot]) => slot), ...step.preempted]);
-  const numRows = slots.reduce((most, slot) => Math.max(most, slot + 1), LEAST_ROWS);
-  const rowHeight = Math.max(2, Math.min(14, Math.floor(MOST_ROWS_HEIGHT / numRows)));
+  const numRows = slots.reduce((max, slot) => Math.max(max, slot + 1), MIN_ROWS);
+  const rowHeight = Math.max(2, Math.min(14, Math.floor(MAX_ROWS_HEIGHT / numRows)));
   return { columnWidth: (width - AXIS_WIDTH) / NUM_STEPS, numRows, rowHeight };
 }
 
-/** The latest step is at the right end. */
+/** The latest step is the rightmost column. */
 function columnLeft(index: number, steps: readonly Step[], layout: Layout): number {
   return AXIS_WIDTH + (NUM_STEPS - steps.length + index) * layout.columnWidth;
 }
@@ -41,7 +41,7 @@ function drawTimeline(
 ): void {
   const layout = layoutFor(steps, size.width);
   drawAxis(context, layout, size, palette);
-  const longest = steps.reduce((most, step) => Math.max(most, step.seconds), 1e-6);
+  const longest = steps.reduce((max, step) => Math.max(max, step.seconds), 1e-6);
   const gap = layout.columnWidth >= 4 ? 1 : 0;
   steps.forEach((step, index) => {
     const left = columnLeft(index, steps, layout);
@@ -75,7 +75,7 @@ function rowTop(slot: number, layout: Layout): number {
   return BARS_HEIGHT + BARS_GAP + slot * layout.rowHeight;
 }
 
-/** A chunk of a prompt fills its cell, the step of an answer is a line in it. */
+/** Draw a prompt chunk as a full cell and a generated token as a thinner bar. */
 function drawSlice(
   context: CanvasRenderingContext2D, slice: StepSlice, left: number, width: number, layout: Layout, palette: Palette,
 ): void {
@@ -107,9 +107,9 @@ export function Timeline({ steps, theme }: { steps: readonly Step[]; theme: Them
   return (
     <section class="panel" aria-labelledby="steps-title">
       <h3 id="steps-title">Steps</h3>
-      <p class="note">The last {NUM_STEPS} steps, a column each, and above it how long it took. A row is a slot of the batch.</p>
+      <p class="note">The last {NUM_STEPS} steps, one column per step and one row per batch slot. Bars at the top show step durations.</p>
       <Drawing
-        label={inWords(steps)}
+        label={summaryOf(steps)}
         theme={theme}
         heightFor={(width) => {
           const layout = layoutFor(steps, width);
@@ -119,22 +119,22 @@ export function Timeline({ steps, theme }: { steps: readonly Step[]; theme: Them
         hintAt={(x, y, size) => hintFor(x, y, steps, layoutFor(steps, size.width))}
       />
       <ul class="legend">
-        <li><span class="mark mark-prefill" aria-hidden="true" /> chunk of a prompt</li>
-        <li><span class="mark mark-decode" aria-hidden="true" /> token of an answer</li>
+        <li><span class="mark mark-prefill" aria-hidden="true" /> prompt chunk</li>
+        <li><span class="mark mark-decode" aria-hidden="true" /> generated token</li>
         <li><span class="mark mark-preempted" aria-hidden="true">×</span> preempted</li>
-        <li><span class="swatch swatch-warm" aria-hidden="true" /> step with a prompt in it</li>
+        <li><span class="swatch swatch-warm" aria-hidden="true" /> step that includes a prompt</li>
       </ul>
     </section>
   );
 }
 
-function inWords(steps: readonly Step[]): string {
+function summaryOf(steps: readonly Step[]): string {
   const slices = steps.flatMap((step) => step.slices);
   const chunks = slices.filter((slice) => !isDecode(slice));
   const preemptions = steps.reduce((sum, step) => sum + step.preempted.length, 0);
   return (
-    `Timeline of the last ${counted(steps.length, "step")}: ${counted(chunks.length, "chunk")} of prompts, ` +
-    `${counted(slices.length - chunks.length, "token")} of answers, ${counted(preemptions, "preemption")}.`
+    `Timeline of the last ${counted(steps.length, "step")}: ${counted(chunks.length, "prompt chunk")}, ` +
+    `${counted(slices.length - chunks.length, "generated token")}, ${counted(preemptions, "preemption")}.`
   );
 }
 
@@ -145,8 +145,8 @@ function hintFor(x: number, y: number, steps: readonly Step[], layout: Layout): 
   const chunks = step.slices.filter((slice) => !isDecode(slice));
   const numPrompt = chunks.reduce((sum, [, , numTokens]) => sum + numTokens, 0);
   const whole =
-    `step ${step.step}: ${duration(step.seconds)}, ${count(step.slices.length - chunks.length)} answering, ` +
-    `${counted(chunks.length, "chunk")} (${counted(numPrompt, "token")})`;
+    `step ${step.step}: ${duration(step.seconds)}, ${count(step.slices.length - chunks.length)} decoding, ` +
+    `${counted(chunks.length, "prompt chunk")} (${counted(numPrompt, "token")})`;
   const slot = Math.floor((y - BARS_HEIGHT - BARS_GAP) / layout.rowHeight);
   const slice = step.slices.find(([one]) => one === slot);
   if (step.preempted.includes(slot)) return `${whole}\nslot ${slot}: preempted`;

@@ -1,11 +1,11 @@
-// Colours for canvases, which know nothing of style sheets.
+// Colours for canvases, to which style sheets do not apply.
 
 export type Palette = Record<ColourName, string> & { slot: (slot: number) => string };
 
 const NAMES = ["ink", "muted", "line", "panel", "inset", "accent", "idle", "danger", "warm"] as const;
 export type ColourName = (typeof NAMES)[number];
 
-/** The colours of the style sheet as they are now. */
+/** Return the current colours of the style sheet. */
 export function paletteOf(isDark: boolean): Palette {
   const probe = document.createElement("span");
   probe.hidden = true;
@@ -18,7 +18,7 @@ export function paletteOf(isDark: boolean): Palette {
   return { ...(Object.fromEntries(entries) as Record<ColourName, string>), slot: (slot) => slotColour(slot, isDark) };
 }
 
-/** Neighbouring slots get colours far apart, all of them equally bright. */
+/** Return the colour of a slot. Neighbouring slots differ strongly in hue and have similar brightness. */
 export function slotColour(slot: number, isDark: boolean): string {
   const hue = (35 + slot * 137.508) % 360;
   const lightness = (isDark ? 0.72 : 0.62) + (slot % 3 === 1 ? -0.07 : 0);

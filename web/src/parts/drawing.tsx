@@ -1,4 +1,4 @@
-// A canvas that fills the width it has, is sharp on every screen, and tells what is under the pointer.
+// A canvas that fills the available width, renders at the screen's resolution and shows a tooltip at the pointer.
 
 import { useComputed } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
@@ -11,7 +11,7 @@ export interface Size {
 }
 
 interface Props {
-  label: string; // what is seen, for those who do not see it
+  label: string; // text alternative for screen readers
   theme: ThemeChoice;
   heightFor: (width: number) => number;
   draw: (context: CanvasRenderingContext2D, size: Size, palette: Palette) => void;
@@ -69,7 +69,7 @@ export function Drawing({ label, theme, heightFor, draw, hintAt }: Props) {
   );
 }
 
-/** Beside the pointer, on the side where there is room. */
+/** Return the tooltip's position: beside the pointer, on the side with more room. */
 function hintPlace({ x, y }: { x: number; y: number }, size: Size): Record<string, string> {
   const horizontally = x > size.width / 2 ? { right: `${size.width - x + 12}px` } : { left: `${x + 12}px` };
   return { ...horizontally, top: `${y + 14}px` };

@@ -1,7 +1,7 @@
-// The `octavo` block of an answer, for people: where the time went, what the cache gave, how to have it again.
+// Shows the `octavo` object of a response: timing, cache use, and what is needed to reproduce the answer.
 
 import type { Explanation, ExplainedChoice, ExplainedRequest } from "../api/types";
-import { counted, count, duration } from "./words";
+import { counted, count, duration } from "./format";
 
 interface Props {
   explanation: Explanation;
@@ -27,8 +27,8 @@ function RequestExplained({ request, explanation, fingerprint }: Props & { reque
       ))}
       <dl class="facts">
         <Fact name="Prompt" value={`${counted(request.prompt_tokens, "token")}, ${count(request.cached_tokens)} from the cache`} />
-        {miss && <Fact name="First not cached" value={`position ${miss.position}${miss.token === undefined ? "" : `, ${JSON.stringify(miss.token)}`}`} />}
-        <Fact name="Tokenised in" value={duration(explanation.tokenise_seconds)} />
+        {miss && <Fact name="First cache miss" value={`position ${miss.position}${miss.token === undefined ? "" : `, ${JSON.stringify(miss.token)}`}`} />}
+        <Fact name="Tokenisation" value={duration(explanation.tokenise_seconds)} />
         <Fact name="Preemptions" value={count(sum(request.choices, (choice) => choice.preemptions))} />
         <Fact name="Engine restarts" value={count(explanation.engine_restarts)} />
         <Fact name="Seed" value={request.seed} isCode />
@@ -48,7 +48,7 @@ function Fact({ name, value, isCode = false }: { name: string; value: string; is
   );
 }
 
-/** Queue, prompt and answer, as long as they took. */
+/** Shows the durations of queueing, prompt and answer as proportional bars. */
 function TimeBar({ choice, name }: { choice: ExplainedChoice; name: string | null }) {
   const parts = [
     { kind: "queue", text: "queued", seconds: choice.queue_seconds },
@@ -82,13 +82,13 @@ function Chunks({ choices }: { choices: readonly ExplainedChoice[] }) {
   return (
     <table class="chunks">
       <caption>
-        Computed chunks of the prompt{leftOut > 0 && ` (${count(leftOut)} more are not shown)`}
+        Computed prompt chunks{leftOut > 0 && ` (${count(leftOut)} more not shown)`}
       </caption>
       <thead>
         <tr>
           <th scope="col">from position</th>
           <th scope="col">tokens</th>
-          <th scope="col">step took</th>
+          <th scope="col">step duration</th>
         </tr>
       </thead>
       <tbody>

@@ -1,6 +1,6 @@
 import type { Failure } from "../api/client";
 
-/** An error in the server's words, with what helps to find it in its log. */
+/** Shows the server's error message, and the request id by which the server log identifies it. */
 export function FailureView({ failure }: { failure: Failure }) {
   const details = [
     failure.status && `status ${failure.status}`,
@@ -11,7 +11,7 @@ export function FailureView({ failure }: { failure: Failure }) {
   return (
     <div class="failure" role="alert">
       <p>{failure.message}</p>
-      {failure.status === 401 && <p>Give a valid key at the top of the page.</p>}
+      {failure.status === 401 && <p>Enter a valid API key at the top of the page.</p>}
       {details.length > 0 && <p class="small">{details.join(" · ")}</p>}
     </div>
   );

@@ -1,48 +1,48 @@
-// Is the server there, and what does it serve? Asked until it is ready, and not after that.
+// Polls the server until it is ready and reports which model it serves.
 
 import { signal } from "@preact/signals";
 import { asFailure, RequestFailed, type Client } from "../api/client";
 import type { ModelList, Readiness } from "../api/types";
 
-const SECONDS_BETWEEN = 1;
+const POLL_SECONDS = 1;
 
 export type ServerState =
-  | { kind: "asking" }
-  | { kind: "loading"; words: string }
-  | { kind: "locked" } // the server wants a key
+  | { kind: "connecting" }
+  | { kind: "loading"; text: string }
+  | { kind: "locked" } // the server requires a key
   | { kind: "ready"; model: string; maxModelLen: number | null }
-  | { kind: "away"; words: string };
+  | { kind: "unavailable"; text: string };
 
 export class ServerWatch {
-  readonly state = signal<ServerState>({ kind: "asking" });
+  readonly state = signal<ServerState>({ kind: "connecting" });
   readonly model = signal<string | null>(null);
 
   constructor(private readonly client: Client) {}
 
   async watch(): Promise<void> {
     for (;;) {
-      this.state.value = await this.#look();
+      this.state.value = await this.#poll();
       if (this.state.value.kind === "ready" || this.state.value.kind === "locked") break;
-      await new Promise((resolve) => setTimeout(resolve, SECONDS_BETWEEN * 1000));
+      await new Promise((resolve) => setTimeout(resolve, POLL_SECONDS * 1000));
     }
     if (this.state.value.kind === "ready") this.model.value = this.state.value.model;
   }
 
-  async #look(): Promise<ServerState> {
+  async #poll(): Promise<ServerState> {
     try {
       const ready = await readiness();
-      if (ready.status !== "ready") return { kind: "loading", words: inWords(ready) };
+      if (ready.status !== "ready") return { kind: "loading", text: progressText(ready) };
       const [model] = (await this.client.getJson<ModelList>("/v1/models")).data;
-      if (model === undefined) return { kind: "away", words: "The server has no model." };
+      if (model === undefined) return { kind: "unavailable", text: "The server has no model." };
       return { kind: "ready", model: model.id, maxModelLen: model.max_model_len ?? null };
     } catch (error) {
       if (error instanceof RequestFailed && error.failure.status === 401) return { kind: "locked" };
-      return { kind: "away", words: asFailure(error).message };
+      return { kind: "unavailable", text: asFailure(error).message };
     }
   }
 }
 
-/** Says 503 while it is not ready, which is no failure to us. */
+/** Return the readiness. Status 503 is not an error here: the server is not ready yet. */
 async function readiness(): Promise<Readiness> {
   try {
     return (await (await fetch("/readyz", { cache: "no-store" })).json()) as Readiness;
@@ -51,7 +51,7 @@ async function readiness(): Promise<Readiness> {
   }
 }
 
-function inWords(ready: Readiness): string {
+function progressText(ready: Readiness): string {
   const share = ready.progress === undefined ? "" : ` ${Math.round(ready.progress * 100)} %`;
   return `${ready.phase ?? ready.status}${share}`;
 }

@@ -1,4 +1,4 @@
-// An answer as it grows, chunk by chunk. Values, never changed in place.
+// An answer, assembled chunk by chunk. Immutable values.
 
 import type { ChatChoiceChunk, ChatLogprob, Chunk, CompletionChoiceChunk, Explanation, Usage } from "../api/types";
 
@@ -16,7 +16,7 @@ export interface Choice {
   text: string;
   reasoning: string;
   tokens: readonly Token[];
-  numReasoning: number; // the first so many tokens are not of the answer itself
+  numReasoning: number; // number of leading tokens that are reasoning, not answer
   finish: string | null;
 }
 
@@ -29,6 +29,7 @@ export interface Answer {
 
 export const EMPTY_ANSWER: Answer = { choices: [], usage: null, explanation: null, fingerprint: null };
 
+/** Return the answer with a chunk appended. */
 export function extended(answer: Answer, chunk: Chunk): Answer {
   return {
     choices: chunk.choices.reduce(withPiece, answer.choices),
@@ -54,9 +55,9 @@ function emptyChoice(index: number): Choice {
 
 function afterChat(choice: Choice, piece: ChatChoiceChunk): Choice {
   const tokens = (piece.logprobs?.content ?? []).map(({ token, bytes, logprob, top_logprobs }) => ({
-    text: wordOf({ token, bytes }),
+    text: tokenText({ token, bytes }),
     logprob,
-    alternatives: top_logprobs.map((other) => ({ text: wordOf(other), logprob: other.logprob })),
+    alternatives: top_logprobs.map((other) => ({ text: tokenText(other), logprob: other.logprob })),
   }));
   const text = choice.text + (piece.delta.content ?? "");
   const reasoning = choice.reasoning + (piece.delta.reasoning_content ?? "");
@@ -71,8 +72,8 @@ function afterChat(choice: Choice, piece: ChatChoiceChunk): Choice {
   };
 }
 
-/** A token that is no text by itself is shown as its bytes, so that two of them stay different. */
-function wordOf({ token, bytes }: Pick<ChatLogprob, "token" | "bytes">): string {
+/** Return a token's text, or its bytes if they are not valid UTF-8 by themselves, so that different tokens look different. */
+function tokenText({ token, bytes }: Pick<ChatLogprob, "token" | "bytes">): string {
   if (!token.includes("\ufffd")) return token;
   return bytes.map((byte) => `\\x${byte.toString(16).padStart(2, "0")}`).join("");
 }
@@ -92,7 +93,7 @@ function afterCompletion(choice: Choice, piece: CompletionChoiceChunk): Choice {
   };
 }
 
-/** Completions write bytes themselves, with a word before them. */
+/** Remove the prefix that the completions API puts before tokens written as bytes. */
 function withoutPrefix(text: string): string {
   return text.replace(/^bytes:(?=\\x)/, "");
 }
@@ -105,7 +106,7 @@ function ranked(logprobs: Record<string, number>): Alternative[] {
   return entries.sort((one, other) => other.logprob - one.logprob);
 }
 
-/** The first character at which two texts differ; null if they are the same. */
+/** Return the index of the first character at which two texts differ, or null if they are equal. */
 export function firstDifference(one: string, other: string): number | null {
   if (one === other) return null;
   const shorter = Math.min(one.length, other.length);

@@ -1,18 +1,18 @@
-// Questions, and the answers as they come.
+// The conversation: questions and streamed answers.
 
 import { useEffect, useRef } from "preact/hooks";
 import type { Explanation } from "../api/types";
 import { CopyButton } from "../parts/copy_button";
 import { ExplanationView } from "../parts/explanation";
 import { FailureView } from "../parts/failure";
-import { count, counted, duration } from "../parts/words";
+import { count, counted, duration } from "../parts/format";
 import { firstDifference, type Choice } from "./answer";
 import type { Exchange } from "./exchange";
 import type { Session, Turn } from "./session";
 import { asCurl, asPython } from "./snippets";
 import { Tokens } from "./tokens";
 
-const NEAR_END = 80; // pixels: who reads further up is left there
+const NEAR_END = 80; // pixels; scroll along only if the reader is near the end
 
 export function Conversation({ session }: { session: Session }) {
   const box = useRef<HTMLDivElement>(null);
@@ -48,10 +48,10 @@ function Welcome({ session }: { session: Session }) {
   const isChat = session.mode.value === "chat";
   return (
     <div class="welcome">
-      <h3>{isChat ? "Talk to the model" : "Let the model go on"}</h3>
+      <h3>{isChat ? "Chat with the model" : "Complete a text"}</h3>
       <p>
-        Every token is shaded by how probable it was; point at one to see what else might have come. Each answer can be
-        had again, with its seed.
+        Tokens are shaded by probability; point at one to see its alternatives. Every answer can be reproduced from its
+        seed.
       </p>
       <ul class="examples">
         {EXAMPLES[session.mode.value].map((example) => (
@@ -80,7 +80,7 @@ function TurnView({ turn, session }: { turn: Turn; session: Session }) {
   );
 }
 
-/** Says whether the law has held. */
+/** Shows whether a repeated answer equals the first one. */
 function RepeatTitle({ exchange, first }: { exchange: Exchange; first: Exchange | undefined }) {
   if (exchange.progress.value !== "complete" || !first) return <p class="repeat-title">Repeated</p>;
   const [texts, again] = [first, exchange].map((one) =>
@@ -88,9 +88,9 @@ function RepeatTitle({ exchange, first }: { exchange: Exchange; first: Exchange 
   );
   const difference = firstDifference(texts ?? "", again ?? "");
   return difference === null ? (
-    <p class="repeat-title same">Repeated: the same text, character for character</p>
+    <p class="repeat-title same">Repeated: identical text</p>
   ) : (
-    <p class="repeat-title different">Repeated: another text, from character {difference + 1} on</p>
+    <p class="repeat-title different">Repeated: text differs from character {difference + 1}</p>
   );
 }
 
@@ -112,14 +112,14 @@ function ExchangeView({ exchange, turn, session }: ExchangeProps) {
           name={answer.choices.length > 1 ? `Answer ${choice.index + 1}` : null} />
       ))}
       {failure && <FailureView failure={failure} />}
-      {!isRunning && <Afterword exchange={exchange} turn={turn} session={session} />}
+      {!isRunning && <AnswerFooter exchange={exchange} turn={turn} session={session} />}
     </div>
   );
 }
 
 function ChoiceView({ choice, showsTokens, name }: { choice: Choice; showsTokens: boolean; name: string | null }) {
   const { text, reasoning, tokens, numReasoning } = choice;
-  const whose = name ? name.toLowerCase() : "the answer";
+  const owner = name ? name.toLowerCase() : "the answer";
   const hasTokens = showsTokens && tokens.length > 0;
   return (
     <div class="choice">
@@ -128,14 +128,14 @@ function ChoiceView({ choice, showsTokens, name }: { choice: Choice; showsTokens
         <details class="reasoning" open>
           <summary>Reasoning</summary>
           {hasTokens ? (
-            <Tokens tokens={tokens.slice(0, numReasoning)} label={`Tokens of the reasoning for ${whose}`} />
+            <Tokens tokens={tokens.slice(0, numReasoning)} label={`Tokens of the reasoning for ${owner}`} />
           ) : (
             <div class="text">{reasoning}</div>
           )}
         </details>
       )}
       {hasTokens ? (
-        <Tokens tokens={tokens.slice(numReasoning)} label={`Tokens of ${whose}`} />
+        <Tokens tokens={tokens.slice(numReasoning)} label={`Tokens of ${owner}`} />
       ) : (
         <div class="text">{text}</div>
       )}
@@ -143,14 +143,14 @@ function ChoiceView({ choice, showsTokens, name }: { choice: Choice; showsTokens
   );
 }
 
-function Afterword({ exchange, turn, session }: ExchangeProps) {
+function AnswerFooter({ exchange, turn, session }: ExchangeProps) {
   const { explanation, fingerprint } = exchange.answer.value;
-  const seed = explanation?.requests[0]?.seed ?? exchange.asked.seed;
-  const asked = { ...exchange.asked, seed };
+  const seed = explanation?.requests[0]?.seed ?? exchange.request.seed;
+  const request = { ...exchange.request, seed };
   const hasKey = session.client.key.value !== "";
   return (
-    <div class="afterword">
-      <p class="small muted">{inWords(exchange)}</p>
+    <div class="answer-footer">
+      <p class="small muted">{summaryOf(exchange)}</p>
       <div class="actions">
         {seed !== null && exchange.progress.value === "complete" && (
           <button type="button" class="quiet" disabled={session.current.value !== null}
@@ -158,12 +158,12 @@ function Afterword({ exchange, turn, session }: ExchangeProps) {
             Repeat with this seed
           </button>
         )}
-        <CopyButton label="Copy as curl" text={() => asCurl(asked, location.origin, hasKey)} />
-        <CopyButton label="Copy as Python" text={() => asPython(asked, location.origin, hasKey)} />
+        <CopyButton label="Copy as curl" text={() => asCurl(request, location.origin, hasKey)} />
+        <CopyButton label="Copy as Python" text={() => asPython(request, location.origin, hasKey)} />
       </div>
       {explanation && (
         <details>
-          <summary>Where the time went, and how to have it again</summary>
+          <summary>Timing and reproduction</summary>
           <ExplanationView explanation={explanation} fingerprint={fingerprint} />
         </details>
       )}
@@ -171,24 +171,24 @@ function Afterword({ exchange, turn, session }: ExchangeProps) {
   );
 }
 
-function inWords(exchange: Exchange): string {
+function summaryOf(exchange: Exchange): string {
   const { usage, explanation, choices } = exchange.answer.value;
   const first = exchange.firstTokenSeconds.value;
   const details = usage?.prompt_tokens_details;
   const reasoning = usage?.completion_tokens_details?.reasoning_tokens ?? 0;
-  const words = [
+  const parts = [
     exchange.progress.value === "stopped" && "Stopped",
     usage && counted(usage.completion_tokens, "token"),
     explanation && speed(explanation),
-    first !== null && `first after ${duration(first)}`,
+    first !== null && `first token after ${duration(first)}`,
     usage && details && `${count(details.cached_tokens)} of ${counted(usage.prompt_tokens, "prompt token")} cached`,
     reasoning > 0 && `${count(reasoning)} for reasoning`,
-    choices[0]?.finish && `ended by ${choices[0].finish}`,
+    choices[0]?.finish && `finish reason: ${choices[0].finish}`,
   ];
-  return words.filter(Boolean).join(" · ");
+  return parts.filter(Boolean).join(" · ");
 }
 
-/** While the answer is written: the time before its first token is told beside it. */
+/** Return the decoding speed. It excludes the time to the first token, which is shown separately. */
 function speed(explanation: Explanation): string {
   const choices = explanation.requests.flatMap((request) => request.choices);
   const tokens = choices.reduce((sum, choice) => sum + Math.max(0, choice.tokens - 1), 0);

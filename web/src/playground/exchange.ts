@@ -6,7 +6,7 @@ import { eventsOf } from "../api/events";
 import type { ApiErrorBody, Chunk, StreamFields } from "../api/types";
 import { parsed, withSeed } from "../api/wire";
 import { EMPTY_ANSWER, extended } from "./answer";
-import type { Asked } from "./settings";
+import type { RequestContext } from "./settings";
 
 export type Progress = "running" | "complete" | "stopped" | "failed";
 
@@ -21,13 +21,13 @@ export class Exchange {
   readonly seconds = signal<number | null>(null);
   readonly #abort = new AbortController();
 
-  constructor(readonly asked: Asked) {}
+  constructor(readonly request: RequestContext) {}
 
-  /** Resolves when the answer is over, however it has ended. */
+  /** Resolves when the answer is complete, stopped or failed. */
   async run(client: Client): Promise<void> {
-    const began = performance.now();
+    const start = performance.now();
     try {
-      await this.#read(client, began);
+      await this.#read(client, start);
       this.progress.value = this.failure.value === null ? "complete" : "failed";
     } catch (error) {
       if (this.#abort.signal.aborted) {
@@ -37,17 +37,17 @@ export class Exchange {
         this.progress.value = "failed";
       }
     }
-    this.seconds.value = (performance.now() - began) / 1000;
+    this.seconds.value = (performance.now() - start) / 1000;
   }
 
-  /** The server hears that the connection is closed, and gives up the request. */
+  /** Close the connection; the server then cancels the request. */
   stop(): void {
     this.#abort.abort();
   }
 
-  async #read(client: Client, began: number): Promise<void> {
-    const json = withSeed({ ...this.asked.body, ...STREAMED }, this.asked.seed);
-    const body = await client.stream(this.asked.path, this.#abort.signal, json);
+  async #read(client: Client, start: number): Promise<void> {
+    const json = withSeed({ ...this.request.body, ...STREAMED }, this.request.seed);
+    const body = await client.stream(this.request.path, this.#abort.signal, json);
     for await (const data of eventsOf(body)) {
       if (data === END) return;
       const event = parsed<Chunk | ApiErrorBody>(data);
@@ -55,7 +55,7 @@ export class Exchange {
         this.failure.value = failureInStream(event);
         return;
       }
-      this.firstTokenSeconds.value ??= (performance.now() - began) / 1000;
+      this.firstTokenSeconds.value ??= (performance.now() - start) / 1000;
       this.answer.value = extended(this.answer.value, event);
     }
     throw new Error("The connection was closed before the answer was complete.");

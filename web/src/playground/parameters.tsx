@@ -1,4 +1,4 @@
-// The fields beside the conversation. Empty ones are left to the server and its checkpoint.
+// The request parameters. For an empty field, the defaults of the server and the checkpoint apply.
 
 import type { Session } from "./session";
 import type { FormatKind, NumberSetting, Settings } from "./settings";
@@ -13,24 +13,24 @@ interface NumberField {
 }
 
 const MAIN_FIELDS: readonly NumberField[] = [
-  { name: "temperature", label: "Temperature", title: "0: always the most probable token", step: "0.1", min: "0" },
-  { name: "max_tokens", label: "Max tokens", title: "Length at which the answer is cut", step: "1", min: "1" },
-  { name: "top_p", label: "Top p", title: "Only the most probable tokens that make up this share", step: "0.05", min: "0", max: "1" },
-  { name: "top_k", label: "Top k", title: "Only so many tokens; 0: all", step: "1", min: "0" },
-  { name: "min_p", label: "Min p", title: "Only tokens at least this probable, beside the best one", step: "0.05", min: "0", max: "1" },
-  { name: "seed", label: "Seed", title: "The same seed gives the same answer; empty: drawn by the server", step: "1" },
+  { name: "temperature", label: "Temperature", title: "Sampling temperature; 0 always selects the most probable token", step: "0.1", min: "0" },
+  { name: "max_tokens", label: "Max tokens", title: "Maximum number of tokens in the answer", step: "1", min: "1" },
+  { name: "top_p", label: "Top p", title: "Sample from the most probable tokens whose probabilities add up to this value", step: "0.05", min: "0", max: "1" },
+  { name: "top_k", label: "Top k", title: "Sample from this many of the most probable tokens; 0 means all", step: "1", min: "0" },
+  { name: "min_p", label: "Min p", title: "Minimum probability of a token, relative to the most probable one", step: "0.05", min: "0", max: "1" },
+  { name: "seed", label: "Seed", title: "The same seed gives the same answer; if empty, the server chooses one", step: "1" },
 ];
 const MORE_FIELDS: readonly NumberField[] = [
-  { name: "presence_penalty", label: "Presence penalty", title: "Against tokens that have come", step: "0.1", min: "-2", max: "2" },
-  { name: "frequency_penalty", label: "Frequency penalty", title: "Against tokens, each time they have come", step: "0.1", min: "-2", max: "2" },
-  { name: "repetition_penalty", label: "Repetition penalty", title: "Above 1: against tokens of prompt and answer", step: "0.05", min: "0.01" },
-  { name: "n", label: "Answers", title: "To one prompt, side by side", step: "1", min: "1" },
-  { name: "alternatives", label: "Alternatives", title: "Tokens shown beside each that was drawn; empty: no probabilities", step: "1", min: "0", max: "20" },
+  { name: "presence_penalty", label: "Presence penalty", title: "Penalty for tokens that have already occurred", step: "0.1", min: "-2", max: "2" },
+  { name: "frequency_penalty", label: "Frequency penalty", title: "Penalty for each previous occurrence of a token", step: "0.1", min: "-2", max: "2" },
+  { name: "repetition_penalty", label: "Repetition penalty", title: "Values above 1 penalise tokens of the prompt and the answer", step: "0.05", min: "0.01" },
+  { name: "n", label: "Answers", title: "Number of answers to generate for the prompt", step: "1", min: "1" },
+  { name: "alternatives", label: "Alternatives", title: "Number of alternatives shown for each token; if empty, no probabilities", step: "1", min: "0", max: "20" },
 ];
 const FORMATS: readonly { kind: FormatKind; label: string }[] = [
   { kind: "text", label: "Any text" },
   { kind: "json_object", label: "Any JSON object" },
-  { kind: "json_schema", label: "JSON by a schema" },
+  { kind: "json_schema", label: "JSON with a schema" },
 ];
 
 export function Parameters({ session }: { session: Session }) {
@@ -46,7 +46,7 @@ export function Parameters({ session }: { session: Session }) {
         ))}
       </div>
       <label class="field">
-        <span>Format of the answer</span>
+        <span>Answer format</span>
         <select
           value={settings.format}
           onChange={(event) => session.change({ format: event.currentTarget.value as FormatKind })}
@@ -66,7 +66,7 @@ export function Parameters({ session }: { session: Session }) {
             <NumberInput key={field.name} field={field} session={session} />
           ))}
         </div>
-        <TextField session={session} name="stop" label="Stop at, one string a line" rows={2} isCode />
+        <TextField session={session} name="stop" label="Stop strings, one per line" rows={2} isCode />
       </details>
     </form>
   );
@@ -85,7 +85,7 @@ function NumberInput({ field, session }: { field: NumberField; session: Session 
     <label class="field" title={title}>
       <span>{label}</span>
       {name === "seed" ? (
-        // A number input would round what has 64 bits.
+        // A number input would round 64-bit values.
         <input {...shared} type="text" inputMode="numeric" placeholder="any" />
       ) : (
         <input {...shared} {...bounds} type="number" placeholder="default" />

@@ -1,4 +1,4 @@
-// Ask the model something, and see how the answer came about.
+// The playground tab: conversation, message box and request parameters.
 
 import { useEffect, useRef } from "preact/hooks";
 import { Conversation } from "./conversation";
@@ -6,7 +6,7 @@ import { Parameters } from "./parameters";
 import type { Session } from "./session";
 import type { Mode } from "./settings";
 
-const WIDE = "(min-width: 900px)"; // as in the style sheet: there is room for the parameters
+const WIDE = "(min-width: 900px)"; // as in the style sheet: wide enough to show the parameters
 
 export function Playground({ session }: { session: Session }) {
   return (
@@ -17,7 +17,7 @@ export function Playground({ session }: { session: Session }) {
         <Conversation session={session} />
         <Composer session={session} />
       </section>
-      <aside aria-label="Parameters of the request">
+      <aside aria-label="Request parameters">
         <details class="panel drawer" open={matchMedia(WIDE).matches}>
           <summary>Parameters</summary>
           <Parameters session={session} />
@@ -36,7 +36,7 @@ function Bar({ session }: { session: Session }) {
   return (
     <div class="bar">
       <fieldset class="segments">
-        <legend class="hidden">Kind of request</legend>
+        <legend class="hidden">Request type</legend>
         {MODES.map(({ mode, label }) => (
           <label key={mode}>
             <input type="radio" name="mode" value={mode} checked={session.mode.value === mode}
@@ -85,7 +85,7 @@ function Composer({ session }: { session: Session }) {
       {session.problem.value && <p class="failure" role="alert">{session.problem.value}</p>}
       <div class="composer-row">
         <textarea ref={box} rows={1} value={draft} aria-label={isChat ? "Message" : "Prompt"}
-          placeholder={isChat ? "Write a message" : "Write a text for the model to go on with"}
+          placeholder={isChat ? "Write a message" : "Write a text for the model to complete"}
           onInput={(event) => (session.draft.value = event.currentTarget.value)} onKeyDown={byKey} />
         {isRunning ? (
           <button type="button" class="primary stop" onClick={() => session.stop()}>Stop</button>
@@ -93,8 +93,8 @@ function Composer({ session }: { session: Session }) {
           <button type="submit" class="primary" disabled={draft.trim() === ""}>Send</button>
         )}
       </div>
-      <p class="keys small muted">Enter sends, Shift+Enter begins a new line, Escape stops the answer.</p>
-      <p class="hidden" role="status">{session.news.value}</p>
+      <p class="keys small muted">Enter sends, Shift+Enter starts a new line, Escape stops the answer.</p>
+      <p class="hidden" role="status">{session.announcement.value}</p>
     </form>
   );
 }

@@ -1,12 +1,12 @@
-// What has been asked and answered since the page was opened.
+// The questions and answers since the page was opened.
 
 import { computed, signal } from "@preact/signals";
 import type { Client } from "../api/client";
 import type { ChatMessage, Seed } from "../api/types";
 import { Exchange } from "./exchange";
-import { chatAsked, completionAsked, DEFAULT_SETTINGS, SettingsError, type Mode, type Settings } from "./settings";
+import { chatRequest, completionRequest, DEFAULT_SETTINGS, SettingsError, type Mode, type Settings } from "./settings";
 
-/** A question and its answers: the first one, then those that repeat it. */
+/** A question and its answers: the first one, then its repetitions. */
 export interface Turn {
   id: number;
   question: string;
@@ -18,8 +18,8 @@ export class Session {
   readonly settings = signal<Settings>(DEFAULT_SETTINGS);
   readonly showsTokens = signal(true);
   readonly draft = signal("");
-  readonly problem = signal(""); // with the settings
-  readonly news = signal(""); // for those who cannot see the answer grow
+  readonly problem = signal(""); // with the settings; shown above the message box
+  readonly announcement = signal(""); // for screen readers
   readonly #turns = { chat: signal<readonly Turn[]>([]), completions: signal<readonly Turn[]>([]) };
   readonly turns = computed(() => this.#turns[this.mode.value].value);
   readonly current = signal<Exchange | null>(null);
@@ -37,7 +37,7 @@ export class Session {
     const question = this.draft.value;
     if (this.current.value !== null || question.trim() === "") return;
     try {
-      const exchange = new Exchange(this.#asked(question));
+      const exchange = new Exchange(this.#requestFor(question));
       this.#turns[this.mode.value].value = [
         ...this.turns.value,
         { id: performance.now(), question, exchanges: [exchange] },
@@ -51,12 +51,12 @@ export class Session {
     }
   }
 
-  /** Ask the same again, with the seed that the server had drawn. By the law, the same text comes. */
+  /** Send the first request again with the seed it had. The answer is bit-identical. */
   async repeat(turn: Turn, seed: Seed): Promise<void> {
     const first = turn.exchanges[0];
     if (this.current.value !== null || first === undefined) return;
-    const again = new Exchange({ ...first.asked, seed });
-    const turns = this.#turns[first.asked.mode];
+    const again = new Exchange({ ...first.request, seed });
+    const turns = this.#turns[first.request.mode];
     turns.value = turns.value.map((one) =>
       one.id === turn.id ? { ...one, exchanges: [...one.exchanges, again] } : one,
     );
@@ -75,23 +75,23 @@ export class Session {
 
   async #run(exchange: Exchange): Promise<void> {
     this.current.value = exchange;
-    this.news.value = "The model is answering.";
+    this.announcement.value = "The model is answering.";
     await exchange.run(this.client);
     this.current.value = null;
-    this.news.value = outcome(exchange);
+    this.announcement.value = outcome(exchange);
   }
 
-  #asked(question: string) {
+  #requestFor(question: string) {
     const settings = this.settings.value;
-    if (this.mode.value === "completions") return completionAsked(settings, this.model.value, question);
-    return chatAsked(settings, this.model.value, [
+    if (this.mode.value === "completions") return completionRequest(settings, this.model.value, question);
+    return chatRequest(settings, this.model.value, [
       ...this.turns.value.flatMap(asMessages),
       { role: "user", content: question },
     ]);
   }
 }
 
-/** What the model is told of a turn. One that has failed is left out. */
+/** Return a turn as messages of the chat history. A failed turn is omitted. */
 function asMessages(turn: Turn): ChatMessage[] {
   const exchange = turn.exchanges[0];
   const text = exchange?.answer.value.choices[0]?.text;
@@ -104,7 +104,7 @@ function asMessages(turn: Turn): ChatMessage[] {
 
 function outcome(exchange: Exchange): string {
   const failure = exchange.failure.value;
-  if (failure !== null) return `The request has failed: ${failure.message}`;
+  if (failure !== null) return `The request failed: ${failure.message}`;
   const tokens = exchange.answer.value.usage?.completion_tokens;
   if (exchange.progress.value === "stopped") return "The answer was stopped.";
   return tokens === undefined ? "The answer is complete." : `The answer is complete: ${tokens} tokens.`;

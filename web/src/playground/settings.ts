@@ -1,11 +1,11 @@
-// What a person may set for a request, as typed, and the body that follows from it.
+// The settings of a request as typed, and the request body built from them.
 
 import type { ChatBody, ChatMessage, CompletionBody, ResponseFormat, SamplingFields, Seed } from "../api/types";
 
 export type Mode = "chat" | "completions";
 export type FormatKind = "text" | "json_object" | "json_schema";
 
-/** Numbers are kept as typed: an empty field leaves the choice to the server. */
+/** Numbers are kept as typed: for an empty field, the server's default applies. */
 export interface Settings {
   system: string;
   temperature: string;
@@ -18,8 +18,8 @@ export interface Settings {
   frequency_penalty: string;
   repetition_penalty: string;
   n: string;
-  stop: string; // one a line
-  alternatives: string; // tokens to show beside each that was drawn; empty: no probabilities at all
+  stop: string; // one per line
+  alternatives: string; // number of alternatives per token; empty: no probabilities
   format: FormatKind;
   schema: string;
 }
@@ -54,15 +54,15 @@ export type NumberSetting =
   | "temperature" | "top_p" | "top_k" | "min_p" | "max_tokens"
   | "presence_penalty" | "frequency_penalty" | "repetition_penalty" | "n" | "alternatives";
 
-/** A request as it will be sent, but for what makes it a stream. */
-export type Asked =
+/** A request without its streaming fields. */
+export type RequestContext =
   | { mode: "chat"; path: "/v1/chat/completions"; body: ChatBody; seed: Seed | null }
   | { mode: "completions"; path: "/v1/completions"; body: CompletionBody; seed: Seed | null };
 
-/** What is wrong with the settings, in words; the server checks the rest. */
+/** An invalid setting. Only syntax is checked here; the server validates the values. */
 export class SettingsError extends Error {}
 
-export function chatAsked(settings: Settings, model: string | null, messages: ChatMessage[]): Asked {
+export function chatRequest(settings: Settings, model: string | null, messages: ChatMessage[]): RequestContext {
   const alternatives = numberOf(settings, "alternatives");
   const maxTokens = numberOf(settings, "max_tokens");
   const system: ChatMessage[] = settings.system.trim() ? [{ role: "system", content: settings.system }] : [];
@@ -76,7 +76,7 @@ export function chatAsked(settings: Settings, model: string | null, messages: Ch
   return { mode: "chat", path: "/v1/chat/completions", body, seed: seedOf(settings) };
 }
 
-export function completionAsked(settings: Settings, model: string | null, prompt: string): Asked {
+export function completionRequest(settings: Settings, model: string | null, prompt: string): RequestContext {
   const alternatives = numberOf(settings, "alternatives");
   const maxTokens = numberOf(settings, "max_tokens");
   const body: CompletionBody = {
@@ -117,7 +117,7 @@ function schemaOf(text: string): Record<string, unknown> {
   try {
     schema = JSON.parse(text);
   } catch (error) {
-    throw new SettingsError(`The JSON schema is not JSON: ${(error as Error).message}`);
+    throw new SettingsError(`The JSON schema is not valid JSON: ${(error as Error).message}`);
   }
   if (typeof schema !== "object" || schema === null || Array.isArray(schema)) {
     throw new SettingsError("The JSON schema must be an object.");
@@ -136,6 +136,6 @@ function numberOf(settings: Settings, name: NumberSetting): number | null {
 function seedOf(settings: Settings): Seed | null {
   const typed = settings.seed.trim();
   if (typed === "") return null;
-  if (!/^-?\d+$/.test(typed)) throw new SettingsError(`seed: “${typed}” is not a whole number.`);
+  if (!/^-?\d+$/.test(typed)) throw new SettingsError(`seed: “${typed}” is not an integer.`);
   return BigInt(typed).toString(); // JSON allows no leading zeros
 }

@@ -1,31 +1,31 @@
-// A request of this page, as a command or a program. The key itself is never in it.
+// Formats a request as a curl command or a Python program. Neither contains the API key.
 
 import { withSeed } from "../api/wire";
-import type { Asked } from "./settings";
+import type { RequestContext } from "./settings";
 
-// Fields that OpenAI's client has no argument for.
+// Fields for which OpenAI's client has no argument.
 const EXTENSIONS = {
   chat: ["top_k", "min_p", "repetition_penalty"],
   completions: ["top_k", "min_p", "repetition_penalty", "response_format"],
 };
 
-export function asCurl(asked: Asked, origin: string, hasKey: boolean): string {
+export function asCurl(request: RequestContext, origin: string, hasKey: boolean): string {
   const lines = [
-    `curl -sN ${origin}${asked.path}`,
+    `curl -sN ${origin}${request.path}`,
     "  -H 'Content-Type: application/json'",
     ...(hasKey ? ['  -H "Authorization: Bearer $OCTAVO_API_KEY"'] : []),
-    `  -d '${withSeed({ ...asked.body, stream: true }, asked.seed, 2).replaceAll("'", "'\\''")}'`,
+    `  -d '${withSeed({ ...request.body, stream: true }, request.seed, 2).replaceAll("'", "'\\''")}'`,
   ];
   return lines.join(" \\\n");
 }
 
-export function asPython(asked: Asked, origin: string, hasKey: boolean): string {
+export function asPython(request: RequestContext, origin: string, hasKey: boolean): string {
   const own: [string, unknown][] = [];
   const extra: [string, unknown][] = [];
-  for (const [name, value] of Object.entries(asked.body)) {
-    (EXTENSIONS[asked.mode].includes(name) ? extra : own).push([name, value]);
+  for (const [name, value] of Object.entries(request.body)) {
+    (EXTENSIONS[request.mode].includes(name) ? extra : own).push([name, value]);
   }
-  const isChat = asked.mode === "chat";
+  const isChat = request.mode === "chat";
   const call = isChat ? "client.chat.completions.create" : "client.completions.create";
   const text = isChat ? "chunk.choices[0].delta.content" : "chunk.choices[0].text";
   return [
@@ -35,7 +35,7 @@ export function asPython(asked: Asked, origin: string, hasKey: boolean): string 
     `client = OpenAI(base_url="${origin}/v1", api_key=${hasKey ? 'os.environ["OCTAVO_API_KEY"]' : '"none"'})`,
     `stream = ${call}(`,
     ...own.map(([name, value]) => `    ${name}=${pythonOf(value)},`),
-    ...(asked.seed === null ? [] : [`    seed=${asked.seed},`]),
+    ...(request.seed === null ? [] : [`    seed=${request.seed},`]),
     ...(extra.length === 0 ? [] : [`    extra_body=${pythonOf(Object.fromEntries(extra))},`]),
     "    stream=True,",
     ")",
@@ -47,7 +47,7 @@ export function asPython(asked: Asked, origin: string, hasKey: boolean): string 
   ].join("\n");
 }
 
-/** A JSON value as a Python literal. Python understands every string that JSON has. */
+/** Return a JSON value as a Python literal. Every JSON string is also a valid Python string. */
 function pythonOf(value: unknown): string {
   if (value === null) return "None";
   if (typeof value === "boolean") return value ? "True" : "False";

@@ -1,13 +1,13 @@
-// The tokens of an answer, each shaded by how probable it was, with what else might have come.
+// The tokens of an answer, shaded by probability, with their alternatives.
 
 import { memo } from "preact/compat";
 import { useId, useRef, useState } from "preact/hooks";
-import { percent } from "../parts/words";
+import { percent } from "../parts/format";
 import type { Alternative, Token } from "./answer";
 
-const BLOCK = 64; // tokens that are drawn together: a full block is never drawn again
+const GROUP = 64; // tokens rendered together: a full group is not rendered again
 
-/** One stop for the Tab key; the arrow keys go from token to token. */
+/** A single tab stop; the arrow keys move from token to token. */
 export function Tokens({ tokens, label }: { tokens: readonly Token[]; label: string }) {
   const box = useRef<HTMLDivElement>(null);
   const id = useId();
@@ -28,7 +28,7 @@ export function Tokens({ tokens, label }: { tokens: readonly Token[]; label: str
     event.preventDefault();
     show(next);
   };
-  const blocks = Array.from({ length: Math.ceil(tokens.length / BLOCK) }, (_, index) => index * BLOCK);
+  const groups = Array.from({ length: Math.ceil(tokens.length / GROUP) }, (_, index) => index * GROUP);
   const token = chosen === null ? undefined : tokens[chosen];
   return (
     <div class="tokens-box" ref={box} onPointerLeave={() => show(null)}>
@@ -44,9 +44,9 @@ export function Tokens({ tokens, label }: { tokens: readonly Token[]; label: str
         onFocus={() => chosen === null && tokens.length > 0 && show(0)}
         onBlur={() => show(null)}
       >
-        {blocks.map((start) => (
-          <TokenBlock key={start} tokens={tokens} start={start} end={Math.min(start + BLOCK, tokens.length)}
-            id={id} chosen={chosen !== null && chosen >= start && chosen < start + BLOCK ? chosen : null} />
+        {groups.map((start) => (
+          <TokenGroup key={start} tokens={tokens} start={start} end={Math.min(start + GROUP, tokens.length)}
+            id={id} chosen={chosen !== null && chosen >= start && chosen < start + GROUP ? chosen : null} />
         ))}
       </div>
       {token && <TokenDetails token={token} place={place} />}
@@ -54,16 +54,16 @@ export function Tokens({ tokens, label }: { tokens: readonly Token[]; label: str
   );
 }
 
-interface BlockProps {
-  tokens: readonly Token[]; // all of them; they only ever grow
+interface GroupProps {
+  tokens: readonly Token[]; // all tokens of the answer; the list only grows
   start: number;
   end: number;
   id: string;
   chosen: number | null;
 }
 
-const TokenBlock = memo(
-  ({ tokens, start, end, id, chosen }: BlockProps) => (
+const TokenGroup = memo(
+  ({ tokens, start, end, id, chosen }: GroupProps) => (
     <>
       {tokens.slice(start, end).map((token, offset) => (
         <span
@@ -72,7 +72,7 @@ const TokenBlock = memo(
           class="token"
           role="option"
           aria-selected={chosen === start + offset}
-          aria-label={inWords(token)}
+          aria-label={describe(token)}
           data-index={start + offset}
           style={{ "--surprise": surprise(token.logprob).toFixed(3) }}
         >
@@ -114,7 +114,7 @@ function AlternativeRow({ alternative, isChosen }: { alternative: Alternative; i
   );
 }
 
-/** From 0, what had to come, to 1, what nobody would have expected. A token of one in a thousand is at 0.75. */
+/** Return the shade of a token, from 0 (certain) to 1 (very improbable). A probability of 0.001 gives 0.75. */
 function surprise(logprob: number): number {
   return Math.min(1, -logprob / 9.2);
 }
@@ -127,11 +127,11 @@ function quoted(text: string): string {
   return JSON.stringify(text).slice(1, -1).replaceAll(" ", "␣");
 }
 
-function inWords(token: Token): string {
+function describe(token: Token): string {
   const others = token.alternatives
     .filter((one) => one.text !== token.text)
     .map((one) => `${JSON.stringify(one.text)} ${percent(Math.exp(one.logprob))}`);
-  const instead = others.length === 0 ? "" : `; instead of ${others.join(", ")}`;
+  const instead = others.length === 0 ? "" : `; alternatives: ${others.join(", ")}`;
   return `${JSON.stringify(token.text)} ${percent(Math.exp(token.logprob))}${instead}`;
 }
 
@@ -143,7 +143,7 @@ function nextIndex(key: string, chosen: number | null, length: number): number |
   return key === "Escape" ? null : undefined;
 }
 
-/** Below the token, and inside the box. */
+/** Return the position of the details: below the token, within the box. */
 function placeOf(index: number, box: HTMLElement): Record<string, string> {
   const token = box.querySelector<HTMLElement>(`[data-index="${index}"]`);
   const rect = token?.getClientRects()[0];

@@ -1,4 +1,4 @@
-"""One streamed answer as it comes: when each chunk came, how many tokens it had, and what the end said."""
+"""A streamed answer under measurement: arrival time and token count of each chunk, and the final usage."""
 
 from typing import Any
 
@@ -37,13 +37,13 @@ class ExplainedRequest(msgspec.Struct):
 
 
 class Explanation(msgspec.Struct):
-    """What our own server adds to the last event, if asked."""
+    """The `octavo` object that Octavo adds to the last event on request."""
 
     requests: list[ExplainedRequest] = []
 
 
 class Event(msgspec.Struct):
-    """The parts of a chunk that count here. The others are skipped while it is read."""
+    """The fields of a chunk that are measured. The decoder skips all others."""
 
     choices: list[EventChoice] = []
     usage: Usage | None = None
@@ -61,8 +61,8 @@ _read_event = msgspec.json.Decoder(Event).decode
 _read_error = msgspec.json.Decoder(ErrorAnswer).decode
 
 
-class Answer:
-    """Grows while it is read; its connection alone writes to it."""
+class MeasuredAnswer:
+    """Filled by its connection while the stream is read."""
 
     __slots__ = (
         "_rest",
@@ -84,7 +84,7 @@ class Answer:
         self.sent_at = sent_at
         self.status: int | None = None
         self.chunk_times: list[float] = []
-        self.chunk_tokens: list[int] = []  # as many as chunks where the server tells them, else none
+        self.chunk_tokens: list[int] = []  # one per chunk if the server reports token counts, else empty
         self.prompt_tokens: int | None = None
         self.cached_tokens: int | None = None
         self.completion_tokens: int | None = None
@@ -92,17 +92,17 @@ class Answer:
         self.finish_reason: str | None = None
         self.error: str | None = None
         self.done_at: float | None = None
-        self.is_done = False  # the last event was there
+        self.is_done = False  # [DONE] was received
         self._rest = b""
 
-    def take(self, body: bytes, now: float) -> None:
-        """Any part of the body, whole events or not."""
+    def feed(self, body: bytes, now: float) -> None:
+        """Add a piece of the body; it may end within an event."""
         if self.status != 200:
             self._rest += body
             return
         if self._rest:
             body = self._rest + body
-        # Lines end with \n or \r\n; what has no end yet waits for the rest.
+        # Lines end with \n or \r\n; an incomplete line is kept for the next piece.
         *lines, self._rest = body.split(b"\n")
         for line in lines:
             if line.startswith(b"data:"):
@@ -115,7 +115,7 @@ class Answer:
         elif self.error is None and not self.chunk_times:
             self.error = "the stream ended without a token"
         elif self.error is None and self.finish_reason is None and not self.is_done:
-            self.error = "the stream broke off before its end"
+            self.error = "the stream ended early, without a finish reason or [DONE]"
 
     def _event(self, data: bytes, now: float) -> None:
         if data == b"[DONE]":
@@ -124,26 +124,26 @@ class Answer:
         try:
             event = _read_event(data)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            self.error = f"an event is not what it should be: {data[:80]!r}"
+            self.error = f"the server sent an invalid event: {data[:80]!r}"
             return
         if event.error is not None:
-            self.error = _words(event.error)
+            self.error = _error_text(event.error)
             return
         if event.octavo is not None:
             self._take_explanation(event.octavo)
-        told = self._take_usage(event.usage) if event.usage is not None else 0
+        new_tokens = self._take_usage(event.usage) if event.usage is not None else 0
         for choice in event.choices:
             if choice.finish_reason is not None:
                 self.finish_reason = str(choice.finish_reason)
-            num_tokens = told or len(choice.token_ids or ())
-            # A first token may have no text: the end then says that it was there.
+            num_tokens = new_tokens or len(choice.token_ids or ())
+            # The first token may have no text; then the finish reason shows that it was generated.
             if num_tokens or _has_text(choice) or (choice.finish_reason and not self.chunk_times):
                 self.chunk_times.append(now)
                 if num_tokens:
                     self.chunk_tokens.append(num_tokens)
 
     def _take_usage(self, usage: Usage) -> int:
-        """Tokens that are new since the last count. A count at the end alone says nothing of chunks."""
+        """Return the number of tokens since the last count; 0 if the only count is at the end."""
         before = self.completion_tokens or 0
         is_counted = before > 0 or not self.chunk_times
         if usage.completion_tokens is not None:
@@ -168,14 +168,14 @@ def _has_text(choice: EventChoice) -> bool:
 
 
 def _message(body: bytes) -> str:
-    """What an answer other than 200 says, in whatever form."""
+    """Return the error message of a response other than 200, in any of the common forms."""
     try:
         answer = _read_error(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return body[:200].decode(errors="replace").strip()
-    return _words(answer.error or answer.message or answer.detail or "")
+    return _error_text(answer.error or answer.message or answer.detail or "")
 
 
-def _words(error: Any) -> str:
+def _error_text(error: Any) -> str:
     message = error.get("message", error) if isinstance(error, dict) else error
     return str(message)[:300]

@@ -1,7 +1,8 @@
-"""When requests are sent.
+"""Arrival patterns: when requests are sent.
 
-Open: at times that do not depend on the answers, as people do who know nothing of each other. Closed: so many
-at once, each after the answer before it. A server that falls behind shows it in an open loop only.
+In an open loop, the times do not depend on the answers, as with independent users. In a closed loop, a
+fixed number of requests is in flight, and each answer triggers the next request. Only an open loop shows
+that a server falls behind.
 """
 
 import random
@@ -14,7 +15,7 @@ from octavo.errors import ConfigError
 
 @dataclass(frozen=True)
 class Poisson:
-    """Independent people: so many a second in the mean, with gaps that are exponential."""
+    """Independent arrivals with exponential gaps: `rate` requests per second on average."""
 
     rate: float
 
@@ -32,7 +33,7 @@ class Poisson:
 
 @dataclass(frozen=True)
 class Steady:
-    """One every 1/rate seconds."""
+    """One request every 1/rate seconds."""
 
     rate: float
 
@@ -45,7 +46,7 @@ class Steady:
 
 @dataclass(frozen=True)
 class Bursts:
-    """`size` at once, and again every so many seconds."""
+    """`size` requests together, repeated every `seconds` seconds."""
 
     size: int
     seconds: float
@@ -68,7 +69,7 @@ class AtOnce:
 
 @dataclass(frozen=True)
 class Closed:
-    """Always `concurrency` requests under way: the next one when an answer ends."""
+    """Always `concurrency` requests in flight: the next one is sent when an answer ends."""
 
     concurrency: int
 
@@ -81,7 +82,7 @@ Arrivals: TypeAlias = Open | Closed
 
 
 def parse_arrivals(text: str) -> Arrivals:
-    """What `str()` of arrivals says."""
+    """Parse what `str()` of an arrival pattern returns."""
     kind, _, value = text.partition(":")
     found: Arrivals | None = None
     if text == "once":
@@ -97,7 +98,7 @@ def parse_arrivals(text: str) -> Arrivals:
         found = Bursts(int(match[1]), float(match[2]))
     if found is None:
         raise ConfigError(
-            f"{text!r} says not how requests arrive: give poisson:RATE, steady:RATE, bursts:SIZExSECONDS,"
+            f"{text!r} is not an arrival pattern: use poisson:RATE, steady:RATE, bursts:SIZExSECONDS,"
             " once or closed:CONCURRENCY"
         )
     return found

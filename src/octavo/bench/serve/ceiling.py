@@ -1,4 +1,4 @@
-"""How much load the client can make: it is run against a server that computes nothing."""
+"""Measures how much load the client can generate, against a stub server that computes nothing."""
 
 import subprocess
 import sys
@@ -16,18 +16,18 @@ from octavo.errors import OctavoError
 
 @dataclass(frozen=True)
 class Ceiling:
-    """A chunk is a token, for a server that writes each one when it comes."""
+    """The maximum throughput of the client. The stub server writes one token per chunk."""
 
     concurrency: int
     output_tokens: int
-    chunks_per_second: float  # as it went, the stub's own speed included
-    chunks_per_core_second: float  # of the client's processor time: what one core could read
+    chunks_per_second: float  # as measured, limited by the stub server as well
+    chunks_per_core_second: float  # per second of the client's processor time: what one core can read
     requests_per_core_second: float
 
 
 @contextmanager
 def stub_server() -> Iterator[str]:
-    """Its URL."""
+    """Run a stub server and yield its URL."""
     command = [sys.executable, "-m", "octavo.bench.serve.stub"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
@@ -45,7 +45,7 @@ def stub_server() -> Iterator[str]:
 def measure_ceiling(concurrency: int, output_tokens: int, num_requests: int) -> Ceiling:
     workload = Workload(
         "ceiling",
-        "as fast as the client can read",
+        "maximum speed of the client",
         num_requests,
         Closed(concurrency),
         Fixed(128),

@@ -1,6 +1,7 @@
-"""HTTP for load: one request after the other on a connection, read by the parser that servers use.
+"""A minimal HTTP client for load tests: one request at a time per connection, parsed with httptools.
 
-Clients made for people cost more for each chunk than the server that sent it, and hide when it came.
+General-purpose clients need more processor time per chunk than the server that sends it, and hide arrival
+times.
 """
 
 import asyncio
@@ -12,29 +13,29 @@ from dataclasses import dataclass
 
 import httptools
 
-from octavo.bench.serve.answer import Answer
+from octavo.bench.serve.answer import MeasuredAnswer
 from octavo.conformance.transport import HttpTransport
 
 CONNECT_SECONDS = 30.0
 
 
-class Lost(ConnectionError):
-    """The connection ended before the answer did."""
+class ConnectionLost(ConnectionError):
+    """The connection ended before the response was complete."""
 
 
-class Connection(asyncio.Protocol):
-    """Has one answer under way, or none."""
+class LoadConnection(asyncio.Protocol):
+    """A connection with at most one request in flight."""
 
     def __init__(self) -> None:
         self.is_open = True
-        self._answer: Answer | None = None
+        self._answer: MeasuredAnswer | None = None
         self._done: asyncio.Future[None] | None = None
         self._now = 0.0
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport
 
-    async def ask(self, request: bytes, answer: Answer) -> None:
-        """Returns when the answer has ended; raises Lost if it never will."""
+    async def ask(self, request: bytes, answer: MeasuredAnswer) -> None:
+        """Send a request and return when its response is complete; raise ConnectionLost if it breaks off."""
         self._answer = answer
         self._done = asyncio.get_running_loop().create_future()
         self._transport.write(request)
@@ -44,7 +45,7 @@ class Connection(asyncio.Protocol):
         self.is_open = False
         self._transport.abort()
 
-    # -- asyncio and httptools call these --------------------------------------------------------------
+    # -- called by asyncio and httptools ----------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._transport = transport
@@ -54,10 +55,10 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._lose(f"the answer is not HTTP: {error}")
+            self._lose(f"the server sent invalid HTTP: {error}")
 
     def eof_received(self) -> None:
-        """An answer without a length ends with its connection."""
+        """End a response without a content length, which ends with its connection."""
         answer = self._answer
         if answer is not None and answer.status is not None and answer.is_done:
             self._now = time.perf_counter()
@@ -72,7 +73,7 @@ class Connection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         if self._answer is not None:
-            self._answer.take(body, self._now)
+            self._answer.feed(body, self._now)
 
     def on_message_complete(self) -> None:
         if self._answer is None:
@@ -84,40 +85,44 @@ class Connection(asyncio.Protocol):
         if self._done is not None and not self._done.done():
             self._done.set_result(None)
 
-    def _lose(self, why: str) -> None:
+    def _lose(self, reason: str) -> None:
         self.close()
         self._answer = None
         if self._done is not None and not self._done.done():
-            self._done.set_exception(Lost(why))
+            self._done.set_exception(ConnectionLost(reason))
 
 
 @dataclass(frozen=True)
-class Address:
-    """Looked up once, and tried: a name server must not be part of what is measured."""
+class ServerAddress:
+    """A resolved and tested address, so that name resolution is not part of the measurement."""
 
     host: str
     port: int
     tls: ssl.SSLContext | None
-    name: str  # as the certificate has it
+    name: str  # as in the certificate
 
     @classmethod
-    def of(cls, transport: HttpTransport) -> "Address":
+    def of(cls, transport: HttpTransport) -> "ServerAddress":
         is_tls = transport.scheme == "https"
         name, port = _host_and_port(transport.address, 443 if is_tls else 80)
-        # A name may have several addresses, and the server listen at one of them.
+        # A name may have several addresses, and the server may listen on only one of them.
         with socket.create_connection((name, port), CONNECT_SECONDS) as found:
             host = str(found.getpeername()[0])
         return cls(host, port, ssl.create_default_context() if is_tls else None, name)
 
-    async def connect(self) -> Connection:
+    async def connect(self) -> LoadConnection:
         _, connection = await asyncio.get_running_loop().create_connection(
-            Connection, self.host, self.port, ssl=self.tls, server_hostname=self.name if self.tls else None
+            LoadConnection,
+            self.host,
+            self.port,
+            ssl=self.tls,
+            server_hostname=self.name if self.tls else None,
         )
         return connection
 
 
 def _host_and_port(address: str, default: int) -> tuple[str, int]:
-    """Of `host`, `host:port`, `[::1]` or `[::1]:port`."""
+    """Split `host`, `host:port`, `[::1]` or `[::1]:port`."""
     if address.startswith("["):
         host, _, rest = address[1:].partition("]")
         return host, int(rest[1:] or default)
@@ -126,14 +131,14 @@ def _host_and_port(address: str, default: int) -> tuple[str, int]:
 
 
 class Pool:
-    """Connections that wait for a request. Grows as far as requests are under way at once."""
+    """Idle connections for reuse. It grows to the largest number of requests in flight."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: ServerAddress) -> None:
         self._address = address
-        self._idle: deque[Connection] = deque()
+        self._idle: deque[LoadConnection] = deque()
 
-    async def ask(self, request: bytes, answer: Answer) -> None:
-        """Connecting counts as part of the answer, as it does for people."""
+    async def ask(self, request: bytes, answer: MeasuredAnswer) -> None:
+        """Send a request and read its response. Its time includes that of a new connection."""
         while self._idle:
             connection = self._idle.pop()
             if not connection.is_open:
@@ -141,13 +146,13 @@ class Pool:
             try:
                 await self._ask_on(connection, request, answer)
                 return
-            except Lost:
-                # The server may close what is idle at any time, also while we write. Nothing came: ask again.
+            except ConnectionLost:
+                # The server may close an idle connection at any time. Retry if no response has started.
                 if answer.status is not None:
                     raise
         await self._ask_on(await self._address.connect(), request, answer)
 
-    async def _ask_on(self, connection: Connection, request: bytes, answer: Answer) -> None:
+    async def _ask_on(self, connection: LoadConnection, request: bytes, answer: MeasuredAnswer) -> None:
         try:
             await connection.ask(request, answer)
         except BaseException:

@@ -1,7 +1,7 @@
-"""How long prompts and answers are.
+"""Length distributions of prompts and answers.
 
-Lengths are not drawn one by one: n requests get the n quantiles of the distribution, in an order that the
-seed decides. So every seed asks for the same work, and two runs can be compared.
+Lengths are not drawn independently: n requests get n quantiles of the distribution, shuffled by the seed.
+So every seed produces the same amount of work, and runs are comparable.
 """
 
 import math
@@ -16,7 +16,7 @@ from octavo.errors import ConfigError
 
 
 class Lengths(Protocol):
-    """A distribution of whole numbers. `str()` is what people type for it."""
+    """A distribution of integers. `str()` returns its command-line form."""
 
     def quantile(self, part: float) -> int: ...
 
@@ -34,7 +34,7 @@ class Fixed:
 
 @dataclass(frozen=True)
 class LogUniform:
-    """As many between 16 and 32 as between 512 and 1,024: widely mixed."""
+    """Log-uniform: as many lengths between 16 and 32 as between 512 and 1,024."""
 
     low: int
     high: int
@@ -48,7 +48,7 @@ class LogUniform:
 
 @dataclass(frozen=True)
 class Mix:
-    """Some lengths, each with its share of the requests."""
+    """Several fixed lengths, each for a share of the requests."""
 
     parts: tuple[tuple[float, int], ...]
 
@@ -66,7 +66,7 @@ class Mix:
 
 @dataclass(frozen=True)
 class LogNormal:
-    """Many short ones and a long tail, cut at both ends."""
+    """Log-normal: many short lengths and a long tail, clipped at both ends."""
 
     mean: float
     sigma: float  # of the logarithm
@@ -84,14 +84,14 @@ class LogNormal:
 
 
 # The means are those of the ShareGPT conversations in the PagedAttention paper (Kwon et al., 2023, figure
-# 11): 161 tokens in, 338 out. The widths are our choice, so that 5 % of the prompts are about seven times
-# the median; the cuts keep a request within a context of 2,048.
+# 11): 161 tokens in, 338 out. The widths are our choice: 5 % of the prompts are longer than about seven times
+# the median. The bounds keep a request within a context of 2,048 tokens.
 CONVERSATION_PROMPT = LogNormal(161, 1.2, 4, 1024, "conversation")
 CONVERSATION_OUTPUT = LogNormal(338, 0.9, 4, 1024, "conversation")
 
 
-def drawn(lengths: Lengths, count: int, order: random.Random) -> list[int]:
-    """The same lengths for every seed, in another order."""
+def shuffled_lengths(lengths: Lengths, count: int, order: random.Random) -> list[int]:
+    """Return `count` quantiles: the same lengths for every seed, in another order."""
     tokens = [lengths.quantile((number + 0.5) / count) for number in range(count)]
     order.shuffle(tokens)
     return tokens
@@ -101,7 +101,7 @@ SHARE = r"\d*\.?\d+\*\d+"
 
 
 def parse_lengths(text: str, conversation: Lengths) -> Lengths:
-    """`128`, `16-1024`, `0.75*1024+0.25*128` or `conversation`."""
+    """Parse `128`, `16-1024`, `0.75*1024+0.25*128` or `conversation`."""
     found: Lengths | None = None
     if text == "conversation":
         found = conversation
@@ -111,9 +111,9 @@ def parse_lengths(text: str, conversation: Lengths) -> Lengths:
         found = LogUniform(int(match[1]), int(match[2]))
     elif re.fullmatch(rf"{SHARE}(\+{SHARE})*", text):
         found = Mix(tuple(_share(part) for part in text.split("+")))
-    if found is None or not _makes_sense(found):
+    if found is None or not _is_valid(found):
         raise ConfigError(
-            f"{text!r} is no length: give tokens (128), a range (16-1024), shares that add up to 1"
+            f"{text!r} is not a length: use tokens (128), a range (16-1024), shares that add up to 1"
             " (0.75*1024+0.25*128), or conversation"
         )
     return found
@@ -124,7 +124,7 @@ def _share(text: str) -> tuple[float, int]:
     return float(share), int(tokens)
 
 
-def _makes_sense(lengths: Lengths) -> bool:
+def _is_valid(lengths: Lengths) -> bool:
     if isinstance(lengths, LogUniform):
         return 1 <= lengths.low <= lengths.high
     if isinstance(lengths, Mix):

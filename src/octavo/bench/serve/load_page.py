@@ -1,4 +1,4 @@
-"""The report of one load as a page for people."""
+"""The report of one load as an HTML page."""
 
 import math
 from collections.abc import Sequence
@@ -22,12 +22,12 @@ from octavo.bench.serve.page import (
     warnings,
 )
 from octavo.bench.serve.picture import Axis, Frame, Points, area, bar, line, picture, upright
-from octavo.bench.serve.record import RequestRecord
+from octavo.bench.serve.record import LoadRecord
 from octavo.bench.serve.report import LoadReport
 from octavo.bench.serve.summary import Distribution
 
-MOST_ROWS = 300  # of the timeline
-MOST_LISTED = 2000
+MAX_ROWS = 300  # of the timeline
+MAX_LISTED = 2000
 CURVE_POINTS = 200
 NUM_BINS = 80
 PERCENTILES = ("mean", "min", "p50", "p90", "p95", "p99", "max")
@@ -35,17 +35,17 @@ MEASURES = (
     ("ttft", "TTFT", "time to first token"),
     ("itl", "ITL", "time between tokens"),
     ("tpot", "TPOT", "time per output token"),
-    ("e2e", "E2E", "whole answer"),
+    ("e2e", "E2E", "end-to-end time"),
 )
 
 
 def load_page(report: LoadReport) -> str:
     workload = report.workload
     title = f"{workload.name} on {report.model}"
-    shared = f", after {workload.shared:,} shared ones" if workload.shared else ""
-    what = (
-        f"{workload.num_requests} requests, {workload.arrivals}; tokens of prompts: {workload.prompt}{shared}"
-        f"; of answers: {workload.output}; sent as {report.prompts}, seed {report.seed}."
+    shared = f", plus {workload.shared:,} shared tokens" if workload.shared else ""
+    details = (
+        f"{workload.num_requests} requests, {workload.arrivals}; prompt tokens: {workload.prompt}{shared}"
+        f"; output tokens: {workload.output}; prompts sent as {report.prompts}; seed {report.seed}."
     )
     when = datetime.fromtimestamp(report.began, UTC).strftime("%Y-%m-%d %H:%M UTC")
     return page(
@@ -54,15 +54,15 @@ def load_page(report: LoadReport) -> str:
             heading(
                 title,
                 f"{report.url} · {when} · octavo {report.octavo}",
-                f"{sentence(workload.description)} {what}",
+                f"{sentence(workload.description)} {details}",
             ),
             _cards(report),
             warnings(report.warnings),
             section("Latency", _latencies(report), _curves(report)),
             section("Requests over time", *_timeline(report)),
             section("Throughput over time", _rates(report)),
-            section("How it was measured", paragraph(_method(report))),
-            folded("Every request", _requests(report)),
+            section("Method", paragraph(_method(report))),
+            folded("All requests", _requests(report)),
         ),
     )
 
@@ -82,7 +82,7 @@ def _cards(report: LoadReport) -> str:
         items.append((_milliseconds("tpot.p50", summary.tpot.p50, " ms"), "TPOT, median"))
     if summary.cache_hit_rate is not None:
         items.append(
-            (_number("cache_hit_rate", summary.cache_hit_rate, "{:.1%}"), "of prompt tokens from a cache")
+            (_number("cache_hit_rate", summary.cache_hit_rate, "{:.1%}"), "of prompt tokens from the cache")
         )
     if summary.goodput is not None:
         items.append(
@@ -98,12 +98,12 @@ def _slo(report: LoadReport) -> str:
 
 def _latencies(report: LoadReport) -> str:
     rows = []
-    for field, name, words in MEASURES:
+    for field, name, meaning in MEASURES:
         found: Distribution | None = getattr(report.summary, field)
         if found is not None:
             cells = [_milliseconds(f"{field}.{each}", getattr(found, each)) for each in PERCENTILES]
-            rows.append((Cell(f"{name}, {words}"), _number(f"{field}.count", found.count, "{:,}"), *cells))
-    return table("Latency in milliseconds", ("milliseconds", "samples", *PERCENTILES), rows)
+            rows.append((Cell(f"{name}, {meaning}"), _number(f"{field}.count", found.count, "{:,}"), *cells))
+    return table("Latency in milliseconds", ("latency, ms", "samples", *PERCENTILES), rows)
 
 
 # -- the curves --------------------------------------------------------------------------------------
@@ -117,21 +117,20 @@ def samples(report: LoadReport, field: str) -> list[float]:
 
 
 def _curves(report: LoadReport) -> str:
-    drawn = []
-    for field, name, words in MEASURES:
+    figures = []
+    for field, name, meaning in MEASURES:
         found: Distribution | None = getattr(report.summary, field)
         if found is not None and found.max > 0:
             limit: float | None = getattr(report.slo, field)
-            title = (
-                f"{name}, {words}: median {1e3 * found.p50:.1f} ms, 99th percentile {1e3 * found.p99:.1f} ms"
-            )
-            drawn.append(figure(f"{name}, {words}", _curve(samples(report, field), found, limit, title)))
-    what = paragraph("How many of the samples took at most so long:")
-    return what + f'<div class="pair">{"".join(drawn)}</div>'
+            caption = f"{name}, {meaning}"
+            title = f"{caption}: median {1e3 * found.p50:.1f} ms, 99th percentile {1e3 * found.p99:.1f} ms"
+            figures.append(figure(caption, _curve(samples(report, field), found, limit, title)))
+    note = paragraph("Cumulative distribution: percentage of samples up to each latency.")
+    return note + f'<div class="pair">{"".join(figures)}</div>'
 
 
 def _curve(values: Sequence[float], found: Distribution, limit: float | None, title: str) -> str:
-    """The empirical distribution: at its x, a step of 1/n for every sample, drawn by its quantiles."""
+    """Draw the empirical distribution function through its quantiles."""
     unit, factor = ("s", 1.0) if found.max >= 2 else ("ms", 1e3)
     parts = np.linspace(0, 1, CURVE_POINTS)
     points = [
@@ -156,21 +155,21 @@ def _curve(values: Sequence[float], found: Distribution, limit: float | None, ti
 
 def _timeline(report: LoadReport) -> tuple[str, ...]:
     records = sorted(report.requests, key=lambda record: (record.sent_at, record.number))
-    step = math.ceil(len(records) / MOST_ROWS)
+    step = math.ceil(len(records) / MAX_ROWS)
     shown = records[::step]
-    knows_queue = any(record.told_queue_seconds is not None for record in shown)
-    first = ("prefill", "prompt") if knows_queue else ("prefill", "waiting and prompt")
-    colours = [("queue", "waiting in the queue"), first, ("decode", "answer"), ("failed", "failed")]
+    knows_queue = any(record.reported_queue_seconds is not None for record in shown)
+    first = ("prefill", "prompt") if knows_queue else ("prefill", "queue and prompt")
+    colours = [("queue", "queue"), first, ("decode", "answer"), ("failed", "failed")]
     if not knows_queue:
         del colours[0]
     if not report.summary.num_failed:
         colours.pop()
-    left_out = f" One row in {step} is shown." if step > 1 else ""
-    note = paragraph(f"A row is a request, from when it was sent to its last token.{left_out}")
+    left_out = f" Every {step}th request is shown." if step > 1 else ""
+    note = paragraph(f"Each row is a request, from sending it to its last token.{left_out}")
     return note, key(colours), _gantt(report, shown)
 
 
-def _gantt(report: LoadReport, records: Sequence[RequestRecord]) -> str:
+def _gantt(report: LoadReport, records: Sequence[LoadRecord]) -> str:
     pitch = min(14.0, max(3.0, 560 / len(records)))
     height = 52 + pitch * len(records)
     end = max(record.ended_at for record in records)
@@ -178,17 +177,17 @@ def _gantt(report: LoadReport, records: Sequence[RequestRecord]) -> str:
     rows = (
         _row(frame, record, frame.top + number * pitch, pitch * 0.8) for number, record in enumerate(records)
     )
-    title = f"{len(records)} requests over {end:.1f} seconds: when each waited, was read and was answered"
+    title = f"{len(records)} requests over {end:.1f} seconds: queue, prompt and answer of each"
     return picture(frame, title, rows, has_y_ticks=False)
 
 
-def _row(frame: Frame, record: RequestRecord, y: float, height: float) -> str:
-    note = f"<title>request {record.number}: {_said(record)}</title>"
+def _row(frame: Frame, record: LoadRecord, y: float, height: float) -> str:
+    note = f"<title>request {record.number}: {_description(record)}</title>"
     if record.is_good:
-        begun = min(record.sent_at + (record.told_queue_seconds or 0.0), record.chunk_times[0])
+        start = min(record.sent_at + (record.reported_queue_seconds or 0.0), record.chunk_times[0])
         pieces = [
-            ((record.sent_at, begun), "queue"),
-            ((begun, record.chunk_times[0]), "prefill"),
+            ((record.sent_at, start), "queue"),
+            ((start, record.chunk_times[0]), "prefill"),
             ((record.chunk_times[0], record.ended_at), "decode"),
         ]
     else:
@@ -197,7 +196,7 @@ def _row(frame: Frame, record: RequestRecord, y: float, height: float) -> str:
     return f'<g class="row">{"".join(bars)}{note}</g>'
 
 
-def _said(record: RequestRecord) -> str:
+def _description(record: LoadRecord) -> str:
     if not record.is_good:
         return "failed"
     return (
@@ -212,11 +211,11 @@ def _said(record: RequestRecord) -> str:
 def _rates(report: LoadReport) -> str:
     good = [record for record in report.requests if record.is_good]
     if not good:
-        return paragraph("Nothing came.")
+        return paragraph("No request succeeded.")
     end = max(record.ended_at for record in good)
-    tokens, under_way = tokens_by_time(good, end), under_way_by_time(report.requests, end)
+    tokens, in_flight = tokens_by_time(good, end), in_flight_by_time(report.requests, end)
     highest = max(rate for _, rate in tokens)
-    most = max(count for _, count in under_way)
+    maximum = max(count for _, count in in_flight)
     return (
         '<div class="pair">'
         + figure(
@@ -224,15 +223,15 @@ def _rates(report: LoadReport) -> str:
             _area(tokens, end, f"output tokens per second over time, at most {highest:.0f}", "a"),
         )
         + figure(
-            "Requests under way",
-            _area(under_way, end, f"requests under way over time, at most {most:.0f}", "b"),
+            "Requests in flight",
+            _area(in_flight, end, f"requests in flight over time, at most {maximum:.0f}", "b"),
         )
         + "</div>"
     )
 
 
-def tokens_by_time(records: Sequence[RequestRecord], end: float) -> list[tuple[float, float]]:
-    """Tokens a second in equal parts of the time, as steps."""
+def tokens_by_time(records: Sequence[LoadRecord], end: float) -> list[tuple[float, float]]:
+    """Return tokens per second in NUM_BINS equal intervals, as steps."""
     width = end / NUM_BINS
     times = np.fromiter(chain.from_iterable(record.chunk_times for record in records), dtype=np.float64)
     counts = np.fromiter(chain.from_iterable(record.tokens_by_chunk for record in records), dtype=np.float64)
@@ -244,8 +243,8 @@ def tokens_by_time(records: Sequence[RequestRecord], end: float) -> list[tuple[f
     ]
 
 
-def under_way_by_time(records: Sequence[RequestRecord], end: float) -> list[tuple[float, float]]:
-    """As steps: up when a request is sent, down when its answer has ended."""
+def in_flight_by_time(records: Sequence[LoadRecord], end: float) -> list[tuple[float, float]]:
+    """Return the number of requests in flight as steps: up when one is sent, down when its answer ends."""
     changes = sorted(
         chain(((record.sent_at, 1) for record in records), ((record.ended_at, -1) for record in records))
     )
@@ -267,7 +266,7 @@ def _seconds_axis(end: float) -> Axis:
     return Axis(0.0, end or 1.0, "seconds since the first request")
 
 
-# -- words and numbers -------------------------------------------------------------------------------
+# -- texts and numbers -------------------------------------------------------------------------------
 
 
 def _method(report: LoadReport) -> str:
@@ -275,14 +274,14 @@ def _method(report: LoadReport) -> str:
     per = (
         "per token"
         if summary.itl_is_per_token
-        else "per chunk of the stream, some of which had several tokens"
+        else "per chunk of the stream (chunks may have several tokens)"
     )
     return (
-        "Times are those at the client, from the moment it began to send a request (a new connection"
-        f" included). ITL is {per}; TPOT is the time after the first token divided by the tokens after it."
-        " Token counts are the server's own, from the usage at the end of each stream. The client used"
-        f" {client.cpu_fraction:.1%} of a core, and sent requests {1e3 * client.late_p99:.2f} ms late at the"
-        " 99th percentile. One request before the first was not counted."
+        "Times are measured at the client, from when it starts to send a request, including a new connection."
+        f" ITL is {per}; TPOT is the time after the first token divided by the number of tokens after it."
+        " Token counts are those of the server, from the usage at the end of each stream. The client used"
+        f" {client.cpu_fraction:.1%} of a core and sent requests {1e3 * client.late_p99:.2f} ms late at the"
+        " 99th percentile. One warm-up request is not included."
     )
 
 
@@ -293,18 +292,18 @@ def _requests(report: LoadReport) -> str:
             Cell(str(record.number)),
             Cell(f"{record.sent_at:.3f}"),
             Cell(f"{record.num_prompt_tokens:,}"),
-            Cell("" if record.told_cached_tokens is None else f"{record.told_cached_tokens:,}"),
+            Cell("" if record.reported_cached_tokens is None else f"{record.reported_cached_tokens:,}"),
             Cell(f"{record.completion_tokens:,}"),
             Cell(f"{1e3 * record.ttft:,.1f}" if record.chunk_times else ""),
             Cell("" if record.tpot is None else f"{1e3 * record.tpot:,.2f}"),
             Cell(f"{1e3 * record.e2e:,.1f}"),
-            Cell(record.error or "", is_words=True),
+            Cell(record.error or "", is_text=True),
         )
-        for record in report.requests[:MOST_LISTED]
+        for record in report.requests[:MAX_LISTED]
     ]
     rest = len(report.requests) - len(rows)
-    return table("Every request", header, rows) + (
-        paragraph(f"{rest} more are in the JSON file.") if rest else ""
+    return table("All requests", header, rows) + (
+        paragraph(f"The JSON file contains {rest} more.") if rest else ""
     )
 
 

@@ -1,4 +1,4 @@
-"""A report as one file: no script, nothing from elsewhere, light and dark as the reader has it."""
+"""Building blocks of a report: one HTML file without scripts or external files, light and dark."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,23 +10,23 @@ STYLE = files(__package__).joinpath("report.css").read_text(encoding="utf-8")
 
 @dataclass(frozen=True)
 class Cell:
-    """`name` and `value` say for programs, and exactly, what `text` says for people."""
+    """A table cell. `name` and `value` carry the exact value of `text` for programs."""
 
     text: str
     name: str = ""
     value: float | None = None
-    is_words: bool = False
+    is_text: bool = False
 
     @property
     def attributes(self) -> str:
-        found = ' class="words"' if self.is_words else ""
+        found = ' class="text"' if self.is_text else ""
         if self.name and self.value is not None:
             found += f' data-name="{escape(self.name)}" data-value="{self.value!r}"'
         return found
 
 
 def page(title: str, parts: Iterable[str]) -> str:
-    """The policy in the head forbids what the file does not need: nothing is fetched, whatever is in it."""
+    """Return the whole page. Its Content-Security-Policy forbids scripts and all requests."""
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -46,8 +46,8 @@ def section(title: str, *parts: str) -> str:
     return f"<section><h2>{escape(title)}</h2>{''.join(parts)}</section>"
 
 
-def sentence(words: str) -> str:
-    return words[:1].upper() + words[1:] + ("" if words.endswith(("?", ".")) else ".")
+def sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + ("" if text.endswith(("?", ".")) else ".")
 
 
 def paragraph(text: str) -> str:
@@ -75,7 +75,7 @@ def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[Cell]]) -
         "<tr>" + "".join(f"<td{cell.attributes}>{escape(cell.text)}</td>" for cell in row) + "</tr>"
         for row in rows
     )
-    # Whoever has no mouse must be able to scroll a wide table too.
+    # tabindex lets keyboard users scroll a wide table.
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}">'
         f'<table aria-label="{escape(caption)}"><thead><tr>{head}</tr></thead>'
@@ -88,8 +88,8 @@ def figure(caption: str, drawing: str) -> str:
 
 
 def key(items: Iterable[tuple[str, str]]) -> str:
-    """What the colours mean: (class, words)."""
-    shown = "".join(f'<li><i class="{kind}"></i>{escape(words)}</li>' for kind, words in items)
+    """Return a legend of (CSS class, text) pairs."""
+    shown = "".join(f'<li><i class="{kind}"></i>{escape(text)}</li>' for kind, text in items)
     return f'<ul class="key">{shown}</ul>'
 
 

@@ -1,6 +1,6 @@
-"""Plots as SVG that stands in a page: lines, areas and bars in a frame with two axes.
+"""Inline SVG plots: lines, areas and bars in a frame with two axes.
 
-Colours are classes, which the page's style defines for light and dark.
+Colours are CSS classes, which the page's style sheet defines for light and dark themes.
 """
 
 import math
@@ -17,10 +17,10 @@ class Axis:
     high: float
     label: str
     is_logarithmic: bool = False
-    unit: str = ""  # behind every number
+    unit: str = ""  # after every number
 
     def place(self, value: float) -> float:
-        """0 at the low end, 1 at the high one."""
+        """Return the relative position of a value: 0 at the low end, 1 at the high end."""
         if self.is_logarithmic:
             return math.log(value / self.low) / math.log(self.high / self.low)
         return (value - self.low) / (self.high - self.low)
@@ -37,7 +37,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Frame:
-    """Where the plot lies in its picture, in units of the picture."""
+    """The axes and margins of a plot, in SVG units."""
 
     x: Axis
     y: Axis
@@ -56,7 +56,7 @@ class Frame:
 
 
 def picture(frame: Frame, title: str, parts: Iterable[str], *, has_y_ticks: bool = True) -> str:
-    """For a screen reader it is one image with a name; the tables of the page have its numbers."""
+    """Return the SVG. Screen readers see one named image; the page's tables contain its numbers."""
     body = "".join((*_x_axis(frame), *(_y_axis(frame) if has_y_ticks else ()), *parts))
     return (
         f'<svg role="img" aria-label="{escape(title)}" viewBox="0 0 {frame.width:g} {frame.height:g}">'
@@ -69,7 +69,7 @@ def line(frame: Frame, points: Points, kind: str) -> str:
 
 
 def area(frame: Frame, points: Points, kind: str) -> str:
-    """From the line down to the axis."""
+    """Fill the area between a line and the x axis."""
     if not points:
         return ""
     floor = frame.height - frame.bottom
@@ -79,7 +79,7 @@ def area(frame: Frame, points: Points, kind: str) -> str:
 
 
 def dots(frame: Frame, points: Iterable[tuple[float, float, str]], kind: str) -> str:
-    """Each with what to say about it."""
+    """Draw points, each with a tooltip."""
     return "".join(
         f'<circle class="dot {kind}" cx="{frame.at_x(x):.1f}" cy="{frame.at_y(y):.1f}" r="4.5">'
         f"<title>{escape(note)}</title></circle>"
@@ -88,27 +88,27 @@ def dots(frame: Frame, points: Iterable[tuple[float, float, str]], kind: str) ->
 
 
 def upright(frame: Frame, x: float, note: str, kind: str, *, row: int = 0) -> str:
-    """A line from top to bottom with a word beside it; `row` keeps words from lying on each other."""
+    """Draw a vertical line with a label; different `row`s keep labels from overlapping."""
     place = frame.at_x(x)
     is_right = place > frame.width * 0.72
-    words = place - 5 if is_right else place + 5
+    text_x = place - 5 if is_right else place + 5
     return (
         f'<line class="mark {kind}" x1="{place:.1f}" x2="{place:.1f}" y1="{frame.top:g}"'
         f' y2="{frame.height - frame.bottom:g}"/>'
-        f'<text class="note {kind}" x="{words:.1f}" y="{frame.top + 12 + 15 * row:g}"'
+        f'<text class="note {kind}" x="{text_x:.1f}" y="{frame.top + 12 + 15 * row:g}"'
         f' text-anchor="{"end" if is_right else "start"}">{escape(note)}</text>'
     )
 
 
 def bar(frame: Frame, piece: tuple[float, float], kind: str, *, y: float, height: float) -> str:
-    """A piece of a timeline, of at least a visible width."""
+    """Draw a bar of a timeline, at least 0.6 units wide."""
     left, right = map(frame.at_x, piece)
     width = max(right - left, 0.6)
     return f'<rect class="{kind}" x="{left:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"/>'
 
 
 def nice_step(about: float) -> float:
-    """1, 2 or 5 times a power of ten, and not below."""
+    """Return the smallest 1, 2 or 5 times a power of ten that is not below `about`."""
     power = 10.0 ** math.floor(math.log10(about))
     return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= about * (1 - 1e-9))
 

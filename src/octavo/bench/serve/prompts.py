@@ -1,7 +1,7 @@
-"""Prompts of an exact number of tokens, which no cache has seen before.
+"""Prompts with an exact number of tokens that no cache contains.
 
-They are drawn from a few hundred common tokens. Two prompts of different seeds share a beginning of k tokens
-with a chance of about (1/number of tokens) to the power of k: a prefix cache finds nothing.
+They are drawn from a few hundred common tokens. Two prompts of different seeds share a prefix of k tokens
+with a probability of about (1 / number of tokens) ** k, so that a prefix cache has no hits.
 """
 
 import random
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from octavo.bench.serve.arrivals import Closed
-from octavo.bench.serve.lengths import drawn
+from octavo.bench.serve.lengths import shuffled_lengths
 from octavo.bench.serve.words import WORDS
 from octavo.bench.serve.workload import Workload
 
@@ -17,37 +17,37 @@ Tokenise = Callable[[str], Sequence[int]]
 
 
 @dataclass(frozen=True)
-class Vocabulary:
-    """What prompts are made of. One of the words is one token as far as we could find out."""
+class PromptVocabulary:
+    """Token ids and words for prompts. As far as is known, each word is one token."""
 
     token_ids: tuple[int, ...]
     words: tuple[str, ...] = WORDS
 
     @classmethod
-    def of_text(cls, tokenise: Tokenise) -> "Vocabulary":
-        """The tokens of a text of all words: whatever the model, they are ordinary ones."""
+    def of_text(cls, tokenise: Tokenise) -> "PromptVocabulary":
+        """Use the tokens of a text with all words, which are ordinary tokens of any model."""
         return cls(tuple(sorted(set(tokenise(as_text(WORDS))))))
 
     @classmethod
-    def of_words(cls, tokenise: Tokenise) -> "Vocabulary":
-        """The words that are one token each, so that texts too have an exact number of tokens."""
+    def of_words(cls, tokenise: Tokenise) -> "PromptVocabulary":
+        """Use the words that are one token each, so that texts also have an exact number of tokens."""
         known = cls.of_text(tokenise)
-        # A second word shows whether the first one is one token in the middle of a text as well.
+        # Repeating the word also checks that it is one token in the middle of a text.
         single = tuple(word for word in WORDS if len(tokenise(as_text((word, word)))) == 2)
         return cls(known.token_ids, single or WORDS)
 
 
 def as_text(words: Sequence[str]) -> str:
-    """With a space in front: in the middle of a text, words are tokens with one."""
+    """Join words, each with a leading space: within a text, tokens of words include it."""
     return "".join(f" {word}" for word in words)
 
 
 @dataclass(frozen=True)
 class PlannedRequest:
-    """`choices` point into the vocabulary, modulo its size: ids and words are made of the same numbers."""
+    """`choices` are indices into the vocabulary, modulo its size, for token ids and for words."""
 
     number: int
-    at: float | None  # seconds after the start; None: when its turn comes
+    at: float | None  # seconds after the start; None in a closed loop
     choices: tuple[int, ...]
     output_tokens: int
 
@@ -55,20 +55,20 @@ class PlannedRequest:
     def prompt_tokens(self) -> int:
         return len(self.choices)
 
-    def token_ids(self, vocabulary: Vocabulary) -> list[int]:
+    def token_ids(self, vocabulary: PromptVocabulary) -> list[int]:
         ids = vocabulary.token_ids
         return [ids[choice % len(ids)] for choice in self.choices]
 
-    def text(self, vocabulary: Vocabulary) -> str:
+    def text(self, vocabulary: PromptVocabulary) -> str:
         words = vocabulary.words
         return as_text([words[choice % len(words)] for choice in self.choices])
 
 
 def plan_requests(workload: Workload, seed: int) -> list[PlannedRequest]:
-    """A function of both arguments: the same requests at the same times."""
+    """Return the requests of a workload: the same arguments give the same requests at the same times."""
     count = workload.num_requests
-    prompts = drawn(workload.prompt, count, random.Random(f"prompt lengths {seed}"))
-    outputs = drawn(workload.output, count, random.Random(f"output lengths {seed}"))
+    prompts = shuffled_lengths(workload.prompt, count, random.Random(f"prompt lengths {seed}"))
+    outputs = shuffled_lengths(workload.output, count, random.Random(f"output lengths {seed}"))
     arrivals = workload.arrivals
     times: Sequence[float | None] = (
         [None] * count
@@ -84,5 +84,5 @@ def plan_requests(workload: Workload, seed: int) -> list[PlannedRequest]:
 
 
 def _choices(tokens: random.Random, count: int) -> tuple[int, ...]:
-    """Numbers that any vocabulary is small beside: taken modulo its size, all its tokens are as likely."""
+    """Return 32-bit random numbers: modulo the size of a vocabulary, all tokens are about equally likely."""
     return tuple(tokens.getrandbits(32) for _ in range(count))

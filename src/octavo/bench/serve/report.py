@@ -1,4 +1,4 @@
-"""The whole of a load: what was asked, of whom, every request, and the figures. JSON is exactly this."""
+"""The report of a load: workload, server, summary and every request. The JSON file has these fields."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -6,17 +6,17 @@ from dataclasses import dataclass
 
 import msgspec
 
-from octavo.bench.serve.record import RequestRecord
+from octavo.bench.serve.record import LoadRecord
 from octavo.bench.serve.summary import Slo, Summary
 from octavo.bench.serve.workload import Workload
 
-BUSY_CLIENT = 0.8  # of a core: from here on, the client may be what is slow
+BUSY_CLIENT = 0.8  # of a core; above this, the client may be the bottleneck
 LATE_SECONDS = 0.01
 
 
 @dataclass(frozen=True)
 class WorkloadFacts:
-    """A workload in words that can be typed again."""
+    """A workload in its command-line form."""
 
     name: str
     description: str
@@ -41,16 +41,16 @@ class WorkloadFacts:
 
 @dataclass(frozen=True)
 class ClientFacts:
-    """Was it the server that was measured, or we?"""
+    """How busy the client was: it may be the bottleneck instead of the server."""
 
-    cpu_fraction: float  # of one core, by this process, while the load ran
-    late_p99: float  # seconds between when requests were due and when they were sent
+    cpu_fraction: float  # of one core, used by this process during the load
+    late_p99: float  # seconds by which requests were sent later than planned
     late_max: float
 
 
 @dataclass(frozen=True)
 class LoadReport:
-    octavo: str  # the version that measured
+    octavo: str  # version of the client
     began: float  # Unix time
     url: str
     model: str
@@ -60,12 +60,12 @@ class LoadReport:
     slo: Slo
     client: ClientFacts
     summary: Summary
-    requests: tuple[RequestRecord, ...]
+    requests: tuple[LoadRecord, ...]
 
     @property
     def warnings(self) -> list[str]:
-        """What a reader must know before believing the figures."""
-        return [*_faults_of_client(self.client), *_faults_of_answers(self.summary, self.requests)]
+        """Conditions that make the figures less reliable."""
+        return [*_client_warnings(self.client), *_answer_warnings(self.summary, self.requests)]
 
     def as_json(self) -> bytes:
         content = msgspec.to_builtins(self) | {"warnings": self.warnings}
@@ -76,38 +76,38 @@ class LoadReport:
         return msgspec.json.decode(content, type=cls)
 
 
-def _faults_of_client(client: ClientFacts) -> list[str]:
-    faults = []
+def _client_warnings(client: ClientFacts) -> list[str]:
+    warnings = []
     if client.cpu_fraction > BUSY_CLIENT:
-        faults.append(
-            f"the client used {client.cpu_fraction:.0%} of a core: it may be what was slow; run it on another"
-            " machine, or ask for less at once"
+        warnings.append(
+            f"the client used {client.cpu_fraction:.0%} of a core and may be the bottleneck: run it on"
+            " another machine, or reduce the load"
         )
     if client.late_p99 > LATE_SECONDS:
-        faults.append(
-            f"1 % of the requests were sent {1e3 * client.late_p99:.0f} ms or more after they were due: the"
-            " machine of the client was busy"
+        warnings.append(
+            f"1 % of the requests were sent at least {1e3 * client.late_p99:.0f} ms late: the machine of the"
+            " client was busy"
         )
-    return faults
+    return warnings
 
 
-def _faults_of_answers(summary: Summary, requests: Sequence[RequestRecord]) -> list[str]:
-    faults = []
+def _answer_warnings(summary: Summary, requests: Sequence[LoadRecord]) -> list[str]:
+    warnings = []
     if summary.num_failed:
         errors = Counter(record.error for record in requests if record.error is not None)
-        ((often, times),) = errors.most_common(1)
-        faults.append(
-            f"{summary.num_failed} of {summary.num_requests} requests failed; {times} of them said: {often}"
+        ((error, count),) = errors.most_common(1)
+        warnings.append(
+            f"{summary.num_failed} of {summary.num_requests} requests failed; {count} of them with: {error}"
         )
     if summary.num_short:
-        faults.append(
-            f"{summary.num_short} answers have fewer tokens than asked: does the server know ignore_eos?"
+        warnings.append(
+            f"{summary.num_short} answers are shorter than requested: does the server support ignore_eos?"
         )
-    if any(record.is_good and record.told_completion_tokens is None for record in requests):
-        faults.append("the server does not tell how many tokens an answer has: chunks were counted instead")
+    if any(record.is_good and record.reported_completion_tokens is None for record in requests):
+        warnings.append("the server does not report token counts: chunks are counted as tokens")
     elif not summary.itl_is_per_token:
-        faults.append(
-            f"ITL is per chunk, not per token: {summary.completion_tokens:,} tokens came in"
+        warnings.append(
+            f"ITL is per chunk, not per token: {summary.completion_tokens:,} tokens arrived in"
             f" {summary.num_chunks:,} chunks; TPOT is per token"
         )
-    return faults
+    return warnings

@@ -1,7 +1,7 @@
-"""A server that answers at once: `python -m octavo.bench.serve.stub` prints its port and ends with its stdin.
+"""A stub server without a model, to measure the client's own cost.
 
-There is no model: a token is the next word, and every chunk of an answer is a write of its own, as it is
-where tokens come one by one. What remains when a client asks it is what the client costs.
+`python -m octavo.bench.serve.stub` prints its port and exits when its stdin is closed. Each token is the
+next word of a list and a separate write, as when a server generates tokens one by one.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ WORD_CHUNKS = [
 
 
 class StubConnection(asyncio.Protocol):
-    """Writes a chunk, lets the others write theirs, and so on."""
+    """Writes one chunk at a time and yields to the other connections in between."""
 
     def __init__(self) -> None:
         self._parser = httptools.HttpRequestParser(self)
@@ -57,15 +57,15 @@ class StubConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         if self._path.endswith(b"/completions"):
-            asked = msgspec.json.decode(self._body)
+            request = msgspec.json.decode(self._body)
             self._transport.write(HEAD)
-            self._write(0, asked["max_tokens"], len(asked.get("prompt", ())))
+            self._write(0, request["max_tokens"], len(request.get("prompt", ())))
         elif self._path.endswith(b"/models"):
-            self._whole({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
+            self._write_json({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
         else:
-            self._whole({"tokens": list(range(len(WORDS)))})
+            self._write_json({"tokens": list(range(len(WORDS)))})
 
-    def _whole(self, content: Any) -> None:
+    def _write_json(self, content: Any) -> None:
         body = msgspec.json.encode(content)
         head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
         self._transport.write(head.encode() + body)
@@ -86,7 +86,7 @@ class StubConnection(asyncio.Protocol):
 async def serve() -> None:
     loop = asyncio.get_running_loop()
     server = await loop.create_server(StubConnection, "127.0.0.1", 0, backlog=4096)
-    print(server.sockets[0].getsockname()[1], flush=True)  # noqa: T201 - for who started us
+    print(server.sockets[0].getsockname()[1], flush=True)  # noqa: T201 - read by the parent process
     await loop.run_in_executor(None, sys.stdin.read)
     server.close()
 

@@ -1,27 +1,27 @@
-"""The figures of a load, from its records."""
+"""The summary of a load, computed from its records."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from octavo.bench.serve.record import RequestRecord
+from octavo.bench.serve.record import LoadRecord
 
 
 @dataclass(frozen=True)
 class Slo:
-    """What a request must keep to be good. In seconds; None: no matter."""
+    """Service-level objective: upper limits for each request, in seconds; None: no limit."""
 
     ttft: float | None = None
-    tpot: float | None = None  # in the mean of the request
-    itl: float | None = None  # at the 99th percentile of the request's own gaps
+    tpot: float | None = None  # mean of the request
+    itl: float | None = None  # 99th percentile within the request
     e2e: float | None = None
 
     @property
     def is_given(self) -> bool:
         return self != Slo()
 
-    def is_met(self, record: RequestRecord) -> bool:
+    def is_met(self, record: LoadRecord) -> bool:
         if not record.is_good:
             return False
         gaps = record.itl
@@ -36,7 +36,7 @@ class Slo:
 
 @dataclass(frozen=True)
 class Distribution:
-    """In seconds."""
+    """Statistics of a measure, in seconds."""
 
     count: int
     mean: float
@@ -52,24 +52,24 @@ class Distribution:
 class Summary:
     num_requests: int
     num_failed: int
-    seconds: float  # from the first request sent to the last answer's end
-    prompt_tokens: int  # of good requests, like all that follows
-    cached_tokens: int | None  # None: the server does not tell
+    seconds: float  # from sending the first request to the end of the last answer
+    prompt_tokens: int  # of successful requests, like all following fields
+    cached_tokens: int | None  # None: not reported by the server
     completion_tokens: int
     requests_per_second: float
     output_tokens_per_second: float
     total_tokens_per_second: float
-    prefill_tokens_per_second: float | None  # of a request: prompt tokens over TTFT; the median
-    decode_tokens_per_second: float | None  # of a request: 1 / TPOT; the median
-    ttft: Distribution | None  # None: nothing to measure
+    prefill_tokens_per_second: float | None  # median over requests of prompt tokens / TTFT
+    decode_tokens_per_second: float | None  # 1 / median TPOT
+    ttft: Distribution | None  # None: no samples
     tpot: Distribution | None
     itl: Distribution | None
     e2e: Distribution | None
-    itl_is_per_token: bool  # False: several tokens came in one chunk, or one was told without a chunk
+    itl_is_per_token: bool  # False: a chunk had several tokens, or a token had no chunk
     num_chunks: int
-    num_short: int  # answers with fewer tokens than asked
+    num_short: int  # answers with fewer tokens than requested
     num_within_slo: int | None  # None: no SLO was given
-    goodput: float | None  # requests a second within the SLO
+    goodput: float | None  # requests per second within the SLO
 
     @property
     def cache_hit_rate(self) -> float | None:
@@ -79,19 +79,19 @@ class Summary:
 
     @property
     def slo_attainment(self) -> float | None:
-        """The part of all requests, failed ones too, that kept the SLO."""
+        """The fraction of all requests, including failed ones, that met the SLO."""
         if self.num_within_slo is None:
             return None
         return self.num_within_slo / self.num_requests if self.num_requests else 0.0
 
 
-def summarise(records: Sequence[RequestRecord], slo: Slo) -> Summary:
+def summarise(records: Sequence[LoadRecord], slo: Slo) -> Summary:
     good = [record for record in records if record.is_good]
     begin = min((record.sent_at for record in records), default=0.0)
     seconds = max((record.ended_at for record in records), default=0.0) - begin
     prompt_tokens = sum(record.num_prompt_tokens for record in good)
     completion_tokens = sum(record.completion_tokens for record in good)
-    told = [record.told_cached_tokens for record in good if record.told_cached_tokens is not None]
+    cached = [record.reported_cached_tokens for record in good if record.reported_cached_tokens is not None]
     num_chunks = sum(len(record.chunk_times) for record in good)
     within = sum(map(slo.is_met, records)) if slo.is_given else None
     tpot = distribution(each for record in good if (each := record.tpot) is not None)
@@ -101,7 +101,7 @@ def summarise(records: Sequence[RequestRecord], slo: Slo) -> Summary:
         num_failed=len(records) - len(good),
         seconds=seconds,
         prompt_tokens=prompt_tokens,
-        cached_tokens=sum(told) if told else None,
+        cached_tokens=sum(cached) if cached else None,
         completion_tokens=completion_tokens,
         requests_per_second=_over(len(good), seconds),
         output_tokens_per_second=_over(completion_tokens, seconds),
@@ -129,7 +129,7 @@ def distribution(values: Iterable[float]) -> Distribution | None:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """Between two values in proportion, as numpy has it."""
+    """Return a percentile with linear interpolation, as numpy does."""
     return float(np.percentile(values, percent))
 
 

@@ -1,9 +1,10 @@
-"""More and more load, until the server does not follow: where is the knee?
+"""Increases the load until the server no longer keeps up, to find the knee.
 
-The level (a rate, or a number of requests at once) doubles while it holds; then the gap between the last
-level that held and the first that did not is halved a few times. A level holds if enough of its requests kept
-the SLO. Without an SLO it holds if no request failed and throughput has grown at least half as much as the
-load, both as logarithms: on the slope this ratio is 1, on the plateau it is 0.
+The level (a rate, or a number of concurrent requests) is doubled while the server sustains it. Then the
+interval between the last sustained level and the first one that was not is bisected a few times. A level is
+sustained if enough of its requests meet the SLO. Without an SLO, it is sustained if no request failed and
+log(throughput) grew at least half as much as log(load): this ratio is 1 while the server keeps up and 0
+when throughput is saturated.
 """
 
 import itertools
@@ -20,37 +21,37 @@ from octavo.bench.serve.arrivals import Closed, Poisson, Steady
 from octavo.bench.serve.load import REQUEST_SECONDS, Watch, run_load
 from octavo.bench.serve.report import ClientFacts, LoadReport, WorkloadFacts
 from octavo.bench.serve.summary import Slo, Summary
-from octavo.bench.serve.target import Target
+from octavo.bench.serve.target import LoadTarget
 from octavo.bench.serve.workload import Workload
 from octavo.errors import ConfigError
 
 MIN_SLOPE = 0.5
-FEWEST_REQUESTS = 8
+MIN_REQUESTS = 8
 
 
 class SweepBy(StrEnum):
-    RATE = "rate"  # requests a second, open loop
-    CONCURRENCY = "concurrency"  # requests at once, closed loop
+    RATE = "rate"  # requests per second, open loop
+    CONCURRENCY = "concurrency"  # concurrent requests, closed loop
 
 
 @dataclass(frozen=True)
 class SweepPlan:
     by: SweepBy = SweepBy.RATE
     first: float = 1.0
-    last: float = 1024.0  # no level above it
-    requests_per_level: float = 10.0  # times the level: seconds of arrivals, or rounds of requests
+    last: float = 1024.0  # highest level
+    requests_per_level: float = 10.0  # multiple of the level: seconds, or rounds of requests
     num_halvings: int = 2
-    attainment: float = 0.9  # part of the requests that must keep the SLO
+    attainment: float = 0.9  # fraction of the requests that must meet the SLO
 
     def __post_init__(self) -> None:
         if not 0 < self.first <= self.last:
             raise ConfigError(
-                f"a sweep from {self.first:g} to {self.last:g} has no levels: --from is above --to"
+                f"no levels from {self.first:g} to {self.last:g}: --from must be above 0 and at most --to"
             )
         if self.by is SweepBy.CONCURRENCY and not (self.first.is_integer() and self.last.is_integer()):
-            raise ConfigError("so many at once are a whole number: give --from and --to as such")
+            raise ConfigError("with --by concurrency, --from and --to must be integers")
         if not 0 < self.attainment <= 1:
-            raise ConfigError("--attain is a part of the requests: give a number above 0 and up to 1")
+            raise ConfigError("--attain must be above 0 and at most 1: it is a fraction of the requests")
 
     def workload(self, base: Workload, level: float) -> Workload:
         if self.by is SweepBy.CONCURRENCY:
@@ -59,11 +60,11 @@ class SweepPlan:
             arrivals = Steady(level)
         else:
             arrivals = Poisson(level)
-        count = max(FEWEST_REQUESTS, math.ceil(level * self.requests_per_level))
+        count = max(MIN_REQUESTS, math.ceil(level * self.requests_per_level))
         return base.scaled(num_requests=count, arrivals=arrivals)
 
     def between(self, low: float, high: float) -> float | None:
-        """The middle, as a ratio; None: there is no level between."""
+        """Return the geometric mean; None if there is no level in between."""
         middle = math.sqrt(low * high)
         if self.by is SweepBy.CONCURRENCY:
             middle = float(round(middle))
@@ -90,8 +91,8 @@ class SweepReport:
     slo: Slo
     seed: int
     points: tuple[SweepPoint, ...]  # by level
-    knee: float | None  # the highest level that held; None: none did
-    is_end_of_range: bool  # the last level that was allowed held: the knee lies beyond
+    knee: float | None  # the highest sustained level; None: no level was sustained
+    is_end_of_range: bool  # the highest allowed level was sustained: the knee is beyond it
 
     @property
     def warnings(self) -> list[str]:
@@ -109,7 +110,7 @@ RunLevel = Callable[[Workload, int], LoadReport]
 
 
 def run_sweep(
-    target: Target,
+    target: LoadTarget,
     workload: Workload,
     plan: SweepPlan,
     seed: int | None = None,
@@ -119,7 +120,7 @@ def run_sweep(
     watch: Watch | None = None,
     on_point: Callable[[SweepPoint], None] = lambda point: None,
 ) -> SweepReport:
-    """Every level has a seed of its own, counted from this one: no level finds the prompts of another."""
+    """Run a sweep. Level n uses seed + n, so that no level finds the prompts of another in a cache."""
     slo = slo or Slo()
     seed = secrets.randbits(32) if seed is None else seed
 
@@ -150,7 +151,7 @@ def run_sweep(
 
 
 def climb(workload: Workload, plan: SweepPlan, slo: Slo, run: RunLevel) -> Iterator[SweepPoint]:
-    """Points in the order in which they are measured."""
+    """Measure level after level and yield the points in this order."""
     numbers = itertools.count()
 
     def measure(level: float, best: SweepPoint | None) -> SweepPoint:
@@ -158,7 +159,7 @@ def climb(workload: Workload, plan: SweepPlan, slo: Slo, run: RunLevel) -> Itera
         holds = _holds(report.summary, level, best, plan, slo)
         return SweepPoint(level, holds, report.summary, report.client, tuple(report.warnings))
 
-    best: SweepPoint | None = None  # the highest that held
+    best: SweepPoint | None = None  # the highest sustained level
     level = plan.first
     while (point := measure(level, best)).holds:
         yield point
@@ -167,10 +168,10 @@ def climb(workload: Workload, plan: SweepPlan, slo: Slo, run: RunLevel) -> Itera
             return
         level = min(2 * level, plan.last)
     yield point
-    broken = level  # the lowest that did not hold
+    too_high = level  # the lowest level that was not sustained
     for _ in range(plan.num_halvings if best is not None else 0):
         assert best is not None
-        middle = plan.between(best.level, broken)
+        middle = plan.between(best.level, too_high)
         if middle is None:
             return
         point = measure(middle, best)
@@ -178,7 +179,7 @@ def climb(workload: Workload, plan: SweepPlan, slo: Slo, run: RunLevel) -> Itera
         if point.holds:
             best = point
         else:
-            broken = middle
+            too_high = middle
 
 
 def _holds(summary: Summary, level: float, best: SweepPoint | None, plan: SweepPlan, slo: Slo) -> bool:

@@ -1,4 +1,4 @@
-"""The report of a sweep as a page for people."""
+"""The report of a sweep as an HTML page."""
 
 from octavo.bench.serve.load_page import MEASURES
 from octavo.bench.serve.page import (
@@ -16,40 +16,43 @@ from octavo.bench.serve.page import (
 from octavo.bench.serve.picture import Axis, Frame, dots, line, picture, upright
 from octavo.bench.serve.sweep import SweepBy, SweepPoint, SweepReport
 
-UNITS = {SweepBy.RATE: "requests per second", SweepBy.CONCURRENCY: "requests at once"}
+UNITS = {SweepBy.RATE: "requests per second", SweepBy.CONCURRENCY: "concurrent requests"}
 
 
 def sweep_page(report: SweepReport) -> str:
     unit = UNITS[report.plan.by]
-    title = f"{report.workload.name} on {report.model}: how much load?"
+    title = f"{report.workload.name} on {report.model}: maximum load"
     return page(
-        f"{title} octavo bench sweep",
+        f"{title}, octavo bench sweep",
         (
             heading(
                 title,
                 f"{report.url} · octavo {report.octavo} · seed {report.seed}",
-                f"Tokens of prompts: {report.workload.prompt}; of answers: {report.workload.output}; sent as"
-                f" {report.prompts}. {_rule(report)}",
+                f"Prompt tokens: {report.workload.prompt}; output tokens: {report.workload.output};"
+                f" prompts sent as {report.prompts}. {_rule(report)}",
             ),
             _cards(report, unit),
             warnings(report.warnings),
-            section("The curve", *_plots(report, unit)),
-            section("Every level", _levels(report, unit)),
+            section("Load curves", *_plots(report, unit)),
+            section("All levels", _levels(report, unit)),
         ),
     )
 
 
 def _rule(report: SweepReport) -> str:
     if not report.slo.is_given:
-        return "A level holds if throughput grew at least half as much as the load did, both as logarithms."
+        return (
+            "A level is sustained if no request failed and log(throughput) grew at least half as much as"
+            " log(load)."
+        )
     limits = ((name, getattr(report.slo, field)) for field, name, _ in MEASURES)
-    words = ", ".join(f"{name} {1e3 * limit:g} ms" for name, limit in limits if limit is not None)
-    return f"A level holds if {report.plan.attainment:.0%} of its requests kept {words}."
+    objectives = ", ".join(f"{name} {1e3 * limit:g} ms" for name, limit in limits if limit is not None)
+    return f"A level is sustained if at least {report.plan.attainment:.0%} of its requests met: {objectives}."
 
 
 def _cards(report: SweepReport, unit: str) -> str:
     if report.knee is None:
-        return cards([(Cell("none"), f"level holds, from {report.plan.first:g} {unit} on")])
+        return cards([(Cell("none"), f"sustained level, from {report.plan.first:g} {unit}")])
     at_knee = next(point for point in report.points if point.level == report.knee)
     summary = at_knee.summary
     items = [
@@ -63,18 +66,21 @@ def _cards(report: SweepReport, unit: str) -> str:
                 "knee.output_tokens_per_second",
                 summary.output_tokens_per_second,
             ),
-            "output tokens per second there",
+            "output tokens per second at the knee",
         ),
     ]
     if summary.ttft is not None:
         items.append(
-            (Cell(f"{1e3 * summary.ttft.p99:,.0f} ms", "knee.ttft.p99", summary.ttft.p99), "TTFT, p99 there")
+            (
+                Cell(f"{1e3 * summary.ttft.p99:,.0f} ms", "knee.ttft.p99", summary.ttft.p99),
+                "TTFT p99 at the knee",
+            )
         )
     if summary.tpot is not None:
         items.append(
             (
                 Cell(f"{1e3 * summary.tpot.p50:,.1f} ms", "knee.tpot.p50", summary.tpot.p50),
-                "TPOT, median there",
+                "TPOT median at the knee",
             )
         )
     return cards(items)
@@ -85,9 +91,9 @@ def _plots(report: SweepReport, unit: str) -> tuple[str, ...]:
     rates = [(point.level, point.summary.output_tokens_per_second) for point in points]
     plots = [figure("Output tokens per second", _plot(report, unit, rates, "output tokens per second"))]
     if report.slo.is_given:
-        kept = [(point.level, 100 * (point.summary.slo_attainment or 0.0)) for point in points]
+        within = [(point.level, 100 * (point.summary.slo_attainment or 0.0)) for point in points]
         plots.append(
-            figure("Requests that kept the SLO", _plot(report, unit, kept, "part that kept the SLO", "%"))
+            figure("Requests within the SLO", _plot(report, unit, within, "requests within the SLO", "%"))
         )
     for name, field in (("TTFT", "ttft"), ("TPOT", "tpot")):
         times = [
@@ -99,7 +105,7 @@ def _plots(report: SweepReport, unit: str) -> tuple[str, ...]:
             plots.append(
                 figure(f"{name}, 99th percentile, ms", _plot(report, unit, times, f"{name} p99", " ms"))
             )
-    colours = (("a", "the level holds"), ("no", "it does not"))
+    colours = (("a", "sustained"), ("no", "not sustained"))
     return key(colours), f'<div class="pair">{"".join(plots)}</div>'
 
 
@@ -117,22 +123,22 @@ def _plot(
             unit=suffix.strip() if suffix == "%" else "",
         ),
     )
-    holding = {point.level for point in report.points if point.holds}
+    sustained = {point.level for point in report.points if point.holds}
     notes = [(level, value, f"{level:.3g} {unit}: {value:,.1f}{suffix}") for level, value in values]
     parts = [line(frame, values, "a")]
     if report.knee is not None and not report.is_end_of_range:
         parts.append(upright(frame, report.knee, f"knee {report.knee:.3g}", "slo"))
-    parts.append(dots(frame, [note for note in notes if note[0] in holding], "a"))
-    parts.append(dots(frame, [note for note in notes if note[0] not in holding], "no"))
+    parts.append(dots(frame, [note for note in notes if note[0] in sustained], "a"))
+    parts.append(dots(frame, [note for note in notes if note[0] not in sustained], "no"))
     return picture(frame, f"{name} by {unit}, from {low:g} to {high:g}", parts)
 
 
 def _levels(report: SweepReport, unit: str) -> str:
-    header = (unit, "requests", "failed", "tokens/s", "requests/s", "goodput/s", "kept SLO")
+    header = (unit, "requests", "failed", "tokens/s", "requests/s", "goodput/s", "within SLO")
     times = ("TTFT p50", "TTFT p99", "TPOT p50", "ITL p99")
     return table(
-        "Every level", (*header, *times, "holds"), [_row(point) for point in report.points]
-    ) + paragraph("Times are milliseconds. Levels are sorted; each was measured with prompts of its own.")
+        "All levels", (*header, *times, "sustained"), [_row(point) for point in report.points]
+    ) + paragraph("Times are in milliseconds. Each level was measured with different prompts.")
 
 
 def _row(point: SweepPoint) -> tuple[Cell, ...]:

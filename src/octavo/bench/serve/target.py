@@ -1,4 +1,4 @@
-"""The server under load: where it is, what it serves, and how a request to it is written."""
+"""The server under load: its address, its model, and the bodies of requests to it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,35 +8,35 @@ from typing import Any
 
 import msgspec
 
-from octavo.bench.serve.prompts import PlannedRequest, Vocabulary
+from octavo.bench.serve.prompts import PlannedRequest, PromptVocabulary
 from octavo.conformance.target import error_message
 from octavo.conformance.transport import HttpTransport, Reply, Request, Unreachable
 from octavo.errors import ConfigError, OctavoError
 
-FIND_SECONDS = 30.0  # for an answer about models or tokens
+FIND_SECONDS = 30.0  # timeout for requests to /models and /tokenize
 
 
 class PromptStyle(StrEnum):
-    IDS = "ids"  # token ids to /completions: exact
+    IDS = "ids"  # token ids to /completions: exact lengths
     TEXT = "text"  # words to /completions
     CHAT = "chat"  # one message to /chat/completions: the server's template adds tokens
 
 
 @dataclass(frozen=True)
-class Target:
-    """Made by `find_target`. Nothing changes in it while a load runs."""
+class LoadTarget:
+    """A server and how to send requests to it. Made by `find_target`."""
 
     transport: HttpTransport
     model: str
     api_key: str | None = None
     style: PromptStyle = PromptStyle.IDS
-    vocabulary: Vocabulary = field(default_factory=lambda: Vocabulary(()))
-    ignores_eos: bool = True  # answers are as long as asked
-    counts_chunks: bool = False  # asks for the number of tokens with every chunk: exact, and more work
-    more: Mapping[str, Any] = field(default_factory=dict)  # further fields of every request
-    listed: tuple[str, ...] = ()  # models that the server says it has
-    context: int | None = None  # tokens of the longest request, if the server says so
-    is_octavo: bool = False  # it can say how long a request waited
+    vocabulary: PromptVocabulary = field(default_factory=lambda: PromptVocabulary(()))
+    ignores_eos: bool = True  # answers have exactly the requested length
+    counts_chunks: bool = False  # request token counts with every chunk: exact, but more work
+    more: Mapping[str, Any] = field(default_factory=dict)  # additional fields of every request
+    listed: tuple[str, ...] = ()  # models that the server lists
+    context: int | None = None  # maximum tokens per request, if the server reports it
+    is_octavo: bool = False  # then it can report queueing times
 
     @property
     def url(self) -> str:
@@ -87,53 +87,55 @@ def find_target(
     ignores_eos: bool = True,
     counts_chunks: bool = False,
     more: Mapping[str, Any] | None = None,
-) -> Target:
-    """Asks the server for models and tokens. `tokenizer` is a checkpoint, for one that tells no tokens."""
+) -> LoadTarget:
+    """Query the server's models and tokens. `tokenizer` is a checkpoint for servers without /tokenize."""
     transport = HttpTransport.to(url, FIND_SECONDS)
-    target = Target(transport, model, api_key, style, Vocabulary(()), ignores_eos, counts_chunks, more or {})
+    target = LoadTarget(
+        transport, model, api_key, style, PromptVocabulary(()), ignores_eos, counts_chunks, more or {}
+    )
     target = _with_model(target)
     return replace(target, vocabulary=_vocabulary(target, tokenizer))
 
 
-def advice(status: int, message: str, target: Target) -> str:
-    """What an answer other than 200 means, and what to do about it."""
-    said = f"the server answered {status}" + (f" ({message})" if message else "")
+def advice(status: int, message: str, target: LoadTarget) -> str:
+    """Return what a status other than 200 means and what to do about it."""
+    result = f"the server returned {status}" + (f" ({message})" if message else "")
     if status in (401, 403):
-        return f"{said}: it wants a key; set OPENAI_API_KEY or give --api-key"
+        return f"{result}: it requires a key; set OPENAI_API_KEY or use --api-key"
     if status == 404 and target.listed and target.model not in target.listed:
         return (
-            f"{said}: it has no model {target.model!r}; give --model with one of {', '.join(target.listed)}"
+            f"{result}: it has no model {target.model!r}; use --model with one of {', '.join(target.listed)}"
         )
     if status == 404:
         return (
-            f"{said} to {target.path} for the model {target.model!r}: is the model's name right (--model),"
-            " and does the API lie there (URL with its whole path)? Without /completions, try --prompts chat"
+            f"{result} for {target.path} and the model {target.model!r}: check the model name (--model) and"
+            " the URL (with its full path); if the server has no /completions, use --prompts chat"
         )
     if status in (400, 422) and target.style is PromptStyle.IDS:
         return (
-            f"{said}: if it does not take token ids, give --prompts text or chat; if the requests are too"
-            " long for it, --prompt and --output make them shorter"
+            f"{result}: if it does not accept token ids, use --prompts text or chat; if the requests are too"
+            " long, shorten them with --prompt and --output"
         )
     if status in (400, 422):
-        return f"{said}: if it does not know ignore_eos, give --no-ignore-eos"
+        return f"{result}: if it does not support ignore_eos, use --no-ignore-eos"
     if status in (429, 503):
-        return f"{said}: it is overloaded or not ready; wait until it is, or send less"
-    return f"{said}: its log should say why"
+        return f"{result}: it is overloaded or not ready; wait, or reduce the load"
+    return f"{result}: see the server log"
 
 
-def _with_model(target: Target) -> Target:
-    """The same server, and the first model of its list if none was named."""
+def _with_model(target: LoadTarget) -> LoadTarget:
+    """Add the server's models; use the first one if no model was given."""
     try:
         reply = _get(target, "/models")
     except Unreachable as problem:
         raise OctavoError(
-            f"no server answers at {target.url} ({problem}): is it running, and is this its address?"
+            f"cannot connect to {target.url} ({problem}): is the server running, and is the URL correct?"
         ) from problem
     if reply.status in (401, 403):
         raise ConfigError(advice(reply.status, error_message(reply), target))
     listed = {model["id"]: model for model in _models(reply)}
     if not target.model and not listed:
-        raise ConfigError(f"{target.url}/models lists no models (status {reply.status}): give --model")
+        raise ConfigError(f"{target.url}/models lists no models (status {reply.status}): use --model")
     model = target.model or next(iter(listed))
     facts = listed.get(model, {})
     context = facts.get("max_model_len")
@@ -154,35 +156,37 @@ def _models(reply: Reply) -> list[dict[str, Any]]:
     return [one for one in data if isinstance(one, dict) and isinstance(one.get("id"), str)]
 
 
-def _vocabulary(target: Target, tokenizer: str | None) -> Vocabulary:
+def _vocabulary(target: LoadTarget, tokenizer: str | None) -> PromptVocabulary:
     if tokenizer is not None:
         return _local_vocabulary(tokenizer)
     if target.style is not PromptStyle.IDS:
-        return Vocabulary(())
+        return PromptVocabulary(())
     try:
-        return Vocabulary.of_text(lambda text: _ask_for_tokens(target, text))
+        return PromptVocabulary.of_text(lambda text: _ask_for_tokens(target, text))
     except Unreachable as problem:
-        raise OctavoError(f"the server went away while it was asked for tokens ({problem})") from problem
+        raise OctavoError(
+            f"lost the connection during /tokenize ({problem}): is the server still running?"
+        ) from problem
 
 
-def _local_vocabulary(name: str) -> Vocabulary:
-    """Of a checkpoint, or of a folder with a tokenizer and nothing else."""
+def _local_vocabulary(name: str) -> PromptVocabulary:
+    """Read the vocabulary of a checkpoint, or of a folder with only a tokenizer."""
     from octavo.checkpoint import open_checkpoint
     from octavo.text.huggingface import text_assets_from_directory
     from octavo.text.tokenizer import Tokenizer
 
     is_folder = (Path(name) / "tokenizer.json").exists()
     tokenizer = Tokenizer(text_assets_from_directory(Path(name)) if is_folder else open_checkpoint(name).text)
-    return Vocabulary.of_words(lambda text: tokenizer.encode(text, add_special_tokens=False))
+    return PromptVocabulary.of_words(lambda text: tokenizer.encode(text, add_special_tokens=False))
 
 
-def _ask_for_tokens(target: Target, text: str) -> Sequence[int]:
-    """/tokenize, beside /v1 or in it, as vLLM, llama.cpp and we have it: each has its name for the text."""
+def _ask_for_tokens(target: LoadTarget, text: str) -> Sequence[int]:
+    """Call /tokenize next to or below /v1. vLLM, llama.cpp and Octavo have different names for the text."""
     fields = {"model": target.model, "prompt": text, "content": text, "add_special_tokens": False}
     base = target.transport.base
-    for place in dict.fromkeys((base.removesuffix("/v1"), base)):
-        beside = replace(target, transport=replace(target.transport, base=place))
-        reply = _post(beside, "/tokenize", fields)
+    for base_path in dict.fromkeys((base.removesuffix("/v1"), base)):
+        at_base = replace(target, transport=replace(target.transport, base=base_path))
+        reply = _post(at_base, "/tokenize", fields)
         content = reply.json
         tokens = content.get("tokens") if reply.status == 200 and isinstance(content, dict) else None
         if isinstance(tokens, list) and tokens and all(isinstance(token, int) for token in tokens):
@@ -190,15 +194,14 @@ def _ask_for_tokens(target: Target, text: str) -> Sequence[int]:
     if target.listed and target.model not in target.listed:
         raise ConfigError(advice(404, error_message(reply), target))
     raise ConfigError(
-        "the server has no /tokenize that tells its tokens: give --tokenizer CHECKPOINT (the same model's),"
-        " or --prompts text"
+        "the server has no usable /tokenize: use --tokenizer CHECKPOINT (of the same model) or --prompts text"
     )
 
 
-def _get(target: Target, path: str) -> Reply:
+def _get(target: LoadTarget, path: str) -> Reply:
     return target.transport(Request("GET", path, target.headers))
 
 
-def _post(target: Target, path: str, fields: Mapping[str, Any]) -> Reply:
+def _post(target: LoadTarget, path: str, fields: Mapping[str, Any]) -> Reply:
     headers = target.headers | {"content-type": "application/json"}
     return target.transport(Request("POST", path, headers, msgspec.json.encode(fields)))

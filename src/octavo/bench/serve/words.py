@@ -1,4 +1,4 @@
-"""The words that prompts are made of: common English ones, most of them one token in any vocabulary."""
+"""The words of prompts: common English words, most of which are one token in any vocabulary."""
 
 _TEXT = """
 able about above across act add after again against age ago air all almost along already also always among

@@ -1,4 +1,4 @@
-"""What is asked of a server: how many requests, how long, and when."""
+"""Workloads: the number, the lengths and the arrivals of requests."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -21,9 +21,9 @@ class Workload:
     description: str
     num_requests: int
     arrivals: Arrivals
-    prompt: Lengths  # tokens of a prompt that are its own
+    prompt: Lengths  # tokens of each prompt that are not shared
     output: Lengths
-    shared: int = 0  # tokens before those, the same in all prompts of a run
+    shared: int = 0  # tokens before those, equal in all prompts of a run
 
     def scaled(
         self,
@@ -34,7 +34,7 @@ class Workload:
         arrivals: Arrivals | None = None,
         shared: int | None = None,
     ) -> "Workload":
-        """The same idea in another size. The name stays; the report says what was run."""
+        """Return the workload with some values replaced. The name stays; the report contains the values."""
         return replace(
             self,
             num_requests=self.num_requests if num_requests is None else num_requests,
@@ -48,16 +48,18 @@ class Workload:
 _NAMED = (
     Workload(
         "conversation",
-        "people who talk: lengths of real conversations, arriving independently",
+        "independent users with the lengths of real conversations",
         64,
         Poisson(2.0),
         CONVERSATION_PROMPT,
         CONVERSATION_OUTPUT,
     ),
-    Workload("baseline", "one request at a time: what one person sees", 8, Closed(1), Fixed(128), Fixed(128)),
+    Workload(
+        "baseline", "one request at a time: what a single user sees", 8, Closed(1), Fixed(128), Fixed(128)
+    ),
     Workload(
         "continuous_batching",
-        "a crowd at once: how much a batch gains",
+        "many requests at once: how much batching gains",
         48,
         AtOnce(),
         Fixed(128),
@@ -65,8 +67,8 @@ _NAMED = (
     ),
     Workload(
         "paged_attention",
-        "a crowd at once with lengths from very short to long: memory reserved for the longest would be"
-        " wasted on most",
+        "many requests at once, from very short to long: memory reserved for the maximum length would be"
+        " mostly wasted",
         48,
         AtOnce(),
         LogUniform(16, 1024),
@@ -74,7 +76,7 @@ _NAMED = (
     ),
     Workload(
         "chunked_prefill",
-        "long prompts arrive while others are answered: must those wait?",
+        "long prompts arrive during other answers: do these have to wait?",
         24,
         Steady(4.0),
         Mix(((0.75, 1024), (0.25, 128))),
@@ -82,14 +84,14 @@ _NAMED = (
     ),
     Workload(
         "prefix_caching",
-        "all prompts begin with the same 1,024 tokens: are they computed once?",
+        "all prompts start with the same 1,024 tokens: are these computed only once?",
         48,
         Steady(8.0),
         Fixed(32),
         Fixed(32),
         shared=1024,
     ),
-    Workload("prefill", "nothing but reading a prompt", 8, Closed(1), Fixed(1024), Fixed(1)),
+    Workload("prefill", "prompts only, with one output token", 8, Closed(1), Fixed(1024), Fixed(1)),
 )
 
 WORKLOADS: Mapping[str, Workload] = MappingProxyType({workload.name: workload for workload in _NAMED})

@@ -1,4 +1,4 @@
-"""Quantised checkpoints: those that are found quantised, and those that are quantised while they are read."""
+"""Quantised checkpoints: stored in a quantised format, or quantised while they are read."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,10 +9,10 @@ from octavo.checkpoint.quantized.store import QuantizedStore
 from octavo.checkpoint.safetensors_file import SafetensorsStore
 from octavo.checkpoint.tensors import TensorStore
 
-__all__ = ["QuantisingStore", "QuantizedStore", "SchemeName", "present_plainly"]
+__all__ = ["QuantisingStore", "QuantizedStore", "SchemeName", "open_plain_store"]
 
 
-def present_plainly(config: Mapping[str, Any], store: SafetensorsStore) -> TensorStore:
-    """The store as it is, unless the config says that it is quantised."""
+def open_plain_store(config: Mapping[str, Any], store: SafetensorsStore) -> TensorStore:
+    """Return `store`, wrapped to yield plain weights if the config describes a quantised checkpoint."""
     scheme = parse_scheme(config)
     return store if scheme is None else QuantizedStore(store, scheme)

@@ -1,7 +1,7 @@
-"""Rows of a quantised weight as codes and scales, and what becomes of them: blocks, or values.
+"""Rows of a quantised weight as codes and scales, and their conversion to weight blocks or to values.
 
-Every scheme is read into this one form, so a value has one definition: (code - zero) * scale, where the
-product is rounded to float32. The layouts of blocks are those of `octavo.weight_format`.
+Every scheme is read into this representation, so a value has one definition: (code - zero) * scale, where the
+product is rounded to float32. `octavo.weight_format` defines the layouts of weight blocks.
 """
 
 from dataclasses import dataclass
@@ -13,19 +13,19 @@ import numpy.typing as npt
 from octavo.checkpoint.quantized.refusal import damaged
 from octavo.weight_format import FORMATS
 
-# UINT8 has zero points that no block has room for: such weights are always widened.
+# UINT8 has zero points that no weight block format can store: such weights are always dequantised.
 CodeKind = Literal["INT4", "INT8", "UINT8", "FP8"]
 
-# The kernels' products stay normal numbers within these bounds.
+# Within these bounds, the products that kernels compute are normal floating-point numbers.
 SMALLEST_SCALE = 2.0**-100
 LARGEST_SCALE = 2.0**100
 
-INT4_MIDDLE = 8  # the zero of symmetric 4-bit codes
+INT4_MIDDLE = 8  # zero point of symmetric 4-bit codes
 FP8_NAN = 0x7F  # with either sign; float8_e4m3fn has no infinities
 
 
 def _e4m3_values() -> npt.NDArray[np.float32]:
-    """What each byte means: sign, four bits of exponent (bias 7), three of mantissa."""
+    """Return the value of each byte: sign, four bits of exponent (bias 7), three of mantissa."""
     code = np.arange(256)
     exponent, mantissa = (code >> 3) & 15, code & 7
     subnormal = np.ldexp(mantissa / 8, -6)
@@ -38,15 +38,15 @@ E4M3_VALUES = _e4m3_values()
 E4M3_VALUES.setflags(write=False)
 
 
-# The two codes of a byte, as the halves of one element: looking up eight bytes at a time is fast.
+# The two codes of a byte as one 8-byte element (two float32), so that one fast lookup decodes both.
 INT4_PAIRS = ((np.arange(256) & 15) + 1j * (np.arange(256) >> 4)).astype(np.complex64)
 INT4_PAIRS.setflags(write=False)
 
 
 @dataclass(frozen=True)
 class Coding:
-    """How the codes of a weight turn into values. `group_size` columns share a scale, the last group may be
-    shorter; or `group_of` names the group of every column."""
+    """How the codes of a weight are converted to values. `group_size` columns share a scale and the last
+    group may be shorter; if `group_of` is given, it contains the group of every column."""
 
     kind: CodeKind
     k: int
@@ -58,7 +58,7 @@ class Coding:
         return -(-self.k // self.group_size)
 
     def format(self) -> str | None:
-        """The form that holds these codes as they are, if there is one."""
+        """Return the format that stores these codes unchanged, or None."""
         if self.kind == "UINT8" or self.group_of is not None:
             return None
         for block_k in (128, 32):
@@ -68,18 +68,19 @@ class Coding:
 
     def why_no_format(self) -> str:
         if self.kind == "UINT8":
-            return "zero points beyond four bits"
+            return "zero points need more than four bits"
         if self.group_of is not None:
-            return "columns in the order of their activations (g_idx)"
+            return "columns are ordered by their activations (g_idx)"
         if self.k % 32:
-            return f"rows of {self.k}, no multiple of 32"
-        return f"groups of {self.group_size}, no multiple of 32"
+            return f"row length {self.k} is not a multiple of 32"
+        return f"group size {self.group_size} is not a multiple of 32"
 
 
 @dataclass(frozen=True)
 class CodedRows:
-    """Some rows. `codes` has a byte for each weight, and for INT4 one for two, the even column in the low
-    half; `scales` and `zeros` have a column for each group. INT4 without zeros: 8 in all groups."""
+    """Consecutive rows. `codes` has one byte per weight; for INT4, one byte per two weights with the even
+    column in the low half. `scales` and `zeros` have one column per group. INT4 without `zeros` has the zero
+    point 8 in all groups."""
 
     codes: npt.NDArray[Any]
     scales: npt.NDArray[np.float32]
@@ -87,21 +88,21 @@ class CodedRows:
 
 
 def check(name: str, rows: CodedRows, coding: Coding) -> None:
-    """Refuse what no quantiser writes."""
+    """Raise if the rows contain a scale or a code that no quantiser writes."""
     if not np.isfinite(rows.scales).all():
         raise damaged(f"{name} has a scale that is not finite")
     if coding.kind == "FP8" and bool(((rows.codes & FP8_NAN) == FP8_NAN).any()):
-        raise damaged(f"{name} has weights that are not numbers")
+        raise damaged(f"{name} has weights that are NaN")
 
 
 def scales_fit(scales: npt.NDArray[np.float32]) -> bool:
-    """Whether blocks may hold these scales."""
+    """Return whether weight blocks may contain these scales."""
     size = np.abs(scales)
     return bool(((size == 0) | ((size >= SMALLEST_SCALE) & (size <= LARGEST_SCALE))).all())
 
 
 def as_values(rows: CodedRows, coding: Coding) -> npt.NDArray[np.float32]:
-    """float32 [rows, k]"""
+    """Return the dequantised rows, float32 [rows, k]."""
     values = _code_values(rows.codes, coding)
     if coding.kind == "INT4" and rows.zeros is None:
         values -= INT4_MIDDLE
@@ -132,13 +133,13 @@ def _code_values(codes: npt.NDArray[Any], coding: Coding) -> npt.NDArray[np.floa
 
 
 def as_blocks(rows: CodedRows, coding: Coding) -> npt.NDArray[np.uint8]:
-    """uint8 [rows, bytes of a row], in the form that `coding.format()` names."""
+    """Return the rows as weight blocks of the format `coding.format()`: uint8 [rows, bytes per row]."""
     name = coding.format()
     assert name is not None
-    form = FORMATS[name]
-    num_rows, num_blocks = len(rows.codes), coding.k // form.block_k
-    group_of_block = np.arange(num_blocks) * form.block_k // coding.group_size
-    blocks = np.empty((num_rows, num_blocks, form.block_bytes), dtype=np.uint8)
+    layout = FORMATS[name]
+    num_rows, num_blocks = len(rows.codes), coding.k // layout.block_k
+    group_of_block = np.arange(num_blocks) * layout.block_k // coding.group_size
+    blocks = np.empty((num_rows, num_blocks, layout.block_bytes), dtype=np.uint8)
     scales = np.ascontiguousarray(rows.scales[:, group_of_block], dtype="<f4")
     blocks[:, :, :4] = scales.view(np.uint8).reshape(num_rows, num_blocks, 4)
     head = 4

@@ -1,6 +1,7 @@
-"""GPTQ and AWQ: matrices [in, out] of codes in int32 words, and [groups, out] of scales and zero points.
+"""GPTQ and AWQ: codes in int32 words as a matrix [in, out], scales and zero points as matrices [groups, out].
 
-A row of ours is a column there, so a pass over a weight holds all of its words: half a byte for each weight.
+A row [out] of a weight is a column of these matrices, so a pass over a weight keeps all of its words in
+memory: half a byte per weight.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,7 +18,7 @@ from octavo.checkpoint.quantized.weight import SCALE_TYPES, CodedWeight, Parts, 
 from octavo.checkpoint.safetensors_file import SafetensorsStore
 from octavo.errors import CheckpointError
 
-# Nibble j of a word of AWQ has output 8w + AWQ_ORDER[j].
+# Nibble j of AWQ word w is output 8w + AWQ_ORDER[j].
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 INT4_LARGEST = 15
 INT8_MIDDLE = 128
@@ -39,13 +40,13 @@ def _group_size(stated: int, k: int) -> int:
 
 
 def unpack_words(words: npt.NDArray[Any], bits: int) -> npt.NDArray[np.uint8]:
-    """[rows, words] to [rows, codes], the lowest bits of a word first."""
-    held = np.ascontiguousarray(words).view(np.uint8)
+    """Unpack [rows, words] to [rows, codes], the lowest bits of a word first."""
+    packed = np.ascontiguousarray(words).view(np.uint8)
     if bits == 8:
-        return held
-    codes = np.empty((len(held), 2 * held.shape[1]), dtype=np.uint8)
-    codes[:, 0::2] = held & 15
-    codes[:, 1::2] = held >> 4
+        return packed
+    codes = np.empty((len(packed), 2 * packed.shape[1]), dtype=np.uint8)
+    codes[:, 0::2] = packed & 15
+    codes[:, 1::2] = packed >> 4
     return codes
 
 
@@ -61,9 +62,9 @@ class GptqConfig(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Gptq:
-    """qweight [in / 8, out], packed down; qzeros [groups, out / 8]; g_idx [in], the group of each input.
+    """qweight [in / 8, out], packed along inputs; qzeros [groups, out / 8]; g_idx [in], each input's group.
 
-    The first version stores each zero point less one, the second as it is.
+    The first version stores each zero point minus one, the second stores it unchanged.
     """
 
     bits: Literal[4, 8]
@@ -75,11 +76,11 @@ class Gptq:
     def parse(cls, raw: Mapping[str, Any]) -> "Gptq":
         config = msgspec.convert(raw, GptqConfig)
         if config.bits not in (4, 8):
-            raise unsupported(f"GPTQ of {config.bits} bits")
+            raise unsupported(f"GPTQ with {config.bits} bits")
         if config.checkpoint_format not in ("", "gptq", "gptq_v2"):
-            raise unsupported(f"GPTQ's checkpoint_format {config.checkpoint_format!r}")
+            raise unsupported(f"the GPTQ checkpoint_format {config.checkpoint_format!r}")
         if any(not pattern.startswith("-:") for pattern in config.dynamic or {}):
-            raise unsupported("GPTQ that differs from layer to layer (dynamic)")
+            raise unsupported("GPTQ with settings that differ between layers (dynamic)")
         offset = 0 if config.checkpoint_format == "gptq_v2" else 1
         return cls(4 if config.bits == 4 else 8, config.group_size, offset)
 
@@ -112,7 +113,7 @@ class Gptq:
         return "INT8" if bool((zeros == INT8_MIDDLE).all()) else "UINT8"
 
     def _zeros(self, parts: Parts, n: int) -> npt.NDArray[np.uint16]:
-        """[groups, n]. A stored 15 means 16, as AutoGPTQ's kernels have it: it does not wrap."""
+        """Return the zero points [groups, n]. A stored 15 means 16 as in AutoGPTQ's kernels, without wrap."""
         stored = unpack_words(parts.read("qzeros"), self.bits)[:, :n]
         return stored.astype(np.uint16) + np.uint16(self.zero_offset)
 
@@ -121,7 +122,8 @@ class Gptq:
         scales, zeros = parts.read_scales("scales"), self._zeros(parts, n)
 
         def read(start: int, stop: int) -> CodedRows:
-            # Eight inputs to a word, lowest first: transposed, its bytes are pairs of neighbours, as in INT4.
+            # A word holds eight inputs, lowest first. After the transpose its bytes are pairs of neighbouring
+            # inputs, as in INT4.
             codes = np.ascontiguousarray(words[:, start:stop].T).view(np.uint8)
             rows_scales = np.ascontiguousarray(scales[:, start:stop].T)
             if kind == "INT8":
@@ -155,9 +157,9 @@ class Awq:
     def parse(cls, raw: Mapping[str, Any]) -> "Awq":
         config = msgspec.convert(raw, AwqConfig)
         if config.bits != 4:
-            raise unsupported(f"AWQ of {config.bits} bits")
+            raise unsupported(f"AWQ with {config.bits} bits")
         if config.version.lower() != "gemm":
-            raise unsupported(f"AWQ's version {config.version!r}")
+            raise unsupported(f"AWQ version {config.version!r}")
         return cls(config.group_size, config.zero_point)
 
     def weights(self, store: SafetensorsStore) -> Iterator[tuple[str, QuantizedWeight]]:
@@ -183,10 +185,10 @@ class Awq:
 
     def _open(self, parts: Parts) -> ReadRows:
         words, scales = parts.read("qweight"), parts.read_scales("scales")
-        zeros = _in_order(parts.read("qzeros")) if self.zero_point else None
+        zeros = _reorder(parts.read("qzeros")) if self.zero_point else None
 
         def read(start: int, stop: int) -> CodedRows:
-            codes = _in_order(words[:, start // 8 : -(-stop // 8)]).T  # start is a multiple of eight
+            codes = _reorder(words[:, start // 8 : -(-stop // 8)]).T  # start is a multiple of eight
             if len(words) % 2:
                 codes = np.pad(codes, ((0, 0), (0, 1)))
             return CodedRows(
@@ -198,8 +200,8 @@ class Awq:
         return read
 
 
-def _in_order(words: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """[rows, words] to [rows, outputs]"""
+def _reorder(words: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """Unpack [rows, words] to [rows, outputs], in the order of the outputs."""
     nibbles = unpack_words(words, 4).reshape(len(words), -1, 8)
     ordered = np.empty_like(nibbles)
     ordered[:, :, AWQ_ORDER] = nibbles

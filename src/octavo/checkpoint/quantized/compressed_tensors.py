@@ -1,8 +1,8 @@
 """The format of the compressed-tensors library: `quant_method: compressed-tensors`.
 
-A group of its config says how some layers are stored. Which group a layer belongs to is told by patterns, but
-follows from its tensors, too: their names, types and shapes. We go by the tensors, and hold them to the
-groups: so no pattern of a file, which may take forever to match, is run.
+Each group of the config describes how some layers are stored. Patterns assign layers to groups, but the group
+also follows from the names, types and shapes of a layer's tensors. This module uses the tensors and checks
+them against the groups. It never runs a pattern from a file: matching could take forever.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,7 +32,7 @@ MAX_GROUPS = 1000
 
 
 class WeightArgs(msgspec.Struct, frozen=True):
-    """How one number, of weights or activations, is coded."""
+    """How the numbers of weights or activations are coded."""
 
     num_bits: int = 8
     type: str = "int"
@@ -63,11 +63,13 @@ class WeightArgs(msgspec.Struct, frozen=True):
                 return ScaleGrid(1, _positive(self.group_size, "group_size"))
             case _:
                 structure = self.block_structure
-                if isinstance(structure, str):  # "128x128", as some older files have it
+                if isinstance(structure, str):  # "128x128" in some older files
                     sizes = structure[:40].split("x")
                     structure = tuple(int(size) if size.isdecimal() else 0 for size in sizes)
                 if structure is None or len(structure) != 2:
-                    raise CheckpointError(f"quantization_config has the block_structure {structure!r}.")
+                    raise CheckpointError(
+                        f"quantization_config has the block_structure {structure!r}; it must be two sizes."
+                    )
                 rows, columns = (_positive(size, "block_structure") for size in structure)
                 return ScaleGrid(rows, columns)
 
@@ -95,7 +97,7 @@ class CompressedConfig(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class CompressedTensors:
-    """The schemes of one checkpoint."""
+    """The quantisation schemes of one checkpoint."""
 
     schemes: tuple[WeightArgs, ...]
     notes: tuple[str, ...]
@@ -105,28 +107,29 @@ class CompressedTensors:
         config = msgspec.convert(raw, CompressedConfig)
         groups = list(config.config_groups.values())
         if len(groups) > MAX_GROUPS:
-            raise CheckpointError(f"quantization_config has {len(groups)} groups; {MAX_GROUPS} are allowed.")
-        for form in {config.format, *(group.format for group in groups)} - {None}:
-            if form not in FORMATS:
-                raise unsupported(f"format {form!r}")
+            raise CheckpointError(f"quantization_config has {len(groups)} groups; the limit is {MAX_GROUPS}.")
+        for name in {config.format, *(group.format for group in groups)} - {None}:
+            if name not in FORMATS:
+                raise unsupported(f"format {name!r}")
         sparsity = (config.sparsity_config or {}).get("format", "dense")
         if sparsity != "dense":
-            raise unsupported(f"sparsity format {sparsity!r}")
+            raise unsupported(f"the sparsity format {sparsity!r}")
         if (config.transform_config or {}).get("config_groups"):
             raise unsupported("transforms (transform_config)")
         given = [group.weights for group in groups if group.weights is not None]
         schemes = tuple(dict.fromkeys(map(_checked, given)))
         activations = [group.input_activations for group in groups if group.input_activations is not None]
         notes = {
-            f"made for {args.num_bits}-bit {args.type} activations, which are not quantised here"
+            f"the checkpoint was made for {args.num_bits}-bit {args.type} activations;"
+            " Octavo does not quantise activations"
             for args in activations
         }
         if config.kv_cache_scheme is not None:
-            notes.add("the scales of a quantised KV cache are not used")
+            notes.add("the checkpoint has scales for a quantised KV cache; Octavo does not use them")
         return cls(schemes, tuple(sorted(notes)))
 
     def weights(self, store: SafetensorsStore) -> Iterator[tuple[str, QuantizedWeight]]:
-        """By the name of the tensor that holds the codes."""
+        """Yield all quantised weights, each with the name of the tensor that contains its codes."""
         for name, entry in store.entries.items():
             module, _, part = name.rpartition(".")
             parts = Parts(store, module)
@@ -145,7 +148,7 @@ class CompressedTensors:
             if scheme.num_bits in (4, 8) and num_words == -(-k * scheme.num_bits // 32)
         ]
         if stored_n != n or k <= 0 or not fitting:
-            raise self._misfit(parts, n, k)
+            raise self._mismatch(parts, n, k)
         scheme = fitting[0]
         kind: CodeKind = "INT4" if scheme.num_bits == 4 else ("INT8" if scheme.symmetric else "UINT8")
         zeros = None
@@ -162,7 +165,7 @@ class CompressedTensors:
         n, k = parts.entry("weight", ("I8", "F8_E4M3"), (None, None)).shape
         fitting = [scheme for scheme in self._fitting(parts, kind, n, k) if scheme.num_bits == 8]
         if not fitting:
-            raise self._misfit(parts, n, k)
+            raise self._mismatch(parts, n, k)
         scheme = fitting[0]
         zeros = None
         if kind == "int" and not scheme.symmetric:
@@ -188,10 +191,10 @@ class CompressedTensors:
             if scheme.type == kind and not _is_mxfp4(scheme) and k > 0 and scheme.grid().fits(stored, n, k)
         ]
 
-    def _misfit(self, parts: Parts, n: int, k: int) -> CheckpointError:
-        known = "; ".join(scheme.describe() for scheme in self.schemes[:5]) or "no weights at all"
+    def _mismatch(self, parts: Parts, n: int, k: int) -> CheckpointError:
+        known = "; ".join(scheme.describe() for scheme in self.schemes[:5]) or "none for weights"
         return CheckpointError(
-            f"The tensors of {parts.module}, {n} x {k}, fit nothing that quantization_config describes"
+            f"The tensors of {parts.module}, {n} x {k}, match no scheme in quantization_config"
             f" ({known}). Download the checkpoint again."
         )
 
@@ -201,7 +204,7 @@ def _is_mxfp4(scheme: WeightArgs) -> bool:
 
 
 def _checked(args: WeightArgs) -> WeightArgs:
-    """Only what we can decode, so that everything else is refused before anything is read."""
+    """Return `args` if this module can decode them; raise otherwise, before any weight is read."""
     strategy = args.resolved_strategy()
     is_known = args.num_bits in {"int": (4, 8), "float": (8,)}.get(args.type, ())
     if _is_mxfp4(args):

@@ -1,4 +1,4 @@
-"""Which scheme a checkpoint has: told by `quantization_config` in config.json."""
+"""Determine the quantisation scheme of a checkpoint from `quantization_config` in config.json."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
@@ -17,10 +17,10 @@ from octavo.errors import CheckpointError
 class Scheme(Protocol):
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the person should know, for the log."""
+        """Notes for the user, for the log."""
 
     def weights(self, store: SafetensorsStore) -> Iterator[tuple[str, QuantizedWeight]]:
-        """All quantised weights, each with the name of the tensor that holds its codes."""
+        """Yield all quantised weights, each with the name of the tensor that contains its codes."""
 
 
 _PARSERS: Mapping[str, Callable[[Mapping[str, Any]], Scheme]] = {
@@ -32,12 +32,12 @@ _PARSERS: Mapping[str, Callable[[Mapping[str, Any]], Scheme]] = {
 
 
 def parse_scheme(config: Mapping[str, Any]) -> Scheme | None:
-    """None for a checkpoint that is not quantised."""
+    """Return the scheme of a checkpoint, or None if it is not quantised."""
     raw = config.get("quantization_config") or config.get("compression_config")
     if raw is None:
         return None
     if not isinstance(raw, dict):
-        raise CheckpointError("quantization_config in config.json is not a JSON object. Fetch it again.")
+        raise CheckpointError("quantization_config in config.json is not a JSON object. Download it again.")
     method = raw.get("quant_method", "compressed-tensors" if "config_groups" in raw else None)
     parse = _PARSERS.get(method) if isinstance(method, str) else None
     if parse is None:

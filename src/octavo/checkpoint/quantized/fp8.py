@@ -1,5 +1,5 @@
-"""`quant_method: fp8`, as Qwen3-8B-FP8 and DeepSeek have it: float8_e4m3fn with a scale for each square of
-`weight_block_size`, or one for the tensor, in `weight_scale_inv` (which is the factor, whatever its name)."""
+"""`quant_method: fp8`, used by Qwen3-8B-FP8 and DeepSeek: float8_e4m3fn with one scale per weight block of
+`weight_block_size`, or one per tensor. The scale in `weight_scale_inv` is the factor, despite its name."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -29,13 +29,13 @@ class Fp8:
     def parse(cls, raw: Mapping[str, Any]) -> "Fp8":
         config = msgspec.convert(raw, Fp8Config)
         if config.fmt not in ("e4m3", "float8_e4m3fn"):
-            raise unsupported(f"fp8 of the kind {config.fmt!r}")
+            raise unsupported(f"fp8 in the format {config.fmt!r}")
         grid = ScaleGrid(None, None)
         if config.weight_block_size is not None:
             if min(config.weight_block_size) <= 0:
                 raise CheckpointError("quantization_config has a weight_block_size that is not positive.")
             grid = ScaleGrid(*config.weight_block_size)
-        notes = ("made for 8-bit float activations, which are not quantised here",)
+        notes = ("the checkpoint was made for 8-bit float activations; Octavo does not quantise activations",)
         return cls(grid, notes if config.activation_scheme is not None else ())
 
     def weights(self, store: SafetensorsStore) -> Iterator[tuple[str, QuantizedWeight]]:

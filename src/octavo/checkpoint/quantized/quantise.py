@@ -1,7 +1,8 @@
 """Quantise weights while they are read: symmetric integers, as compressed-tensors defines them.
 
-A scale is the largest weight of its group over half the range of codes, rounded to the weights' own type: so
-whoever stores it in that type has the same scale. A code is weight over scale, to the nearest, ties to even.
+A scale is the largest magnitude in its group divided by half the range of codes. It is rounded to the type of
+the weights, so that it can be stored in that type without loss. A code is weight / scale, rounded to nearest,
+ties to even.
 """
 
 import logging
@@ -31,36 +32,40 @@ logger = logging.getLogger(__name__)
 
 SchemeName = Literal["int8", "int4"]
 
-KEPT = ("embed_tokens", "lm_head")  # the usual exceptions: small in large models, and sensitive
+KEPT = ("embed_tokens", "lm_head")  # not quantised, as usual: small in large models, and sensitive
 INT4_GROUPS = (128, 32)
 
-# Of each type: what replaces a scale of zero. Any number would do, all codes are zero; this is the library's.
+# Replacements for a scale of zero. All codes are zero, so any number works; compressed-tensors uses these.
 _EPSILONS = {"F32": 2.0**-23, "F16": 2.0**-10, "BF16": 2.0**-7}
 
 
 def coding_for(scheme: SchemeName, k: int) -> Coding | None:
-    """int8: a scale for each row; int4: one for each 128 columns, or 32. None where rows cannot be cut so."""
+    """Return the coding for rows of `k` weights, or None if they cannot be split into groups.
+
+    int8 has one scale per row; int4 has one per 128 columns, or per 32.
+    """
     if scheme == "int8":
         return Coding("INT8", k, k) if k % 32 == 0 else None
     return next((Coding("INT4", k, size) for size in INT4_GROUPS if k % size == 0), None)
 
 
 def scale_type(source_dtype: str) -> str:
-    """float64 has no scales of its own: nothing that reads them would expect that."""
+    """Return the type of the scales: that of the weights, or float32 for float64 weights, because no reader
+    expects float64 scales."""
     return "F32" if source_dtype == "F64" else source_dtype
 
 
 def quantise(name: str, weights: npt.NDArray[np.float32], coding: Coding, scale_dtype: str) -> CodedRows:
-    """`weights` [rows, k]"""
+    """Quantise `weights` [rows, k]."""
     low, high = (-8, 7) if coding.kind == "INT4" else (-128, 127)
     groups = weights.reshape(len(weights), coding.num_groups, coding.group_size)
     codes = np.abs(groups)
     largest = codes.max(axis=2)
     if not np.isfinite(largest).all():
-        raise CheckpointError(f"{name} has weights that are not finite numbers; they cannot be quantised.")
+        raise CheckpointError(f"{name} has weights that are not finite and cannot be quantised.")
     scales = round_to(largest / np.float32((high - low) / 2), scale_dtype)
     if float(scales.max()) > LARGEST_SCALE:
-        raise CheckpointError(f"{name} has weights above 2^100; they cannot be quantised.")
+        raise CheckpointError(f"{name} has weights above 2^100, which cannot be quantised.")
     vanishing = scales < SMALLEST_SCALE
     scales[vanishing] = _EPSILONS[scale_dtype]
     np.divide(groups, scales[:, :, None], out=codes)
@@ -75,7 +80,7 @@ def quantise(name: str, weights: npt.NDArray[np.float32], coding: Coding, scale_
 
 
 def round_to(values: npt.NDArray[np.float32], dtype: str) -> npt.NDArray[np.float32]:
-    """The nearest numbers of an element type, as float32."""
+    """Round to the nearest numbers of an element type. Return them as float32."""
     match dtype:
         case "BF16":
             bits = values.view(np.uint32)
@@ -96,7 +101,7 @@ def as_float32(chunk: RowChunk) -> npt.NDArray[np.float32]:
 
 @dataclass(frozen=True)
 class QuantisingStore:
-    """The matrices of linear layers of another store, quantised; everything else as it is there."""
+    """Another store with the matrices of its linear layers quantised and everything else unchanged."""
 
     source: TensorStore
     scheme: SchemeName
@@ -105,8 +110,8 @@ class QuantisingStore:
         for name, info in self._infos.items():
             if info.source_dtype not in CHUNK_NUMPY_TYPES:
                 raise ConfigError(
-                    f"quantize {self.scheme}: the checkpoint is quantised already ({name} is "
-                    f"{info.source_dtype}); leave the option out, or take a checkpoint that is not"
+                    f"quantize {self.scheme}: the checkpoint is already quantised ({name} is "
+                    f"{info.source_dtype}); omit the option, or use an unquantised checkpoint"
                 )
 
     @cached_property
@@ -123,21 +128,21 @@ class QuantisingStore:
         kept = Counter[int]()
         for name, info in self._infos.items():
             coding = self.coding(name)
-            form = None if coding is None else coding.format()
-            tensors[name] = info if form is None else replace(info, source_dtype=form)
-            if form is None and _is_linear(info):
+            format_name = None if coding is None else coding.format()
+            tensors[name] = info if format_name is None else replace(info, source_dtype=format_name)
+            if format_name is None and _is_linear(info):
                 kept[info.shape[1]] += 1
         for k, count in kept.items():
-            logger.info("%d weights are not quantised: rows of %d, no multiple of 32", count, k)
+            logger.info("%d weights are not quantised: row length %d is not a multiple of 32", count, k)
         return tensors
 
     def coding(self, name: str) -> Coding | None:
-        """None for a tensor that stays as it is."""
+        """Return how a tensor is quantised, or None if it is not."""
         info = self._infos[name]
         return coding_for(self.scheme, info.shape[1]) if _is_linear(info) else None
 
     def quantised(self, name: str, coding: Coding) -> Iterator[tuple[RowChunk, CodedRows]]:
-        """The rows of a weight, as they are in the source and as codes."""
+        """Yield the rows of a weight, as stored in the source and as codes."""
         scale_dtype = scale_type(self._infos[name].source_dtype)
         for chunk in self.source.chunks(name):
             yield chunk, quantise(name, as_float32(chunk), coding, scale_dtype)
@@ -152,11 +157,11 @@ class QuantisingStore:
 
     def blocks(self, name: str) -> Iterator[RowChunk]:
         coding = self.coding(name)
-        form = None if coding is None else coding.format()
-        if coding is None or form is None:
-            raise ValueError(f"{name} is not kept in blocks")
+        format_name = None if coding is None else coding.format()
+        if coding is None or format_name is None:
+            raise ValueError(f"{name} is not stored in weight blocks")
         for chunk, rows in self.quantised(name, coding):
-            yield RowChunk(chunk.start, as_blocks(rows, coding), form, chunk.source_nbytes)
+            yield RowChunk(chunk.start, as_blocks(rows, coding), format_name, chunk.source_nbytes)
 
 
 def _is_linear(info: TensorInfo) -> bool:

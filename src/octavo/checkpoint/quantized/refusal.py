@@ -1,4 +1,4 @@
-"""What is read, for whoever brings something else."""
+"""Errors for damaged checkpoints and for unsupported quantisation."""
 
 from octavo.errors import CheckpointError
 
@@ -9,7 +9,7 @@ SUPPORTED = (
 
 
 def damaged(what: str) -> CheckpointError:
-    return CheckpointError(f"{what}. The file is damaged: fetch it again.")
+    return CheckpointError(f"{what}. The file is damaged: download it again.")
 
 
 def unsupported(what: str) -> CheckpointError:

@@ -1,4 +1,4 @@
-"""Weights whose codes lie row after row, as compressed-tensors and FP8 checkpoints have them."""
+"""Weights whose codes are stored row by row, as in compressed-tensors and FP8 checkpoints."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,35 +9,41 @@ import numpy.typing as npt
 from octavo.checkpoint.quantized.coded_rows import CodedRows, CodeKind, Coding
 from octavo.checkpoint.quantized.weight import CodedWeight, Parts, ReadRows
 
-SIGN_BIT = 0x80  # flips between int8 and the same number plus 128
+SIGN_BIT = 0x80  # XOR converts between int8 and the same number plus 128
 
 
 @dataclass(frozen=True)
 class ScaleGrid:
-    """A scale is shared by `rows` x `columns` weights; None: by all of them in that direction."""
+    """`rows` x `columns` weights share a scale. None: all rows or all columns."""
 
     rows: int | None
     columns: int | None
 
     def shape(self, n: int, k: int) -> tuple[int, int]:
-        return _cut(n, self.rows), _cut(k, self.columns)
+        return _count(n, self.rows), _count(k, self.columns)
 
     def fits(self, stored: tuple[int, ...], n: int, k: int) -> bool:
-        """A scale for the whole tensor is stored as [], [1] or [1, 1], one for each row as [n] or [n, 1]."""
+        """Return whether scales of the shape `stored` fit a weight [n, k].
+
+        One scale for the whole tensor is stored as [], [1] or [1, 1], one per row as [n] or [n, 1].
+        """
         shape = self.shape(n, k)
         if shape == (1, 1):
             return stored in ((), (1,), (1, 1))
         return stored == shape or (shape[1] == 1 and stored == shape[:1])
 
 
-def _cut(size: int, step: int | None) -> int:
+def _count(size: int, step: int | None) -> int:
     return 1 if step is None else -(-size // step)
 
 
 @dataclass(frozen=True)
 class RowMajor:
-    """`packed_bits`: codes are in int32 words, the first one lowest, with half their range added; None: one
-    code to an element. `zeros`: the part with zero points, of the same kind, packed down the columns."""
+    """A weight whose codes are stored row by row.
+
+    `packed_bits`: codes are packed into int32 words, lowest bits first, with half their range added; None:
+    one code per element. `zeros`: the part with the zero points, of the same kind, packed down the columns.
+    """
 
     parts: Parts
     kind: CodeKind
@@ -72,10 +78,10 @@ class RowMajor:
         raw = self.parts.read(self.codes, start, stop)
         if self.packed_bits is None:
             return (raw.view(np.uint8) ^ SIGN_BIT) if self.kind == "UINT8" else raw
-        held = raw.view(np.uint8)  # of little-endian words: the order of the columns
+        packed = raw.view(np.uint8)  # bytes of little-endian words are in column order
         if self.packed_bits == 4:
-            return held[:, : -(-self.shape[1] // 2)]
-        codes = np.ascontiguousarray(held[:, : self.shape[1]])
+            return packed[:, : -(-self.shape[1] // 2)]
+        codes = np.ascontiguousarray(packed[:, : self.shape[1]])
         return codes if self.kind == "UINT8" else (codes ^ SIGN_BIT).view(np.int8)
 
     def _read_scales(self, start: int, stop: int) -> npt.NDArray[np.float32]:
@@ -87,7 +93,7 @@ class RowMajor:
         return scales[np.arange(start, stop) // step - first]
 
     def _read_zeros(self, part: str, start: int, stop: int) -> npt.NDArray[np.uint8]:
-        """The same number for codes and zeros was added to both: the difference stays."""
+        """Return the zero points. Codes have the same offset, so the difference is correct."""
         if self.packed_bits is None or self.parts.entry(part, ("I32", "I8")).dtype == "I8":
             middle = 8 if self.kind == "INT4" else SIGN_BIT
             zeros = self.parts.read(part, start, stop).reshape(stop - start, -1)
@@ -96,5 +102,5 @@ class RowMajor:
         words = self.parts.read(part, start // per_word, -(-stop // per_word)).view(np.uint32)
         shifts = np.arange(0, 32, self.packed_bits, dtype=np.uint32)
         unpacked = (words[:, None, :] >> shifts[None, :, None]) & np.uint32((1 << self.packed_bits) - 1)
-        # `start` is a multiple of READ_ROWS, so a word begins with it.
+        # `start` is a multiple of READ_ROWS, so it is the first row of a word.
         return unpacked.reshape(-1, words.shape[1])[: stop - start].astype(np.uint8)

@@ -1,4 +1,4 @@
-"""A quantised safetensors checkpoint as a store of plain weights: `<module>.weight`, whatever its parts."""
+"""Present a quantised safetensors checkpoint as a store of plain weights named `<module>.weight`."""
 
 import logging
 from collections import Counter
@@ -16,7 +16,7 @@ from octavo.weight_format import FORMATS
 
 logger = logging.getLogger(__name__)
 
-# Parts of quantised weights, and scales of activations and KV, which are not used: no weights of their own.
+# Parts of quantised weights, and scales of activations and KV, which are not used. None is a weight itself.
 PARTS = frozenset(
     (
         *(
@@ -36,7 +36,7 @@ PARTS = frozenset(
 
 @dataclass(frozen=True)
 class QuantizedStore:
-    """Weights that are not quantised come as they are in `files_store`."""
+    """The weights of a quantised checkpoint. Weights that are not quantised are read from `files_store`."""
 
     files_store: SafetensorsStore
     scheme: Scheme
@@ -48,22 +48,23 @@ class QuantizedStore:
     @cached_property
     def tensors(self) -> Mapping[str, TensorInfo]:
         tensors: dict[str, TensorInfo] = {}
-        widened = Counter[str]()
+        dequantised = Counter[str]()
         for name, info in self.files_store.tensors.items():
             weight = self._quantised.get(name)
             if weight is not None:
-                form = weight.format()
-                if form is None:
-                    widened[weight.why_widened()] += 1
-                tensors[weight.name] = TensorInfo(weight.name, weight.shape, form or "F32", weight.nbytes)
+                format_name = weight.format()
+                if format_name is None:
+                    dequantised[weight.why_dequantised()] += 1
+                dtype = format_name or "F32"
+                tensors[weight.name] = TensorInfo(weight.name, weight.shape, dtype, weight.nbytes)
             elif name.rpartition(".")[2] not in PARTS:
                 if name in self._by_name:
-                    raise damaged(f"{name} is there twice, as it is and quantised")
+                    raise damaged(f"{name} is present twice, unquantised and quantised")
                 tensors[name] = info
         for note in self.scheme.notes:
             logger.info("%s", note)
-        for reason, count in widened.items():
-            logger.info("%d quantised weights are widened when they are loaded: %s", count, reason)
+        for reason, count in dequantised.items():
+            logger.info("dequantising %d weights at load: %s", count, reason)
         return tensors
 
     def chunks(self, name: str) -> Iterator[RowChunk]:
@@ -76,15 +77,15 @@ class QuantizedStore:
 
     def blocks(self, name: str) -> Iterator[RowChunk]:
         weight = self._by_name.get(name)
-        form = self.tensors[name].source_dtype
-        if weight is None or form not in FORMATS:
-            raise ValueError(f"{name} is not kept in blocks")
+        format_name = self.tensors[name].source_dtype
+        if weight is None or format_name not in FORMATS:
+            raise ValueError(f"{name} is not stored in weight blocks")
         for start, blocks in weight.blocks():
-            yield RowChunk(start, blocks, form, _source_bytes(weight, start, len(blocks)))
+            yield RowChunk(start, blocks, format_name, _source_bytes(weight, start, len(blocks)))
 
     @cached_property
     def _quantised(self) -> Mapping[str, QuantizedWeight]:
-        """By the name of the tensor with the codes."""
+        """Quantised weights by the name of the tensor that contains their codes."""
         return dict(self.scheme.weights(self.files_store))
 
     @cached_property
@@ -93,6 +94,6 @@ class QuantizedStore:
 
 
 def _source_bytes(weight: QuantizedWeight, start: int, num_rows: int) -> int:
-    """The share of some rows in all bytes of a weight, such that the shares of all rows add up."""
+    """Return the share of these rows in the size of a weight. The shares of all rows add up to the size."""
     n = weight.shape[0]
     return weight.nbytes * (start + num_rows) // n - weight.nbytes * start // n

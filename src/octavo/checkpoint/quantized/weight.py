@@ -1,4 +1,4 @@
-"""One weight of a quantised checkpoint: where its parts lie, and how its rows are read."""
+"""One weight of a quantised checkpoint: the tensors it consists of, and how its rows are read."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,13 +21,13 @@ from octavo.checkpoint.tensors import row_spans
 from octavo.errors import CheckpointError
 
 SCALE_TYPES = ("F32", "F16", "BF16")
-READ_ROWS = 8  # rows are read in multiples of this: packed zero points and AWQ's words span eight rows
+READ_ROWS = 8  # rows are read in multiples of this: packed zero points and the words of AWQ span eight rows
 
 ReadRows = Callable[[int, int], CodedRows]
 
 
 class QuantizedWeight(Protocol):
-    """A matrix [out, in] under the name that an unquantised checkpoint has for it."""
+    """A matrix [out, in] under the name that it has in an unquantised checkpoint."""
 
     @property
     def name(self) -> str: ...
@@ -37,38 +37,38 @@ class QuantizedWeight(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Of all its parts in the files."""
+        """Size of all its parts in the files."""
 
     def format(self) -> str | None:
-        """The form of `octavo.weight_format` that holds it without loss. May read the scales."""
+        """Return the format of `octavo.weight_format` that stores it without loss. May read the scales."""
 
-    def why_widened(self) -> str:
-        """What stands in the way, where `format` is None."""
+    def why_dequantised(self) -> str:
+        """Return why `format` is None."""
 
     def blocks(self) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
-        """First row and rows, as blocks of `format`."""
+        """Yield the first row and the rows of each chunk, as weight blocks of `format`."""
 
     def values(self) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
-        """First row and rows, dequantised."""
+        """Yield the first row and the rows of each chunk, dequantised."""
 
 
 @dataclass(frozen=True)
 class CodedWeight:
-    """A weight of codes and scales. `open_rows` is called once for each pass over the weight: what it gives
-    reads rows, and may hold a packed tensor meanwhile."""
+    """A weight of codes and scales. `open_rows` is called once for each pass over the weight. It returns a
+    function that reads rows, which may keep a packed tensor in memory during the pass."""
 
     name: str
     shape: tuple[int, int]
     nbytes: int
     coding: Coding
-    scales: Callable[[], npt.NDArray[np.float32]] | None  # None: their type is within bounds
+    scales: Callable[[], npt.NDArray[np.float32]] | None  # None: all values of their type are within bounds
     open_rows: Callable[[], ReadRows]
 
     def format(self) -> str | None:
-        form = self.coding.format()
-        return form if form is None or self._scales_fit() else None
+        name = self.coding.format()
+        return name if name is None or self._scales_fit() else None
 
-    def why_widened(self) -> str:
+    def why_dequantised(self) -> str:
         return self.coding.why_no_format() if self.coding.format() is None else "scales out of range"
 
     def _scales_fit(self) -> bool:
@@ -92,7 +92,7 @@ class CodedWeight:
 
 @dataclass(frozen=True)
 class Parts:
-    """The tensors of one module, by the last part of their names; every access checks type and shape."""
+    """The tensors of one module, by the last part of their names."""
 
     store: SafetensorsStore
     module: str
@@ -107,22 +107,23 @@ class Parts:
     def entry(
         self, part: str, dtypes: tuple[str, ...], shape: tuple[int | None, ...] | None = None
     ) -> SafetensorsTensor:
-        """None in `shape` stands for any size but zero."""
+        """Return a part after checking its type and shape. None in `shape` matches any size except zero."""
         entry = self.store.entries.get(f"{self.module}.{part}")
         if entry is None:
-            raise CheckpointError(f"{self.module} is quantised and lacks {part}. Download it again.")
+            raise CheckpointError(f"{self.module} is quantised but has no {part}. Download it again.")
         fits = shape is None or (
             len(shape) == len(entry.shape)
             and all(
-                is_there == wanted if wanted is not None else is_there > 0
-                for is_there, wanted in zip(entry.shape, shape, strict=True)
+                size == expected if expected is not None else size > 0
+                for size, expected in zip(entry.shape, shape, strict=True)
             )
         )
         if entry.dtype not in dtypes or not fits:
-            wanted = "any shape" if shape is None else f"[{', '.join(str(size or '*') for size in shape)}]"
+            described = "any shape" if shape is None else f"[{', '.join(str(size or '*') for size in shape)}]"
             raise CheckpointError(
-                f"{self.module}.{part} is {entry.dtype} {list(entry.shape)}; its scheme has "
-                f"{' or '.join(dtypes)} {wanted}. The config does not fit the weights, or they are damaged."
+                f"{self.module}.{part} is {entry.dtype} {list(entry.shape)}; its scheme requires "
+                f"{' or '.join(dtypes)} {described}. The config does not match the weights, or the file is "
+                "damaged. Download the checkpoint again."
             )
         return entry
 
@@ -130,32 +131,33 @@ class Parts:
         return self.store.read(f"{self.module}.{part}", start, stop)
 
     def read_scales(self, part: str, start: int = 0, stop: int | None = None) -> npt.NDArray[np.float32]:
-        """As float32, whatever their type."""
+        """Return scales of any type as float32."""
         raw = self.read(part, start, stop)
         match self.store.entries[f"{self.module}.{part}"].dtype:
             case "BF16":
                 return (raw.astype(np.uint32) << 16).view(np.float32)
-            case "F8_E8M0":  # powers of two; 255 is not a number
+            case "F8_E8M0":  # powers of two; 255 is NaN
                 exponents = raw.astype(np.int32) - 127
                 return np.where(raw == 255, np.nan, np.ldexp(np.float32(1), exponents)).astype(np.float32)
             case _:
                 return raw.astype(np.float32)
 
     def read_group_of(self, part: str, k: int, group_size: int) -> npt.NDArray[np.int64] | None:
-        """The group of each column, where columns were ordered by their activations; else None."""
+        """Return the group of each column if columns were ordered by their activations, else None."""
         if not self.has(part):
             return None
         self.entry(part, ("I32", "I64"), (k,))
         group_of: npt.NDArray[np.int64] = self.read(part).astype(np.int64)
         lowest, highest = int(group_of.min()), int(group_of.max())
         if np.array_equal(group_of, np.arange(k) // group_size) or lowest == highest in (-1, 0):
-            return None  # all of them 0 or -1: by a tool that does not order and leaves them as they were
+            return None  # all 0 or all -1: initial values, left by a tool that does not order columns
         if lowest < 0 or highest >= -(-k // group_size):
-            raise damaged(f"{self.module}.{part} names groups that are not there")
+            raise damaged(f"{self.module}.{part} refers to groups that do not exist")
         return group_of
 
     def scales_to_check(self, part: str) -> Callable[[], npt.NDArray[np.float32]] | None:
-        """float16 has no finite number out of bounds, so such scales need not be read in advance."""
+        """Return a function that reads the scales, or None if they need no check: all finite float16 values
+        are within bounds."""
         if self.store.entries[f"{self.module}.{part}"].dtype == "F16":
             return None
         return lambda: self.read_scales(part)

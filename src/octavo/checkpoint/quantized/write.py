@@ -1,6 +1,6 @@
-"""Write a quantised checkpoint in compressed-tensors' format, for us and for others.
+"""Write a quantised checkpoint in the format of compressed-tensors, which other engines read too.
 
-The new folder appears complete or not at all: it is written under another name beside its place.
+The new folder appears complete or not at all: it is written under a temporary name and then renamed.
 """
 
 import json
@@ -23,7 +23,7 @@ from octavo.checkpoint.tensors import TensorStore
 from octavo.errors import CheckpointError, ConfigError
 
 SHARD_BYTES = 5 * 10**9
-# What a folder has beside its weights: tokenizer, templates, settings, words about the model.
+# Files besides the weights: tokenizer, templates, settings, model card.
 COPIED_SUFFIXES = frozenset({".json", ".jinja", ".txt", ".model", ".md"})
 COPIED_NAMES = frozenset({"LICENSE", "NOTICE"})
 NOT_COPIED = frozenset({"config.json", INDEX_NAME})
@@ -44,7 +44,7 @@ class OutputTensor:
 
 @dataclass(frozen=True)
 class OutputWeight:
-    """One tensor of the source and what becomes of it."""
+    """One tensor of the source and the tensors that are written for it."""
 
     source_name: str
     coding: Coding | None
@@ -65,11 +65,14 @@ def write_quantised(
     shard_bytes: int = SHARD_BYTES,
     on_written: Callable[[int], object] = lambda _: None,
 ) -> None:
-    """`folder` and `config` are the source's own. `on_written` is told of bytes of the source."""
+    """Quantise the checkpoint `source` and write it to the folder `out`.
+
+    `folder` and `config` belong to the source. `on_written` is called with numbers of processed source bytes.
+    """
     if config.get("quantization_config") or config.get("compression_config"):
-        raise ConfigError(f"{folder} is quantised already; take a checkpoint that is not")
+        raise ConfigError(f"{folder} is already quantised; use an unquantised checkpoint")
     store = QuantisingStore(source, scheme)
-    weights = [_planned(store, name) for name in store.tensors]
+    weights = [_plan(store, name) for name in store.tensors]
     if not any(weight.coding for weight in weights):
         raise CheckpointError(f"{folder} has no matrix that can be quantised.")
     with _new_folder(out) as place:
@@ -79,7 +82,7 @@ def write_quantised(
                 shutil.copyfile(file, place / file.name)
         settings = {**config, "quantization_config": _quantization_config(weights, scheme)}
         (place / "config.json").write_text(json.dumps(settings, indent=2) + "\n")
-        shards = _cut(weights, shard_bytes)
+        shards = _split(weights, shard_bytes)
         names = _shard_names(len(shards))
         for name, shard in zip(names, shards, strict=True):
             _write_shard(place / name, shard, store, on_written)
@@ -90,7 +93,7 @@ def write_quantised(
 @contextmanager
 def _new_folder(out: Path) -> Iterator[Path]:
     if out.exists() or out.is_symlink():
-        raise ConfigError(f"{out} is there already; give a name that is free")
+        raise ConfigError(f"{out} already exists; choose another name")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         place = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
@@ -105,7 +108,7 @@ def _new_folder(out: Path) -> Iterator[Path]:
         raise CheckpointError(f"Cannot write {out}: {error.strerror}.") from error
 
 
-def _planned(store: QuantisingStore, name: str) -> OutputWeight:
+def _plan(store: QuantisingStore, name: str) -> OutputWeight:
     info, coding = store.source.tensors[name], store.coding(name)
     if coding is None:
         return OutputWeight(name, None, (OutputTensor(name, info.source_dtype, info.shape),))
@@ -127,7 +130,8 @@ def _bits(coding: Coding) -> int:
 
 
 def _quantization_config(weights: Sequence[OutputWeight], scheme: SchemeName) -> dict[str, Any]:
-    """The commonest size of groups is for all linear layers, another is for those that it names."""
+    """Return the quantization_config. The most common group size applies to all linear layers; any other size
+    lists its layers."""
     by_size: dict[int, list[str]] = {}
     ignored = {"lm_head"}
     for weight in weights:
@@ -176,12 +180,12 @@ def _weight_args(scheme: SchemeName, group_size: int) -> dict[str, Any]:
 # -- the weights -----------------------------------------------------------------------------------------
 
 
-def _cut(weights: Sequence[OutputWeight], most: int) -> list[list[OutputWeight]]:
-    """Whole weights to each shard, up to `most` bytes, in the order of the source."""
+def _split(weights: Sequence[OutputWeight], limit: int) -> list[list[OutputWeight]]:
+    """Split the weights into shards of whole weights, up to `limit` bytes, in the order of the source."""
     shards: list[list[OutputWeight]] = [[]]
     size = 0
     for weight in weights:
-        if shards[-1] and size + weight.nbytes > most:
+        if shards[-1] and size + weight.nbytes > limit:
             shards.append([])
             size = 0
         shards[-1].append(weight)
@@ -210,7 +214,7 @@ def _write_index(place: Path, names: Sequence[str], shards: Sequence[Sequence[Ou
 def _write_shard(
     path: Path, weights: Sequence[OutputWeight], store: QuantisingStore, on_written: Callable[[int], object]
 ) -> None:
-    # The largest elements first: every tensor then begins at a multiple of its element's size.
+    # Tensors with the largest elements first, so that every tensor is aligned to the size of its elements.
     tensors = [tensor for weight in weights for tensor in weight.tensors]
     tensors.sort(key=lambda tensor: DTYPE_BITS[tensor.dtype], reverse=True)
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
@@ -258,12 +262,13 @@ def _write_weight(
 
 
 def _packed(rows: CodedRows, coding: Coding) -> npt.NDArray[np.uint8]:
-    """Bytes of little-endian words. Codes of eight bits are stored with 128 added, those of four have 8."""
+    """Return the codes as bytes of little-endian words. 8-bit codes are stored with 128 added; 4-bit codes
+    already have 8 added."""
     return rows.codes if coding.kind == "INT4" else rows.codes.view(np.uint8) ^ _TO_INT8
 
 
 def _in_type(scales: npt.NDArray[np.float32], dtype: str) -> npt.NDArray[Any]:
-    """Without loss: `quantise` has rounded them."""
+    """Convert scales to `dtype` without loss: `quantise` has rounded them already."""
     if dtype == "BF16":
         return (scales.view(np.uint32) >> 16).astype(np.uint16)
     return scales.astype(np.float16 if dtype == "F16" else np.float32)

@@ -1,4 +1,5 @@
-// Quantised weights to tiles of bf16, step by step and ahead of the tile unit. For objects with AVX512BF16.
+// Expands quantised weights to tiles of bf16, step by step and ahead of the tile unit. For object files with
+// AVX512BF16.
 #pragma once
 
 #include "formats/format.h"
@@ -8,13 +9,13 @@ namespace {
 
 constexpr int64_t HALF = HALF_COLUMNS * CODES_K;  // weights of half a step: one tile
 
-// Expands one step after the other, through a run of spans and on into the next run. It is ahead of itself: the scales
-// of a span are read before it begins, and tables are made one step before they are used. So at the end of all it reads
-// scales that nobody needs, which is why packed weights end with SLACK_SPANS more.
+// Expands one step after the other, through a run of spans and then the next run. It works ahead: the scales of a span
+// are read before the span begins, and tables are computed one step before they are used. So after the last span it
+// reads scales that are not used, which is why packed weights end with SLACK_SPANS extra spans.
 template <class Format>
 class Expander {
  public:
-  // From `step` of `span` on.
+  // Starts at `step` of `span`.
   void start(const uint8_t* span, int64_t num_spans, int64_t step = 0) {
     span_ = next_run_ = span;
     num_spans_ = num_spans;
@@ -22,12 +23,12 @@ class Expander {
     for (int64_t i = 0; i < EARLY + (step >= MIDDLE); ++i) Format::read_scales(ahead(i), scales_[(turn_ + i) % 4]);
     for (int half = 0; half < 2; ++half) Codes::template prepare<Format>(scales_[turn_], step_, half, tables_[parity_]);
   }
-  // Where it goes on after the run it is in. To be said before its last span begins.
+  // Sets where the next run starts. Must be called before the last span of the current run begins.
   void then(const uint8_t* span) { next_run_ = span; }
   void run_of(int64_t num_spans) { num_spans_ = num_spans; }
 
-  // Both halves of the step, and on to the next one. Whoever wants only one of them calls `half` and `advance`. Out of
-  // line: its callers either need few steps or have many rows to multiply for each.
+  // Expands both halves of the step and advances. Callers that need only one half call `half` and `advance`. Not
+  // inlined: its callers either expand few steps or multiply many rows per step.
   __attribute__((noinline)) void step(bf16* lines) {
     half(0, lines);
     half(1, lines + HALF);
@@ -63,7 +64,7 @@ class Expander {
   }
 
   const uint8_t *span_, *next_run_;
-  int64_t num_spans_;  // left of this run
+  int64_t num_spans_;  // left in this run
   int64_t step_, turn_ = 0;
   int parity_ = 0;
   Scales<Format> scales_[4];

@@ -1,9 +1,9 @@
-// The border of sampling: every argument is checked here, but token ids, which are their row's own affair.
+// The C interface of sampling. Arguments are checked here, except token ids: an invalid id is an error of its row only.
 #include <atomic>
 #include <cmath>
 
-#include "engine.h"
 #include "flush.h"
+#include "kernel_pool.h"
 #include "sampling.h"
 
 using namespace octavo;
@@ -43,26 +43,26 @@ ov_status check(const ov_sample_row& row, int64_t vocab, bool has_top, int64_t t
 
 extern "C" {
 
-ov_status ov_sample(ov_engine* engine, const float* logits, int64_t logits_stride, int64_t num_rows, int64_t vocab,
+ov_status ov_sample(ov_pool* pool, const float* logits, int64_t logits_stride, int64_t num_rows, int64_t vocab,
                     const ov_sample_row* rows, ov_sampled* sampled, int64_t* top_ids, float* top_logprobs,
                     int64_t top_stride, float logprob_floor) {
-  if (engine == nullptr || logits == nullptr || rows == nullptr || sampled == nullptr) return OV_NULL_POINTER;
-  const Timer timer(engine->times.sampling);
-  if (!is_size(num_rows) || !is_size(vocab) || vocab > MOST_TOKENS) return OV_BAD_SIZE;
-  if (logits_stride < vocab || logits_stride > MOST) return OV_BAD_STRIDE;
+  if (pool == nullptr || logits == nullptr || rows == nullptr || sampled == nullptr) return OV_NULL_POINTER;
+  const Timer timer(pool->times.sampling);
+  if (!is_size(num_rows) || !is_size(vocab) || vocab > MAX_TOKENS) return OV_BAD_SIZE;
+  if (logits_stride < vocab || logits_stride > MAX_SIZE) return OV_BAD_STRIDE;
   const bool has_top = top_ids != nullptr && top_logprobs != nullptr;
-  if (has_top && (top_stride < 0 || top_stride > MOST)) return OV_BAD_STRIDE;
+  if (has_top && (top_stride < 0 || top_stride > MAX_SIZE)) return OV_BAD_STRIDE;
   if (!std::isfinite(logprob_floor)) return OV_BAD_VALUE;
   for (int64_t row = 0; row < num_rows; ++row) {
     if (const ov_status status = check(rows[row], vocab, has_top, top_stride)) return status;
   }
 
-  // A workspace for each thread, not for each row: a chunk is a thread that takes rows while there are any.
-  const int64_t num_workers = num_rows < engine->pool.num_threads() ? num_rows : engine->pool.num_threads();
+  // One workspace per thread, not per row: each chunk is a worker that takes rows until none is left.
+  const int64_t num_workers = num_rows < pool->threads.num_threads() ? num_rows : pool->threads.num_threads();
   const size_t num_bytes = workspace_bytes(vocab);
-  char* workspaces = static_cast<char*>(engine->scratch.get(num_bytes * size_t(num_workers)));
+  char* workspaces = static_cast<char*>(pool->scratch.get(num_bytes * size_t(num_workers)));
   if (workspaces == nullptr) return OV_NO_MEMORY;
-  const SamplingKernel& kernel = sampling_kernel(engine->isa);
+  const SamplingKernel& kernel = sampling_kernel(pool->isa);
   std::atomic<int64_t> next{0};
   const auto work = [&](int64_t worker) {
     for (int64_t row; (row = next.fetch_add(1)) < num_rows;) {
@@ -75,7 +75,7 @@ ov_status ov_sample(ov_engine* engine, const float* logits, int64_t logits_strid
     const IeeeMode mode;
     work(0);
   } else {
-    engine->pool.run(num_workers, work);
+    pool->threads.run(num_workers, work);
   }
   return OV_OK;
 }

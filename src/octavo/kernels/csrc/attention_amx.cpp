@@ -1,18 +1,19 @@
-// bf16 on AMX. The 16 rows of a tile are 16 rows of the tile registers (amx.h), in both products:
+// bf16 attention on AMX. The 16 rows of a tile are 16 rows of the tile registers (amx.h), in both products:
 //
 //     scores    tiles 4, 5 (rows x 16 tokens, twice)           = tile 0 (rows x 32 dims)    x  tile 2 (keys)
 //     sums      tiles 4 to 7 (rows x 16 dims, up to 4 times)   = tile 0 (rows x 32 tokens)  x  tile 2 (values)
 //
-// The softmax between them runs on the vector unit, and takes longer than both. So everything goes unit by unit, and the
-// vector unit is always one unit away from the tile unit: while the scores of a unit are multiplied, the greatest of the
-// unit before are found, and while the weights of a unit are computed, the values of the unit before are added up.
+// The softmax between them runs on the vector unit and takes longer than both products. So the work proceeds unit by
+// unit, with the vector unit one unit apart from the tile unit: while the scores of a unit are multiplied, the maxima
+// of the previous unit are found, and while the weights of a unit are computed, the values of the previous unit are
+// added up.
 //
 //     unit        0          1          2     ...            0          1          2     ...
 //     tiles       scores     scores     scores                          sums       sums
 //     vectors                greatest   greatest   peaks     weights    weights    weights
 //
-// A row's own operations come in the order of its tokens, as attention_softmax.h has them, and are the same for every
-// tile that it is in.
+// The operations of a row are executed in the order of its tokens, as attention_softmax.h defines them, whatever tile
+// the row is in.
 #include "amx.h"
 #include "attention_bf16.h"
 
@@ -22,33 +23,33 @@ namespace {
 constexpr int64_t TILE = 512;  // bf16 in a tile
 constexpr int64_t TILE_STRIDE = 64;
 constexpr int64_t SCORES = TILE_ROWS * UNIT;  // of a unit: [16 rows][32 tokens]
-constexpr int64_t SUM_TILES = 4;  // of 16 dims, that are summed in one pass over the units
+constexpr int64_t SUM_TILES = 4;  // tiles of 16 dims that are summed in one pass over the units
 
-// Asks for a tile that will be read soon: a unit is too short for the processor to notice that it is read in order.
-// Spread over the multiplications, because only so many lines can be on their way at a time.
+// Prefetches a tile that will be read soon. A unit is too short for the hardware prefetcher to recognise the pattern.
+// The calls are spread over the multiplications, because the number of cache lines in flight is limited.
 inline void fetch_tile(const bf16* tile) {
   if (tile == nullptr) return;
 #pragma GCC unroll 16
   for (int line = 0; line < 16; ++line) _mm_prefetch(tile + line * 32, _MM_HINT_T1);
-  __asm__ volatile("");  // without it gcc finds that this function does nothing, and drops its calls
+  __asm__ volatile("");  // otherwise gcc concludes that this function has no effect and removes its calls
 }
 
 inline const bf16* tile_at(const bf16* unit, int64_t index) {
   return unit == nullptr ? nullptr : unit + index * TILE;
 }
 
-inline int between(int low, int value, int high) { return value < low ? low : value > high ? high : value; }
+inline int clamp(int low, int value, int high) { return value < low ? low : value > high ? high : value; }
 
-// Of 16 tokens from `token` on, those in the span.
-inline __mmask16 seen(Span span, int token) {
-  return __mmask16((1u << between(0, span.end - token, 16)) - (1u << between(0, span.begin - token, 16)));
+// Returns a mask of the 16 tokens from `token` on: those in the span.
+inline __mmask16 visible(Span span, int token) {
+  return __mmask16((1u << clamp(0, span.end - token, 16)) - (1u << clamp(0, span.begin - token, 16)));
 }
 
 class AmxTiles {
  public:
   // Queries as tiles: [num_rows / 16][D / 32][16 rows][32 dims]
   AmxTiles(const ov_attention_args& args, const AttentionTask& task)
-      : args_(args), task_(task), head_dim_(args.pages.head_dim), padded_(padded_dim(OV_BF16, head_dim_)) {
+      : args_(args), task_(task), head_dim_(args.kv.head_dim), padded_(padded_dim(OV_BF16, head_dim_)) {
     RowWalk walk(args, task, 0);
     for (int64_t row = 0; row < task.num_rows; ++row, walk.next()) {
       const bf16* from = static_cast<const bf16*>(args.q) + walk.place(args, task, args.q_stride, args.q_head_stride);
@@ -62,14 +63,14 @@ class AmxTiles {
   ~AmxTiles() { _tile_release(); }
 
   void attend(const Tile& tile, const SplitUnits& units, float* results) {
-    if (!is_finite_where_unseen(tile, units)) return attend_on_vectors(tile, units, results);
+    if (!is_finite_where_hidden(tile, units)) return attend_on_vectors(tile, units, results);
     if (tile.num_rows != configured_rows_) {
       configure_tiles(tile.num_rows, tile.num_rows);
       configured_rows_ = tile.num_rows;
     }
     const int last = tile.end_unit - 1;
     for (int r = 0; r < tile.num_rows; ++r) Vector::broadcast(-__builtin_inff()).store(greatest_[r]);
-    int num_found = tile.first_unit;  // units whose greatest scores are known
+    int num_found = tile.first_unit;  // units whose maxima are known
     for (int u = tile.first_unit; u < tile.end_unit; u += 2) {
       if (u < last) {
         score<2>(tile, units, u);
@@ -90,9 +91,10 @@ class AmxTiles {
   }
 
  private:
-  // A weight of 0 times infinity is not 0. So where some row does not see all of a unit, its values must be finite. If
-  // not, the vector unit can leave out what a row does not see; it gives the same bits.
-  bool is_finite_where_unseen(const Tile& tile, const SplitUnits& units) const {
+  // A weight of 0 times infinity is not 0. So if part of a unit is hidden from some row, all values of the unit must be
+  // finite. If they are not, the tile is computed on the vector unit, which skips hidden values; results are
+  // bit-identical.
+  bool is_finite_where_hidden(const Tile& tile, const SplitUnits& units) const {
     for (int u = tile.first_unit; u < tile.end_unit; ++u) {
       if (!tile.all_see(u) && !all_finite(static_cast<const bf16*>(units.values[u]), head_dim_ * UNIT)) return false;
     }
@@ -111,7 +113,7 @@ class AmxTiles {
     Bf16Tiles(args_, task_).attend(tile, units, results);
   }
 
-  // One unit, or two whose chains of multiplications do not wait for each other.
+  // Scores one unit, or two with independent chains of multiplications.
   template <int UNITS>
   void score(const Tile& tile, const SplitUnits& units, int unit) {
     const bf16* queries = queries_ + tile.first_row * padded_;
@@ -144,8 +146,8 @@ class AmxTiles {
     _tile_stored(7, scores + SCORES + 16, UNIT * sizeof(float));
   }
 
-  // -- What is fetched meanwhile: some units ahead, in the order in which they will be read. That is the keys of the
-  // split, then 64 dims after 64 dims the values, then the keys of the next split. --------------------------------------
+  // -- Prefetching: AHEAD units ahead, in the order in which they will be read: the keys of the split, then the values,
+  // 64 dims at a time, then the keys of the next split. ---------------------------------------------------------------
 
   static const bf16* after_keys(const Tile& tile, const SplitUnits& units, int unit) {
     if (units.in_cache) return nullptr;
@@ -161,13 +163,14 @@ class AmxTiles {
     return tile.end_unit == SPLIT_UNITS ? static_cast<const bf16*>(units.keys[ahead]) : nullptr;
   }
 
-  // `ahead` is beyond the last unit; null if there are not even so many.
+  // Continues with the values where `ahead` is beyond the last unit of keys. Null if that is beyond the last values,
+  // too.
   static const bf16* first_values(const Tile& tile, const SplitUnits& units, int ahead) {
     const int unit = ahead - tile.end_unit + tile.first_unit;
     return unit < tile.end_unit ? static_cast<const bf16*>(units.values[unit]) : nullptr;
   }
 
-  // -- The softmax for the 16 rows and 32 tokens of a unit: `weigh` of attention_softmax.h, some rows at a time -----------
+  // -- The softmax for the 16 rows and 32 tokens of a unit: `weigh` of attention_softmax.h, unit by unit -------------
 
   void find_greatest(const Tile& tile, int unit) {
     float* scores = scores_ + unit * SCORES;
@@ -183,7 +186,8 @@ class AmxTiles {
     for (int r = 0; r < tile.num_rows; ++r, scores += UNIT) {
       __m512 greatest = _mm512_load_ps(greatest_[r]);
       for (int i = 0; i < UNIT; i += 16) {
-        greatest = _mm512_mask_max_ps(greatest, seen(tile.spans[r], token + i), greatest, _mm512_load_ps(scores + i));
+        greatest = _mm512_mask_max_ps(greatest, visible(tile.spans[r], token + i), greatest,
+                                      _mm512_load_ps(scores + i));
       }
       _mm512_store_ps(greatest_[r], greatest);
     }
@@ -224,8 +228,8 @@ class AmxTiles {
       __m512 left = Bf16Weight::of(Vector::load(scores), factor, minus_peak).value;
       __m512 right = Bf16Weight::of(Vector::load(scores + 16), factor, minus_peak).value;
       if (IS_PARTIAL) {
-        left = _mm512_maskz_mov_ps(seen(tile.spans[r], token), left);
-        right = _mm512_maskz_mov_ps(seen(tile.spans[r], token + 16), right);
+        left = _mm512_maskz_mov_ps(visible(tile.spans[r], token), left);
+        right = _mm512_maskz_mov_ps(visible(tile.spans[r], token + 16), right);
       }
       _mm512_store_ps(totals_[r], _mm512_add_ps(_mm512_add_ps(_mm512_load_ps(totals_[r]), left), right));
       const __m512bh rounded = _mm512_cvtne2ps_pbh(right, left);
@@ -233,9 +237,10 @@ class AmxTiles {
     }
   }
 
-  // -- The weighted values ----------------------------------------------------------------------------------------------
+  // -- The weighted values --------------------------------------------------------------------------------------------
 
-  // Up to 64 dims from 16 * first on. The first pass finds the weights of one unit only, and computes the others.
+  // Sums up to 64 dims from 16 * first on. Before the first pass only the weights of the first unit are known; that
+  // pass computes the others.
   template <bool IS_FIRST>
   void sum_all(const Tile& tile, const SplitUnits& units, int64_t first, float* results) {
     const int64_t num_tiles = head_dim_ / 16 - first;
@@ -250,12 +255,14 @@ class AmxTiles {
     zero_sums<TILES>();
     for (int u = tile.first_unit; u < tile.end_unit; ++u) {
       if (IS_FIRST && u + 1 < tile.end_unit) weigh(tile, u + 1);
-      add_values<TILES>(u, static_cast<const bf16*>(units.values[u]) + first * TILE, after_values(tile, units, u, first));
+      add_values<TILES>(u, static_cast<const bf16*>(units.values[u]) + first * TILE,
+                        after_values(tile, units, u, first));
     }
     const int64_t size = result_size(head_dim_);
     float* to = results + 16 + first * 16;
     store_sums<TILES>(to, size * sizeof(float));
-    // A unit that a row does not see adds 0 to its sums: exactly nothing, except that it turns -0 into 0. Here all are.
+    // A unit that is hidden from a row adds 0 to its sums, which changes nothing except that -0 becomes 0. Adding 0 to
+    // all sums makes that independent of the tile.
     for (int r = 0; r < tile.num_rows; ++r)
       for (int t = 0; t < TILES; ++t) {
         float* sums = to + r * size + t * 16;
@@ -263,7 +270,7 @@ class AmxTiles {
       }
   }
 
-  // The names of tiles must be constants.
+  // Unrolled by hand because tile register numbers must be constants.
   template <int TILES>
   void add_values(int unit, const bf16* values, const bf16* ahead) {
     _tile_loadd(0, weights_ + unit * TILE, TILE_STRIDE);
@@ -308,7 +315,7 @@ class AmxTiles {
   float peaks_[TILE_ROWS] = {};
   alignas(64) float greatest_[TILE_ROWS][16];
   alignas(64) float totals_[TILE_ROWS][16];
-  alignas(64) bf16 queries_[TASK_ROWS * MOST_DIM];
+  alignas(64) bf16 queries_[TASK_ROWS * MAX_DIM];
   alignas(64) float scores_[SPLIT_UNITS * SCORES];
   alignas(64) bf16 weights_[TILE_ROWS * SPLIT];
 };

@@ -1,6 +1,6 @@
-// Attention in bf16 on vector units, of any width: what attention_amx.cpp does with tiles, bit for bit. Both products
-// are those of tile_product.h: 32 dims of a query and a key are a step, and so are the weights and values of the 32
-// tokens of a unit.
+// bf16 attention on vector units of any width, bit-identical to attention_amx.cpp. Both products are defined in
+// tile_product.h: 32 dims of a query and a key are one step, and so are the weights and values of the 32 tokens of a
+// unit.
 #pragma once
 
 #include "attention_task.h"
@@ -12,7 +12,7 @@ namespace {
 class Bf16Tiles {
  public:
   Bf16Tiles(const ov_attention_args& args, const AttentionTask& task)
-      : args_(args), head_dim_(args.pages.head_dim), padded_(padded_dim(OV_BF16, head_dim_)) {
+      : args_(args), head_dim_(args.kv.head_dim), padded_(padded_dim(OV_BF16, head_dim_)) {
     RowWalk walk(args, task, 0);
     for (int64_t row = 0; row < task.num_rows; ++row, walk.next()) {
       const bf16* from = static_cast<const bf16*>(args.q) + walk.place(args, task, args.q_stride, args.q_head_stride);
@@ -34,16 +34,16 @@ class Bf16Tiles {
   }
 
  private:
-  static constexpr int MOST_ROWS = PANEL_ROWS < 8 ? PANEL_ROWS : 8;
-  static constexpr int SCORES = SPLIT + 16;  // rows a power of two apart would share a few cache lines
+  static constexpr int MAX_ROWS = PANEL_ROWS < 8 ? PANEL_ROWS : 8;
+  static constexpr int SCORES = SPLIT + 16;  // at a distance of a power of two, rows would compete for a few cache sets
 
   template <int ROWS>
   struct Rows {
     constexpr int operator()() const { return ROWS; }
   };
 
-  // Calls function(number of rows as a constant, first row) for groups of rows, the largest first.
-  template <int ROWS = MOST_ROWS, class Function>
+  // Calls function(number of rows as a constant, first row) for groups of rows, largest groups first.
+  template <int ROWS = MAX_ROWS, class Function>
   static void for_rows(int num_rows, const Function& function, int first = 0) {
     for (; first + ROWS <= num_rows; first += ROWS) function(Rows<ROWS>(), first);
     if constexpr (ROWS > 1) {
@@ -51,9 +51,9 @@ class Bf16Tiles {
     }
   }
 
-  // -- In FlushMode, and not inlined: so all that they read and write is in memory, as flush.h demands. ------------
+  // -- In FlushMode and not inlined, so that all inputs and outputs are in memory, as flush.h requires. ------------
 
-  // Rows [row, row + ROWS) times the keys of all units.
+  // Multiplies rows [row, row + ROWS) by the keys of all units.
   template <int ROWS>
   __attribute__((noinline)) void score_all(const Tile& tile, const SplitUnits& units, int row) {
     const FlushMode mode;
@@ -78,7 +78,7 @@ class Bf16Tiles {
     }
   }
 
-  // The weighted values of rows [row, row + ROWS).
+  // Computes the sums of weighted values of rows [row, row + ROWS).
   template <int ROWS>
   __attribute__((noinline)) void sum_all(const Tile& tile, const SplitUnits& units, int row, float* results) {
     const FlushMode mode;
@@ -94,11 +94,13 @@ class Bf16Tiles {
         continue;
       }
       for (int r = 0; r < ROWS; ++r) {
-        const Some seen = seen_of(tile.spans[row + r], u);
-        if (seen.begin < seen.end) add_values<1>(weights + r * SCORES, values, num_tiles, seen, sums + r * size);
+        const KRange visible = visible_of(tile.spans[row + r], u);
+        if (visible.begin < visible.end) {
+          add_values<1>(weights + r * SCORES, values, num_tiles, visible, sums + r * size);
+        }
       }
     }
-    // AMX multiplies what a row does not see, too, by 0: that turns -0 into 0. So here all are.
+    // AMX multiplies values that a row does not attend to by 0, and adding the product turns -0 into 0. So do the same.
     for (int r = 0; r < ROWS; ++r)
       for (int64_t d = 0; d < head_dim_; d += 16) {
         float* sum = sums + r * size + d;
@@ -106,29 +108,29 @@ class Bf16Tiles {
       }
   }
 
-  static Some seen_of(Span span, int unit) {
+  static KRange visible_of(Span span, int unit) {
     const int first = unit * int(UNIT);
     return {int(at_least(span.begin - first, 0)), int(at_most(span.end - first, UNIT))};
   }
 
   template <int ROWS>
-  void add_values(const float* weights, const bf16* values, int64_t num_tiles, Some seen, float* sums) {
+  void add_values(const float* weights, const bf16* values, int64_t num_tiles, KRange visible, float* sums) {
     const int64_t size = result_size(head_dim_);
     int64_t t = 0;
     for (; t + PANEL_TILES <= num_tiles; t += PANEL_TILES) {
       const bf16* tiles[PANEL_TILES];
       for (int i = 0; i < PANEL_TILES; ++i) tiles[i] = values + (t + i) * TILE_ELEMENTS;
-      add_step<ROWS>(weights, SCORES, tiles, seen, sums + t * TILE_COLUMNS, size);
+      add_step<ROWS>(weights, SCORES, tiles, visible, sums + t * TILE_COLUMNS, size);
     }
     for (; t < num_tiles; ++t) {
       const bf16* const tiles[1] = {values + t * TILE_ELEMENTS};
-      add_step<ROWS>(weights, SCORES, tiles, seen, sums + t * TILE_COLUMNS, size);
+      add_step<ROWS>(weights, SCORES, tiles, visible, sums + t * TILE_COLUMNS, size);
     }
   }
 
   const ov_attention_args& args_;
   const int64_t head_dim_, padded_;
-  alignas(64) float queries_[TASK_ROWS * MOST_DIM];
+  alignas(64) float queries_[TASK_ROWS * MAX_DIM];
   alignas(64) float scores_[TILE_ROWS * SCORES];  // [row][token]; then the weights
 };
 

@@ -1,5 +1,5 @@
-// Attention in float, for any vector width. A score is summed over the dims from 0 upwards, a sum of values over the
-// tokens upwards, each by one fused multiply-add: so all widths agree bit for bit.
+// Float attention for any vector width. A score is summed over the dims in ascending order, and a sum of values over
+// the tokens in ascending order, with one fused multiply-add per term, so results are bit-identical for all widths.
 #pragma once
 
 #include "attention_task.h"
@@ -9,7 +9,7 @@ namespace {
 
 class F32Tiles {
  public:
-  F32Tiles(const ov_attention_args& args, const AttentionTask& task) : args_(args), head_dim_(args.pages.head_dim) {
+  F32Tiles(const ov_attention_args& args, const AttentionTask& task) : args_(args), head_dim_(args.kv.head_dim) {
     RowWalk walk(args, task, 0);
     for (int64_t row = 0; row < task.num_rows; ++row, walk.next()) {
       const float* from = static_cast<const float*>(args.q) + walk.place(args, task, args.q_stride, args.q_head_stride);
@@ -35,12 +35,12 @@ class F32Tiles {
       weigh<F32Weight>(row, tile.spans[r], args_.scale, args_.softcap, results + r * result_size(head_dim_),
             [&](int token, const Lanes& weights) { weights.store(row + token); });
     }
-    // Only what a row sees is multiplied. Rows of one position see the same.
+    // Only visible tokens are multiplied. Rows of the same position have the same span.
     for (int r = 0; r < tile.num_rows;) {
       const Span span = tile.spans[r];
-      int num_alike = 1;
-      while (num_alike < ROWS && r + num_alike < tile.num_rows && tile.spans[r + num_alike] == span) ++num_alike;
-      const int num_rows = num_alike == ROWS ? ROWS : 1;
+      int num_same = 1;
+      while (num_same < ROWS && r + num_same < tile.num_rows && tile.spans[r + num_same] == span) ++num_same;
+      const int num_rows = num_same == ROWS ? ROWS : 1;
       if (!span.is_empty()) {
         if (num_rows == ROWS) {
           sum_all_dims<ROWS>(span, units, r, results);
@@ -54,9 +54,9 @@ class F32Tiles {
 
  private:
   static constexpr int ROWS = Vector::WIDTH == 16 ? 4 : Vector::WIDTH == 8 ? 2 : 1;
-  static constexpr int SCORES = SPLIT + 16;  // rows a power of two apart would share a few cache lines
+  static constexpr int SCORES = SPLIT + 16;  // at a distance of a power of two, rows would compete for a few cache sets
 
-  // Rows [row, row + COUNT) times the 32 keys of a unit.
+  // Multiplies rows [row, row + COUNT) by the 32 keys of a unit.
   template <int COUNT>
   void score(const float* queries, const float* keys, int row, int unit) {
     constexpr int VECTORS = UNIT / Vector::WIDTH;
@@ -87,7 +87,7 @@ class F32Tiles {
     for (; d < head_dim_; d += 16) sum<COUNT, 16>(span, units, row, d, results);
   }
 
-  // Dims [first_dim, first_dim + DIMS) of the weighted values.
+  // Computes dims [first_dim, first_dim + DIMS) of the sums of weighted values.
   template <int COUNT, int DIMS>
   void sum(Span span, const SplitUnits& units, int row, int64_t first_dim, float* results) {
     constexpr int VECTORS = DIMS / Vector::WIDTH;
@@ -117,7 +117,7 @@ class F32Tiles {
 
   const ov_attention_args& args_;
   const int64_t head_dim_;
-  alignas(64) float queries_[TASK_ROWS * MOST_DIM];
+  alignas(64) float queries_[TASK_ROWS * MAX_DIM];
   alignas(64) float scores_[TILE_ROWS * SCORES];  // [row][token]; then the weights
 };
 

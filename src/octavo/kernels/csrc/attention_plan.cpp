@@ -6,10 +6,10 @@ namespace octavo {
 
 namespace {
 
-constexpr int64_t MOST_PARTIALS = int64_t(16) << 20;  // floats: 64 MB
+constexpr int64_t MAX_PARTIALS = int64_t(16) << 20;  // floats: 64 MB
 constexpr int64_t NO_PARTIALS = -1;
-constexpr int64_t ALONE = -1;
-constexpr size_t MOST_PLANS = 8;  // of a batch; no model has so many shapes
+constexpr int64_t NOT_SHARED = -1;
+constexpr size_t MAX_PLANS = 8;  // of a batch; no model has that many shapes
 
 int64_t num_splits(const AttentionTask& task) { return task.end_split - task.first_split; }
 int64_t cost(const AttentionTask& task) { return num_splits(task) * (TILE_ROWS + task.num_rows); }
@@ -22,15 +22,15 @@ class Planner {
 
  private:
   void find_shared_splits();
-  bool have_split_in_common(int64_t one, int64_t other, int64_t split) const;
+  bool have_same_split(int64_t one, int64_t other, int64_t split) const;
   bool decodes(int64_t sequence) const;
-  // Whole splits only: then all that are in a task see the same units of it.
+  // Whether the sequence attends to the whole split: then all members of a task attend to the same units.
   bool can_share(int64_t sequence, int64_t split) const;
-  int64_t& leader(int64_t sequence, int64_t split) { return leaders_[size_t(sequence * most_splits_ + split)]; }
+  int64_t& leader(int64_t sequence, int64_t split) { return leaders_[size_t(sequence * max_splits_ + split)]; }
   bool is_shared(int64_t sequence, int64_t split) const;
   bool shares(int64_t sequence) const;
 
-  void each_block_of_rows(const auto& visit) const;
+  void each_row_block(const auto& visit) const;
   void plan_all(int64_t largest_cost);
   void plan_cut(AttentionTask task, int64_t sequence);
   void plan_shared_splits();
@@ -38,26 +38,26 @@ class Planner {
 
   const ov_attention_args& args_;
   const int64_t group_;  // query heads of a key-value head
-  int64_t most_splits_ = 0;
-  // Of each sequence and split: the first sequence that has the split's pages, or -1 if no other has them. Empty if
-  // nothing is shared.
+  int64_t max_splits_ = 0;
+  // For each sequence and split: the first sequence with the same blocks, or NOT_SHARED if no other sequence has them.
+  // Empty if nothing is shared.
   std::vector<int64_t> leaders_;
-  std::vector<int64_t> regions_;  // of each sharing sequence and key-value head: where its partials begin
+  std::vector<int64_t> regions_;  // for each sharing sequence and key-value head: where its partials begin
 };
 
 Planner::Planner(const ov_attention_args& args, int num_threads)
-    : args_(args), group_(args.heads / args.pages.kv_heads) {
+    : args_(args), group_(args.heads / args.kv.kv_heads) {
   find_shared_splits();
   int64_t total = 0;
-  each_block_of_rows([&](const AttentionTask& task, int64_t) { total += cost(task); });
+  each_row_block([&](const AttentionTask& task, int64_t) { total += cost(task); });
   plan_all(total / (num_threads * 4));
-  if (plan.num_partials > MOST_PARTIALS) {
+  if (plan.num_partials > MAX_PARTIALS) {
     leaders_.clear();
     plan_all(total);
   }
 }
 
-// -- Splits that sequences have in common -----------------------------------------------------------------------------
+// -- Splits that sequences share --------------------------------------------------------------------------------------
 
 bool Planner::decodes(int64_t sequence) const { return args_.row_counts[sequence] == 1; }
 
@@ -65,8 +65,9 @@ bool Planner::can_share(int64_t sequence, int64_t split) const {
   return decodes(sequence) && args_.contexts[sequence] >= (split + 1) * SPLIT;
 }
 
-bool Planner::have_split_in_common(int64_t one, int64_t other, int64_t split) const {
-  const int64_t page = args_.pages.page_size, first = split * SPLIT / page, end = parts_of((split + 1) * SPLIT, page);
+bool Planner::have_same_split(int64_t one, int64_t other, int64_t split) const {
+  const int64_t block_size = args_.kv.block_size;
+  const int64_t first = split * SPLIT / block_size, end = parts_of((split + 1) * SPLIT, block_size);
   const int64_t* blocks = args_.blocks + args_.block_offsets[one];
   const int64_t* other_blocks = args_.blocks + args_.block_offsets[other];
   for (int64_t i = first; i < end; ++i) {
@@ -76,22 +77,22 @@ bool Planner::have_split_in_common(int64_t one, int64_t other, int64_t split) co
 }
 
 void Planner::find_shared_splits() {
-  // A window would cut splits differently for each sequence; and a group that fills a task gains nothing.
+  // A window would cut the splits of each sequence differently, and a group that fills a task gains nothing.
   if (args_.num_sequences < 2 || args_.window > 0 || group_ > TASK_ROWS / 2) return;
   for (int64_t s = 0; s < args_.num_sequences; ++s) {
-    if (decodes(s)) most_splits_ = at_least(most_splits_, args_.contexts[s] / SPLIT);
+    if (decodes(s)) max_splits_ = at_least(max_splits_, args_.contexts[s] / SPLIT);
   }
-  if (most_splits_ == 0) return;
-  leaders_.assign(size_t(args_.num_sequences * most_splits_), ALONE);
-  // What is shared begins with the prompt: behind a split that nobody shares there are no others.
+  if (max_splits_ == 0) return;
+  leaders_.assign(size_t(args_.num_sequences * max_splits_), NOT_SHARED);
+  // Sequences share a prefix: after the first split that is not shared, no other is.
   bool found_any = false, found_here = true;
-  for (int64_t split = 0; split < most_splits_ && found_here; ++split) {
+  for (int64_t split = 0; split < max_splits_ && found_here; ++split) {
     found_here = false;
     for (int64_t s = 1; s < args_.num_sequences; ++s) {
       if (!can_share(s, split)) continue;
       for (int64_t other = 0; other < s; ++other) {
-        const bool is_first = leader(other, split) == ALONE || leader(other, split) == other;
-        if (!is_first || !can_share(other, split) || !have_split_in_common(other, s, split)) continue;
+        const bool is_first = leader(other, split) == NOT_SHARED || leader(other, split) == other;
+        if (!is_first || !can_share(other, split) || !have_same_split(other, s, split)) continue;
         leader(other, split) = leader(s, split) = other;
         found_any = found_here = true;
         break;
@@ -102,11 +103,11 @@ void Planner::find_shared_splits() {
 }
 
 bool Planner::is_shared(int64_t sequence, int64_t split) const {
-  return !leaders_.empty() && split < most_splits_ && leaders_[size_t(sequence * most_splits_ + split)] != ALONE;
+  return !leaders_.empty() && split < max_splits_ && leaders_[size_t(sequence * max_splits_ + split)] != NOT_SHARED;
 }
 
 bool Planner::shares(int64_t sequence) const {
-  for (int64_t split = 0; split < most_splits_; ++split) {
+  for (int64_t split = 0; split < max_splits_; ++split) {
     if (is_shared(sequence, split)) return true;
   }
   return false;
@@ -114,13 +115,14 @@ bool Planner::shares(int64_t sequence) const {
 
 // -- Tasks ------------------------------------------------------------------------------------------------------------
 
-// Longest first: the last rows of a sequence see most.
-void Planner::each_block_of_rows(const auto& visit) const {
+// Calls visit(task, sequence) for each block of TASK_ROWS rows. The last rows of a sequence come first: they attend to
+// the most keys, and the longest tasks should start first.
+void Planner::each_row_block(const auto& visit) const {
   for (int64_t s = 0; s < args_.num_sequences; ++s) {
     const int64_t num_rows = args_.row_counts[s] * group_, start = args_.contexts[s] - args_.row_counts[s];
-    for (int64_t head = 0; head < args_.pages.kv_heads; ++head) {
-      for (int64_t block = parts_of(num_rows, TASK_ROWS) - 1; block >= 0; --block) {
-        const int64_t first = block * TASK_ROWS, last = at_most(first + TASK_ROWS, num_rows) - 1;
+    for (int64_t head = 0; head < args_.kv.kv_heads; ++head) {
+      for (int64_t row_block = parts_of(num_rows, TASK_ROWS) - 1; row_block >= 0; --row_block) {
+        const int64_t first = row_block * TASK_ROWS, last = at_most(first + TASK_ROWS, num_rows) - 1;
         const int64_t first_key = args_.window > 0 ? at_least(start + first / group_ - args_.window + 1, 0) : 0;
         const int64_t last_key = start + last / group_;
         AttentionTask task = {};
@@ -147,8 +149,8 @@ void Planner::plan_all(int64_t largest_cost) {
   plan.merges.clear();
   plan.members.clear();
   plan.num_partials = 0;
-  regions_.assign(leaders_.empty() ? 0 : size_t(args_.num_sequences * args_.pages.kv_heads), NO_PARTIALS);
-  each_block_of_rows([&](const AttentionTask& task, int64_t sequence) {
+  regions_.assign(leaders_.empty() ? 0 : size_t(args_.num_sequences * args_.kv.kv_heads), NO_PARTIALS);
+  each_row_block([&](const AttentionTask& task, int64_t sequence) {
     const bool is_large = num_splits(task) > 1 && cost(task) > largest_cost;
     if (is_large || shares(sequence)) {
       plan_cut(task, sequence);
@@ -159,10 +161,10 @@ void Planner::plan_all(int64_t largest_cost) {
   plan_shared_splits();
 }
 
-// A task for each split that the sequence has alone, and the merge of all.
+// Plans a task for each split that the sequence does not share, and the merge of all its splits.
 void Planner::plan_cut(AttentionTask task, int64_t sequence) {
-  const int64_t size = task.num_rows * result_size(args_.pages.head_dim);
-  if (!regions_.empty()) regions_[size_t(sequence * args_.pages.kv_heads + task.kv_head)] = plan.num_partials;
+  const int64_t size = task.num_rows * result_size(args_.kv.head_dim);
+  if (!regions_.empty()) regions_[size_t(sequence * args_.kv.kv_heads + task.kv_head)] = plan.num_partials;
   add(task, plan.merges, sequence, plan.num_partials);
   for (int64_t split = task.first_split; split < task.end_split; ++split, plan.num_partials += size) {
     if (is_shared(sequence, split)) continue;
@@ -175,11 +177,11 @@ void Planner::plan_cut(AttentionTask task, int64_t sequence) {
 
 void Planner::plan_shared_splits() {
   if (leaders_.empty()) return;
-  const int64_t most_members = TASK_ROWS / group_, size = group_ * result_size(args_.pages.head_dim);
-  for (int64_t split = 0; split < most_splits_; ++split) {
+  const int64_t max_members = TASK_ROWS / group_, size = group_ * result_size(args_.kv.head_dim);
+  for (int64_t split = 0; split < max_splits_; ++split) {
     for (int64_t first = 0; first < args_.num_sequences; ++first) {
       if (leader(first, split) != first) continue;
-      for (int64_t head = 0; head < args_.pages.kv_heads; ++head) {
+      for (int64_t head = 0; head < args_.kv.kv_heads; ++head) {
         AttentionTask task = {};
         const auto close = [&] {
           if (task.num_members > 0) plan.tasks.push_back(task);
@@ -188,11 +190,11 @@ void Planner::plan_shared_splits() {
         for (int64_t s = first; s < args_.num_sequences; ++s) {
           if (leader(s, split) != first) continue;
           if (task.num_members == 0) task = {nullptr, int64_t(plan.members.size()), 0, head, 0, 0, split, split + 1};
-          const int64_t region = regions_[size_t(s * args_.pages.kv_heads + head)];
+          const int64_t region = regions_[size_t(s * args_.kv.kv_heads + head)];
           plan.members.push_back({s, region + split * size, nullptr});
           ++task.num_members;
           task.num_rows += group_;
-          if (task.num_members == most_members) close();
+          if (task.num_members == max_members) close();
         }
         close();
       }
@@ -202,14 +204,15 @@ void Planner::plan_shared_splits() {
 
 // -- Plans of a batch -------------------------------------------------------------------------------------------------
 
-// Calls `visit(values, count)` for all that the checks of a batch and its plans depend on, until one is false.
+// Calls `visit(values, count)` for everything that the checks of a batch and its plans depend on, until a call returns
+// false.
 bool each_part(const ov_attention_args& args, const auto& visit) {
-  const int64_t num = args.num_sequences, page = args.pages.page_size;
-  const int64_t sizes[] = {num, args.num_rows, page, args.pages.num_blocks};
+  const int64_t num = args.num_sequences, block_size = args.kv.block_size;
+  const int64_t sizes[] = {num, args.num_rows, block_size, args.kv.num_blocks};
   if (!visit(sizes, 4) || !visit(args.first_rows, num) || !visit(args.row_counts, num)) return false;
   if (!visit(args.contexts, num) || !visit(args.block_offsets, num + 1)) return false;
   for (int64_t s = 0; s < num; ++s) {
-    if (!visit(args.blocks + args.block_offsets[s], parts_of(args.contexts[s], page))) return false;
+    if (!visit(args.blocks + args.block_offsets[s], parts_of(args.contexts[s], block_size))) return false;
   }
   return true;
 }
@@ -220,12 +223,12 @@ void AttentionPlan::use(float* partials) {
   for (AttentionMember& member : members) {
     member.partials = member.partials_at == NO_PARTIALS ? nullptr : partials + member.partials_at;
   }
-  for (std::vector<AttentionTask>* some : {&tasks, &merges}) {
-    for (AttentionTask& task : *some) task.members = members.data() + task.first_member;
+  for (std::vector<AttentionTask>* list : {&tasks, &merges}) {
+    for (AttentionTask& task : *list) task.members = members.data() + task.first_member;
   }
 }
 
-bool AttentionPlans::are_of(const ov_attention_args& args) const {
+bool AttentionPlans::match(const ov_attention_args& args) const {
   size_t at = 0;
   return each_part(args, [&](const int64_t* values, int64_t count) {
     const size_t end = at + size_t(count);
@@ -246,11 +249,11 @@ void AttentionPlans::begin(const ov_attention_args& args) {
 }
 
 AttentionPlan& AttentionPlans::plan(const ov_attention_args& args, int num_threads) {
-  const Shape shape = {args.heads, args.pages.kv_heads, args.pages.head_dim, args.window};
+  const Shape shape = {args.heads, args.kv.kv_heads, args.kv.head_dim, args.window};
   for (auto& [other, plan] : plans_) {
     if (other == shape) return plan;
   }
-  if (plans_.size() == MOST_PLANS) plans_.clear();
+  if (plans_.size() == MAX_PLANS) plans_.clear();
   return plans_.emplace_back(shape, Planner(args, num_threads).plan).second;
 }
 

@@ -1,17 +1,18 @@
-// How attention is cut into tasks. None of it shows in a result.
+// How attention is divided into tasks. Results do not depend on it.
 //
-// Usually a task is up to 64 rows of one key-value head of a sequence, over all their splits. One that is much of the
-// whole (a long context, few sequences) is cut further, into one task for each split, and merged afterwards.
+// Usually a task is up to 64 rows of one key-value head of a sequence, over all their splits. A task that is a large
+// part of all work (a long context, few sequences) is divided further, into one task per split, and merged afterwards.
 //
-// Sequences that decode behind the same prompt have its pages in common. A split of which all pages are the same is
-// read once for all of them: their rows stand in the same tiles, which are nearly empty otherwise.
+// Sequences that decode after the same prompt share its blocks. A split whose blocks are all shared is read once for
+// all these sequences: their rows are in the same tiles, which would otherwise be nearly empty.
 //
 //     split            0         1         2
-//     sequence 0   [ shared ][ shared ][ alone ]
-//     sequence 1   [ shared ][ shared ][ alone ]      two tasks for each key-value head, and one more for each
-//     sequence 2   [ shared ][ shared ][ alone ]      sequence; then a merge for each sequence
+//     sequence 0   [ shared ][ shared ][  own  ]
+//     sequence 1   [ shared ][ shared ][  own  ]      two tasks for each key-value head, and one more for each
+//     sequence 2   [ shared ][ shared ][  own  ]      sequence; then a merge for each sequence
 //
-// The layers of a model attend over the same batch one after the other, so its plans are kept until another batch comes.
+// The layers of a model run attention over the same batch one after the other, so the plans are kept until the batch
+// changes.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +24,9 @@
 namespace octavo {
 
 struct AttentionPlan {
-  // The results of splits that are merged later.
+  // Memory for the results of splits that are merged later.
   size_t partial_bytes() const { return size_t(num_partials) * sizeof(float); }
-  // Call it with so much memory before the tasks are used.
+  // Sets that memory. Must be called before the tasks run.
   void use(float* partials);
 
   std::vector<AttentionTask> tasks, merges;
@@ -33,21 +34,22 @@ struct AttentionPlan {
   int64_t num_partials = 0;  // floats
 };
 
-// The plans of one batch: one for each shape and window among the layers, which are one or two in most models.
+// The plans of one batch: one for each combination of shape and window among the layers; most models have one or two.
 //
-// A batch is known by what its vectors hold and not by where they are, since callers use the same memory for the next
-// one. To compare them takes far less time than to plan.
+// Batches are compared by the contents of their vectors and not by address, since callers reuse the memory. Comparing
+// takes far less time than planning.
 class AttentionPlans {
  public:
-  // Whether the arguments have the batch that was begun last. Reads of its vectors only what ov_attention may read,
-  // although these arguments may be wrong: a batch that was begun is not.
-  bool are_of(const ov_attention_args& args) const;
+  // Whether the arguments describe the current batch. The arguments are unchecked, but the comparison reads only
+  // elements that ov_attention may read: it stops at the first difference from the current batch, which was checked.
+  bool match(const ov_attention_args& args) const;
+  // Makes this the current batch. The arguments have been checked.
   void begin(const ov_attention_args& args);
-  // Of the batch that was begun. Valid until the next call.
+  // Returns a plan of the current batch. Valid until the next call.
   AttentionPlan& plan(const ov_attention_args& args, int num_threads);
 
  private:
-  // What a plan depends on besides the batch.
+  // Everything that a plan depends on besides the batch.
   struct Shape {
     bool operator==(const Shape&) const = default;
     int64_t heads, kv_heads, head_dim, window;

@@ -1,16 +1,18 @@
-// The softmax of one row in one split, and the merging of splits: one definition for every ISA. Compiled by each ISA's
-// object for itself.
+// The softmax of one row in one split, and the merging of splits: one definition for every ISA. Each ISA's object file
+// compiles its own copy.
 //
-//     greatest  the greatest product of the row's query and a key, of those that it sees
+//     greatest  the greatest product of the row's query and a visible key
 //     peak      greatest * factor: see `log2_factor` and `peak_of`
 //     weight    2^(product * factor - peak), with the exponent rounded once
-//     total     16 sums, sum i over the weights of the tokens i, i + 16, ..., upwards, and these in a tree (Lanes::sum)
-//     sums      of weight * value: in float one chain over the tokens, in bf16 the product of tile_product.h, with
-//               weights that are rounded to bf16 (those in the total are not)
+//     total     16 sums, where sum i adds the weights of the tokens i, i + 16, ... in ascending order; then these are
+//               added in a tree (Lanes::sum)
+//     sums      of weight * value: in float one chain over the tokens, in bf16 the product of tile_product.h with
+//               weights rounded to bf16 (the weights in the total are not rounded)
 //
-// Splits are then merged in order. A row without a weight is none; a key that is not seen adds exactly nothing.
+// Splits are then merged in order. A split without visible keys is skipped; a key that is not visible contributes
+// exactly nothing.
 //
-// A product that is not a number makes its weight so, and with it the total and all that the row gets.
+// If a product is NaN, so are its weight, the total and the row's whole output.
 #pragma once
 
 #include "attention.h"
@@ -26,7 +28,7 @@ struct Span {
   bool operator==(const Span& other) const { return begin == other.begin && end == other.end; }
 };
 
-// What a query at `position` sees of a split.
+// Returns the tokens of a split that are visible to a query at `position`.
 inline Span visible_span(int64_t position, int64_t window, int64_t split) {
   const int64_t first = split * SPLIT;
   const int64_t begin = window > 0 && position - window + 1 > first ? position - window + 1 - first : 0;
@@ -34,18 +36,18 @@ inline Span visible_span(int64_t position, int64_t window, int64_t split) {
   return begin < end ? Span{int(begin), int(end)} : Span{0, 0};
 }
 
-// The tokens outside the span have another value; lane 0 is `token`.
-inline Lanes masked(Lanes values, int token, Span span, float unseen) {
+// Replaces the values of tokens outside the span by `hidden`. Lane 0 is `token`.
+inline Lanes masked(Lanes values, int token, Span span, float hidden) {
   if (token >= span.begin && token + 16 <= span.end) return values;
   float lanes[16];
   values.store(lanes);
   for (int i = 0; i < 16; ++i) {
-    if (token + i < span.begin || token + i >= span.end) lanes[i] = unseen;
+    if (token + i < span.begin || token + i >= span.end) lanes[i] = hidden;
   }
   return Lanes::load(lanes);
 }
 
-// Products to what the softmax is taken of, if there is a cap.
+// Maps products to softmax inputs if there is a softcap.
 class Softcap {
  public:
   Softcap(float scale, float softcap) : inner_(constant(scale / softcap)), outer_(constant(softcap)) {}
@@ -55,9 +57,9 @@ class Softcap {
   const Vector inner_, outer_;
 };
 
-// 2^x for x below 1, within 3 units in the last place. Exactly 0 below -125.
+// Returns 2^x for x below 1, within 3 units in the last place. Exactly 0 below -125.
 //
-// Not `exp`, which has a wider range: in float, half the time of prefill goes into this.
+// Not `exp`, which has a wider range and is slower: in float, half the time of prefill is spent in this function.
 inline Vector power_of_two(Vector x) {
   const Vector lowest = constant(-125.0f);
   const Vector bounded = Vector::max(lowest, x);
@@ -71,12 +73,12 @@ inline Vector power_of_two(Vector x) {
   return Vector::if_less(x, lowest, Vector::zero(), Vector::scaled(p, shifted));
 }
 
-// 2^x within 1 / 350,000 of itself, for weights that are then rounded to bf16, within 1 / 256. Below -125 it stays as
-// it is there, which is as good as nothing.
+// Returns 2^x with a relative error below 1 / 350,000, for weights that are then rounded to bf16, with an error of up
+// to 1 / 256. Below -125 it returns 2^-125, which is negligible.
 //
 //     2^x = 2^floor(x) * 2^f with f in [0, 1];  2^f by a polynomial
 inline Vector rough_power_of_two(Vector x) {
-  x = Vector::max(constant(-125.0f), x);  // in this order: NaN stays
+  x = Vector::max(constant(-125.0f), x);  // in this order, which keeps NaN
   const Vector f = Vector::fraction(x);
   Vector p = constant(1.353417e-2f);
   p = Vector::fma(p, f, constant(5.201146e-2f));
@@ -92,22 +94,22 @@ inline float power_of_two(float x) {
   return lanes[0];
 }
 
-// From a product of query and key to the power of two that is its weight.
+// Returns the factor from a product of query and key to the exponent of two of its weight.
 inline float log2_factor(float scale, float softcap) {
   constexpr float LOG2_E = 1.44269504f;
   return softcap > 0 ? LOG2_E : scale * LOG2_E;
 }
 
-// From here on floats are half a unit apart or more: too little would be known about the weights. Such a peak makes all
-// that the row gets not a number.
-constexpr float END_OF_PEAKS = 0x1p22f;
+// From here on the distance between floats is 1/2 or more, and the weights would be too inaccurate. Such a peak makes
+// the row's whole output NaN.
+constexpr float PEAK_LIMIT = 0x1p22f;
 
 inline float peak_of(float greatest, float factor) {
   const float peak = greatest * factor;
-  return __builtin_fabsf(peak) < END_OF_PEAKS ? peak : __builtin_nanf("");
+  return __builtin_fabsf(peak) < PEAK_LIMIT ? peak : __builtin_nanf("");
 }
 
-// Of a row in float and in bf16.
+// Weights in float and in bf16 attention.
 struct F32Weight {
   static Vector of(Vector product, Vector factor, Vector minus_peak) {
     return power_of_two(Vector::fma(product, factor, minus_peak));
@@ -119,8 +121,8 @@ struct Bf16Weight {
   }
 };
 
-// Products of one row's query and a split's keys, to weights. The weights go to `store(token, lanes)`, for all groups
-// of 16 tokens that the span touches; those of unseen tokens are 0.
+// Converts the products of one row's query and a split's keys to weights. Calls `store(token, lanes)` with the weights
+// of each group of 16 tokens that overlaps the span; weights of tokens outside the span are 0.
 template <class Weight, class Store>
 inline void weigh(float* products, Span span, float scale, float softcap, float* result, const Store& store) {
   const int first = span.begin / 16 * 16;
@@ -139,15 +141,15 @@ inline void weigh(float* products, Span span, float scale, float softcap, float*
   for (int token = first; token < span.end; token += 16) {
     const Lanes weight = Lanes::map(Lanes::load(products + token),
                                     [&](Vector part) { return Weight::of(part, factors, minus_peak); });
-    const Lanes seen = masked(weight, token, span, 0.0f);
-    total = total + seen;
-    store(token, seen);
+    const Lanes visible = masked(weight, token, span, 0.0f);
+    total = total + visible;
+    store(token, visible);
   }
   result[0] = peak;
   result[1] = total.sum();
 }
 
-// Adds the next split's result to a row's.
+// Merges the result of the next split into that of a row.
 inline void merge_result(float* row, const float* split, int64_t head_dim) {
   if (split[1] == 0.0f) return;
   if (row[1] == 0.0f) {
@@ -167,8 +169,8 @@ inline void merge_result(float* row, const float* split, int64_t head_dim) {
 
 template <class Element>
 inline void write_output(const float* row, int64_t head_dim, Element* out) {
-  const Lanes share = Lanes::broadcast(1.0f / row[1]);  // a division by vectors takes as long as ten products
-  for (int64_t d = 0; d < head_dim; d += 16) (Lanes::load(row + 16 + d) * share).store(out + d);
+  const Lanes inverse = Lanes::broadcast(1.0f / row[1]);  // a vector division takes as long as ten multiplications
+  for (int64_t d = 0; d < head_dim; d += 16) (Lanes::load(row + 16 + d) * inverse).store(out + d);
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
-// A task: split by split, and in a split tile by tile, so that the rows of a task share what comes from memory. The
-// arithmetic of a tile is the `Tiles` of an ISA:
+// Runs a task split by split, and each split tile by tile, so that the rows of a task share what is read from memory.
+// The arithmetic of a tile is in the `Tiles` class of an ISA:
 //
-//     Tiles(args, task)    takes the task's queries in the form it likes
-//     attend(tile, split, results)
+//     Tiles(args, task)              copies the task's queries, in its own layout
+//     attend(tile, units, results)   computes the results of a tile over one split
 #pragma once
 
 #include "attention_softmax.h"
@@ -10,30 +10,32 @@
 namespace octavo {
 namespace {
 
-// Up to 16 rows of a task, and what they see of a split.
+// Up to 16 rows of a task, and the tokens of a split that are visible to them.
 struct Tile {
   int64_t first_row;  // in the task
   int num_rows;
   Span spans[TILE_ROWS];
-  Span common;               // what all rows see
-  int first_unit, end_unit;  // that some row sees
+  Span common;               // visible to all rows
+  int first_unit, end_unit;  // visible to at least one row
 
   bool all_see(int unit) const {
     return common.begin <= unit * int(UNIT) && common.end >= (unit + 1) * int(UNIT);
   }
 };
 
-// The units of a split, in the order of their positions. Some more of keys: the next split's, to be fetched ahead.
+// The units of a split, in the order of their positions. `keys` also has the first units of the next split, to
+// prefetch.
 struct SplitUnits {
   static constexpr int AHEAD = 3;
   const void* keys[SPLIT_UNITS + AHEAD];
   const void* values[SPLIT_UNITS];
-  bool in_cache;  // another tile of the task has read them just now
+  bool in_cache;  // another tile of the task has already read them
 };
 
 constexpr int64_t element_size(ov_dtype dtype) { return dtype == OV_BF16 ? 2 : 4; }
 
-// A row of a task: one query head of one of a sequence's new tokens. `next` needs no division, and there are many rows.
+// Iterates over the rows of a task. A row is one query head of one of a sequence's new tokens. There are many rows, so
+// `next` avoids divisions.
 struct RowWalk {
   const int64_t group;  // query heads of a key-value head
   const bool is_shared;
@@ -41,7 +43,7 @@ struct RowWalk {
   int64_t token, head;
 
   RowWalk(const ov_attention_args& args, const AttentionTask& task, int64_t row)
-      : group(args.heads / args.pages.kv_heads),
+      : group(args.heads / args.kv.kv_heads),
         is_shared(task.num_members > 1),
         member(task.members + (is_shared ? row / group : 0)),
         token(is_shared ? 0 : (task.first_row + row) / group),
@@ -61,7 +63,7 @@ struct RowWalk {
     return args.contexts[member->sequence] - args.row_counts[member->sequence] + token;
   }
 
-  // In an array [num_rows, heads, head_dim], in elements.
+  // Returns the offset of the row in an array [num_rows, heads, head_dim], in elements.
   int64_t place(const ov_attention_args& args, const AttentionTask& task, int64_t stride, int64_t head_stride) const {
     return (args.first_rows[member->sequence] + token) * stride + (task.kv_head * group + head) * head_stride;
   }
@@ -89,39 +91,39 @@ inline Tile tile_of(const ov_attention_args& args, const AttentionTask& task, in
 }
 
 inline SplitUnits units_of(const ov_attention_args& args, const AttentionTask& task, int64_t split) {
-  const ov_kv_pages& pages = args.pages;
-  const int64_t sequence = task.members->sequence;  // what it has, all have
+  const ov_kv_blocks& kv = args.kv;
+  const int64_t sequence = task.members->sequence;  // all members have the same blocks in this split
   const int64_t num_units = (args.contexts[sequence] + UNIT - 1) / UNIT;
   const int64_t first_token = split * SPLIT;
-  const int64_t* block = args.blocks + args.block_offsets[sequence] + first_token / pages.page_size;
-  int64_t offset = first_token % pages.page_size;
+  const int64_t* block = args.blocks + args.block_offsets[sequence] + first_token / kv.block_size;
+  int64_t offset = first_token % kv.block_size;
   SplitUnits units = {};
   for (int64_t i = 0; i < SPLIT_UNITS + SplitUnits::AHEAD && split * SPLIT_UNITS + i < num_units; ++i) {
-    const int64_t place = unit_place(pages, *block, task.kv_head, offset) * element_size(pages.dtype);
-    units.keys[i] = static_cast<const char*>(pages.keys) + place;
-    if (i < SPLIT_UNITS) units.values[i] = static_cast<const char*>(pages.values) + place;
+    const int64_t place = unit_place(kv, *block, task.kv_head, offset) * element_size(kv.dtype);
+    units.keys[i] = static_cast<const char*>(kv.keys) + place;
+    if (i < SPLIT_UNITS) units.values[i] = static_cast<const char*>(kv.values) + place;
     offset += UNIT;
-    if (offset < pages.page_size) continue;
+    if (offset < kv.block_size) continue;
     offset = 0;
     ++block;
   }
   return units;
 }
 
-// Asks for a unit that will be read soon: it is too short for the processor to notice that it is read in order.
+// Prefetches a unit that will be read soon. A unit is too short for the hardware prefetcher to recognise the pattern.
 inline void fetch_unit(const void* unit, int64_t num_bytes) {
   if (unit == nullptr) return;
   for (int64_t i = 0; i < num_bytes; i += 64) __builtin_prefetch(static_cast<const char*>(unit) + i, 0, 2);
-  __asm__ volatile("");  // without it gcc finds that this function does nothing, and drops its calls
+  __asm__ volatile("");  // otherwise gcc concludes that this function has no effect and removes its calls
 }
 
 inline void write_rows(const ov_attention_args& args, const AttentionTask& task, const float* results) {
-  const int64_t head_dim = args.pages.head_dim;
+  const int64_t head_dim = args.kv.head_dim;
   RowWalk walk(args, task, 0);
   for (int64_t row = 0; row < task.num_rows; ++row, walk.next()) {
     const float* result = results + row * result_size(head_dim);
     const int64_t place = walk.place(args, task, args.out_stride, args.out_head_stride);
-    if (args.pages.dtype == OV_BF16) {
+    if (args.kv.dtype == OV_BF16) {
       write_output(result, head_dim, static_cast<bf16*>(args.out) + place);
     } else {
       write_output(result, head_dim, static_cast<float*>(args.out) + place);
@@ -129,9 +131,9 @@ inline void write_rows(const ov_attention_args& args, const AttentionTask& task,
   }
 }
 
-// Results of a tile of a shared task, to where each sequence has its own.
+// Copies the results of a tile of a shared task to the partials of each sequence.
 inline void scatter(const ov_attention_args& args, const AttentionTask& task, const Tile& tile, const float* results) {
-  const int64_t size = result_size(args.pages.head_dim);
+  const int64_t size = result_size(args.kv.head_dim);
   RowWalk walk(args, task, tile.first_row);
   for (int r = 0; r < tile.num_rows; ++r, walk.next()) {
     const float* from = results + r * size;
@@ -142,10 +144,10 @@ inline void scatter(const ov_attention_args& args, const AttentionTask& task, co
 
 template <class Tiles>
 void attend_task(const ov_attention_args& args, const AttentionTask& task) {
-  const int64_t size = result_size(args.pages.head_dim);
+  const int64_t size = result_size(args.kv.head_dim);
   const bool is_shared = task.num_members > 1;
   float* const partials = task.members->partials;
-  alignas(64) float rows[TASK_ROWS * MOST_RESULT], results[TILE_ROWS * MOST_RESULT];
+  alignas(64) float rows[TASK_ROWS * MAX_RESULT], results[TILE_ROWS * MAX_RESULT];
   for (int64_t row = 0; row < task.num_rows; ++row) rows[row * size + 1] = 0.0f;
   Tiles tiles(args, task);
   for (int64_t split = task.first_split; split < task.end_split; ++split) {
@@ -161,7 +163,7 @@ void attend_task(const ov_attention_args& args, const AttentionTask& task) {
       if (is_shared) scatter(args, task, tile, results);
       if (partials != nullptr) continue;
       for (int r = 0; r < tile.num_rows; ++r) {
-        merge_result(rows + (first + r) * size, results + r * size, args.pages.head_dim);
+        merge_result(rows + (first + r) * size, results + r * size, args.kv.head_dim);
       }
     }
   }
@@ -169,11 +171,11 @@ void attend_task(const ov_attention_args& args, const AttentionTask& task) {
 }
 
 inline void merge_task(const ov_attention_args& args, const AttentionTask& task) {
-  const int64_t size = result_size(args.pages.head_dim);
+  const int64_t size = result_size(args.kv.head_dim);
   float* const partials = task.members->partials;
   for (int64_t split = 1; split < task.end_split - task.first_split; ++split) {
     for (int64_t row = 0; row < task.num_rows; ++row) {
-      merge_result(partials + row * size, partials + (split * task.num_rows + row) * size, args.pages.head_dim);
+      merge_result(partials + row * size, partials + (split * task.num_rows + row) * size, args.kv.head_dim);
     }
   }
   write_rows(args, task, partials);

@@ -1,4 +1,4 @@
-// New keys and values into their units (attention.h). Nothing but copying, so one version serves every ISA.
+// Writes new keys and values into their units (attention.h). This only copies, so all ISAs use the same code.
 #pragma once
 
 #include <cstring>
@@ -9,7 +9,7 @@
 namespace octavo {
 namespace {
 
-// The dims that a padded unit has beyond the head's are zeros: they are multiplied.
+// The padding after the dims of a head is multiplied, too, so it is filled with zeros.
 inline void write_key(const bf16* from, int64_t head_dim, int64_t token, bf16* unit) {
   const int64_t padded = padded_dim(OV_BF16, head_dim);
   bf16* to = unit + token / 16 * padded * 16 + token % 16 * 2;
@@ -34,14 +34,14 @@ inline void write_value(const float* from, int64_t head_dim, int64_t token, floa
 
 template <class Element>
 void write_row(const ov_kv_write_args& args, int64_t row) {
-  const ov_kv_pages& pages = args.pages;
-  const int64_t block = args.slots[row] / pages.page_size, offset = args.slots[row] % pages.page_size;
-  for (int64_t head = 0; head < pages.kv_heads; ++head) {
-    const int64_t place = unit_place(pages, block, head, offset);
-    write_key(static_cast<const Element*>(args.k) + row * args.k_stride + head * args.k_head_stride, pages.head_dim,
-              offset % UNIT, static_cast<Element*>(pages.keys) + place);
-    write_value(static_cast<const Element*>(args.v) + row * args.v_stride + head * args.v_head_stride, pages.head_dim,
-                offset % UNIT, static_cast<Element*>(pages.values) + place);
+  const ov_kv_blocks& kv = args.kv;
+  const int64_t block = args.slots[row] / kv.block_size, offset = args.slots[row] % kv.block_size;
+  for (int64_t head = 0; head < kv.kv_heads; ++head) {
+    const int64_t place = unit_place(kv, block, head, offset);
+    write_key(static_cast<const Element*>(args.k) + row * args.k_stride + head * args.k_head_stride, kv.head_dim,
+              offset % UNIT, static_cast<Element*>(kv.keys) + place);
+    write_value(static_cast<const Element*>(args.v) + row * args.v_stride + head * args.v_head_stride, kv.head_dim,
+                offset % UNIT, static_cast<Element*>(kv.values) + place);
   }
 }
 

@@ -1,5 +1,5 @@
-// bf16 to float and back. In an anonymous namespace on purpose: each object file compiles these for its own ISA, and
-// the linker must never merge a version that uses AVX512 into code that runs without it.
+// Converts bf16 to float and back. In an anonymous namespace on purpose: each object file compiles these functions for
+// its own ISA, and the linker must never merge a version that uses AVX512 into code that runs without it.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ inline float to_float(bf16 value) {
   return result;
 }
 
-// To the nearest, ties to even; a NaN stays a NaN.
+// Rounds to nearest, ties to even. NaN stays NaN.
 inline bf16 to_bf16(float value) {
   uint32_t bits;
   memcpy(&bits, &value, sizeof bits);

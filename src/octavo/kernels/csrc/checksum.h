@@ -1,5 +1,5 @@
-// XXH64 with seed 0 (Yann Collet's xxHash): a checksum at the speed of memory. It finds what accidents do to data; whoever
-// wants to can make two inputs with one checksum.
+// XXH64 with seed 0 (Yann Collet's xxHash): a checksum at the speed of memory. It detects accidental corruption but is
+// not cryptographic: two inputs with the same checksum are easy to construct.
 #pragma once
 
 #include <bit>
@@ -24,7 +24,7 @@ inline uint64_t load(const unsigned char* bytes) {
 
 inline uint64_t round(uint64_t lane, uint64_t word) { return std::rotl(lane + word * P2, 31) * P1; }
 
-// Mixes whatever does not fill the four lanes, fewer than 32 bytes.
+// Mixes in the last bytes that do not fill the four lanes, fewer than 32.
 inline uint64_t finish(uint64_t sum, const unsigned char* bytes, size_t left) {
   for (; left >= 8; left -= 8, bytes += 8) sum = std::rotl(sum ^ round(0, load<uint64_t>(bytes)), 27) * P1 + P4;
   if (left >= 4) {
@@ -45,7 +45,7 @@ inline uint64_t checksum(const void* data, size_t num_bytes) {
   size_t left = num_bytes;
   uint64_t sum = P5;
   if (left >= 32) {
-    // Four chains: the processor works on four multiplications at once.
+    // Four independent chains, so that the processor executes four multiplications in parallel.
     uint64_t lanes[4] = {P1 + P2, P2, 0, 0 - P1};
     for (; left >= 32; left -= 32, bytes += 32)
       for (size_t lane = 0; lane < 4; ++lane) lanes[lane] = round(lanes[lane], load<uint64_t>(bytes + 8 * lane));

@@ -1,4 +1,5 @@
-// Words of 32 bits in a register, as many as a `Vector` has floats: codes of weights on their way to floats.
+// 32-bit words in a register, as many as a `Vector` has floats. They hold codes of weights before the conversion to
+// float.
 #pragma once
 
 #include "vector_math.h"
@@ -32,7 +33,7 @@ struct CodeLanes {
   friend CodeLanes operator&(CodeLanes a, uint32_t mask) { return {_mm512_and_si512(a.bits, broadcast(mask).bits)}; }
   static CodeLanes bits_of(Vector values) { return {_mm512_castps_si512(values.value)}; }
   friend CodeLanes operator+(CodeLanes a, CodeLanes b) { return {_mm512_add_epi32(a.bits, b.bits)}; }
-  // Bits of a where the mask has ones, otherwise of b.
+  // Returns the bits of a where the mask has ones, otherwise those of b.
   static CodeLanes choose(uint32_t mask, CodeLanes a, CodeLanes b) {
     return {_mm512_ternarylogic_epi32(broadcast(mask).bits, a.bits, b.bits, 0xca)};
   }
@@ -43,14 +44,14 @@ struct CodeLanes {
   CodeLanes right() const { return {_mm512_srli_epi32(bits, COUNT)}; }
   template <int COUNT>
   CodeLanes right_signed() const { return {_mm512_srai_epi32(bits, COUNT)}; }
-  // Bit `from` of a lane, and bit 16 + from, to bits TO and 16 + TO. Other bits are anywhere.
+  // Moves bits `from` and 16 + from of each lane to bits TO and 16 + TO. All other bits are undefined.
   template <int TO>
   CodeLanes bits_to(CodeLanes from) const {
     return {_mm512_rolv_epi32(bits, _mm512_sub_epi32(_mm512_set1_epi32(TO), from.bits))};
   }
   Vector to_float() const { return {_mm512_cvtepi32_ps(bits)}; }
   Vector as_float() const { return {_mm512_castsi512_ps(bits)}; }
-  // By the low four bits of each lane.
+  // Looks up the low four bits of each lane.
   Vector look_up(const float (&table)[16]) const { return {_mm512_permutexvar_ps(bits, _mm512_loadu_ps(table))}; }
 };
 
@@ -116,7 +117,9 @@ struct CodeLanes {
   friend CodeLanes operator&(CodeLanes a, uint32_t mask) { return {vandq_u32(a.bits, vdupq_n_u32(mask))}; }
   static CodeLanes bits_of(Vector values) { return {values.bits()}; }
   friend CodeLanes operator+(CodeLanes a, CodeLanes b) { return {vaddq_u32(a.bits, b.bits)}; }
-  static CodeLanes choose(uint32_t mask, CodeLanes a, CodeLanes b) { return {vbslq_u32(vdupq_n_u32(mask), a.bits, b.bits)}; }
+  static CodeLanes choose(uint32_t mask, CodeLanes a, CodeLanes b) {
+    return {vbslq_u32(vdupq_n_u32(mask), a.bits, b.bits)};
+  }
   friend CodeLanes operator>>(CodeLanes a, CodeLanes counts) {
     return {vshlq_u32(a.bits, vnegq_s32(vreinterpretq_s32_u32(counts.bits)))};
   }
@@ -137,7 +140,7 @@ struct CodeLanes {
   }
   Vector to_float() const { return {vcvtq_f32_s32(vreinterpretq_s32_u32(bits))}; }
   Vector as_float() const { return Vector::of_bits(bits); }
-  // The four bytes of a float are at four times its index.
+  // The bytes of a float start at four times its index.
   Vector look_up(const float (&table)[16]) const {
     uint8x16x4_t bytes;
     for (int i = 0; i < 4; ++i) bytes.val[i] = vreinterpretq_u8_f32(vld1q_f32(table + 4 * i));

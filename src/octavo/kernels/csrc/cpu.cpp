@@ -13,8 +13,8 @@ namespace octavo {
 #if defined(__x86_64__)
 namespace {
 
-// XCR0: the register states that the operating system saves. A bit in CPUID alone is not enough: virtual machines
-// may show an instruction whose registers nobody saves.
+// XCR0: the register states that the operating system saves. The CPUID bits alone are not enough: a virtual machine may
+// report an instruction set whose registers the operating system does not save.
 constexpr uint64_t XCR0_AVX = 0x6;
 constexpr uint64_t XCR0_AVX512 = 0xe6;
 constexpr uint64_t XCR0_AMX = 0x60000;
@@ -49,7 +49,7 @@ bool request_amx() {
 bool request_amx() { return false; }
 #endif
 
-// Here each ISA comes with all those of smaller numbers.
+// On x86-64, each ISA implies all those with smaller numbers.
 bool has_isa(ov_isa isa) { return isa >= OV_PORTABLE && isa <= best_isa(); }
 
 ov_isa best_isa() {
@@ -72,7 +72,7 @@ ov_isa best_isa() {
 
 #elif defined(__aarch64__)
 
-// Every such processor has NEON.
+// Every aarch64 processor has NEON.
 bool request_amx() { return false; }
 bool has_isa(ov_isa isa) { return isa == OV_PORTABLE || isa == OV_NEON; }
 ov_isa best_isa() { return OV_NEON; }

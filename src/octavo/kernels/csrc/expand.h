@@ -1,12 +1,13 @@
-// A step of quantised weights to tiles of floats, as the vector units' product reads them (tile_product.h).
+// Expands a step of quantised weights to tiles of floats, in the layout that the vector units' product reads
+// (tile_product.h).
 //
-// Columns are side by side in a register, and k goes from one register to the next: as the tiles have it, so nothing but
-// the codes themselves is transposed, and these are a few bits each. Scales of a group are registers of their own:
+// The lanes of a register are columns, and each k has its own registers. This is the layout of the tiles, so only the
+// codes are transposed, which have few bits. Scales of a group are in registers of their own:
 //
 //     codes of a k, WIDTH columns   ->   floats   ->   * factor + offset   ->   rounded to bf16
 //
-// A code that is not in the lowest bits of its word is not brought there. It counts 2^position; so there is a factor for
-// each position, divided by that.
+// A code that is not in the lowest bits of its word is not shifted. Its value is too large by 2^position, so there is a
+// factor for each position, divided by 2^position.
 #pragma once
 
 #include "formats/all.h"
@@ -18,14 +19,14 @@ namespace {
 
 #if defined(OCTAVO_CODE_LANES)
 
-// The nearest bf16, ties to even, of numbers from 2^-126 to 2^111. A product of 24 bits, 2^16 * x - x, has no room for
-// what x has beyond eight of them, and is rounded accordingly; taken from 2^16 * x it leaves the eight. (In a tie 2^16 * x
-// is even, and so what is rounded to even is x.)
+// Returns the nearest bf16, ties to even, for numbers from 2^-126 to 2^111. The product x - 2^16 * x is rounded to 24
+// bits, which drops the bits of x beyond its first eight; added to 2^16 * x it leaves the rounded eight bits. (In a
+// tie, 2^16 * x is even, so it is x that is rounded to even.)
 inline Vector nearest_bf16(Vector x) {
   return Vector::fma(x, Vector::broadcast(65536.0f), x * Vector::broadcast(-65535.0f));
 }
 
-// WIDTH columns of a group.
+// The scales of WIDTH columns of a group.
 template <class Format>
 class Columns {
  public:
@@ -44,7 +45,7 @@ class Columns {
     }
   }
 
-  // Of the number I of the codes that come at once.
+  // Returns the values of codes[I], as returned by Codes::unpack.
   template <int I>
   inline Vector values(CodeLanes codes) const {
     constexpr int POSITION = Codes::POSITION[I];
@@ -97,7 +98,7 @@ inline void expand_step(const uint8_t* span, int64_t step, const Scales<Format>&
 
 #else
 
-// One weight at a time: the reference.
+// The reference: one weight at a time.
 template <class Format>
 inline void expand_step(const uint8_t* span, int64_t step, const Scales<Format>& scales, float* tiles) {
   for (int column = 0; column < SPAN_COLUMNS; ++column) {

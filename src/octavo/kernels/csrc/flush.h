@@ -1,16 +1,17 @@
-// Subnormal numbers. AMX takes them for zero whatever the thread's mode says, and bf16 products follow it on every ISA;
-// all other kernels compute with them, as IEEE 754 has it.
+// Handling of subnormal numbers. AMX always treats them as zero, whatever mode the thread is in, and bf16 products do
+// the same on every ISA. All other kernels compute with subnormal numbers, as in IEEE 754.
 //
-//     IeeeMode    what every kernel starts with, whatever the calling thread had set (a library that was linked with
+//     IeeeMode    the mode in which every kernel starts, whatever the calling thread had set (a library linked with
 //                 -ffast-math sets the flush mode of the thread that loads it)
-//     FlushMode   operands and results that are subnormal are zeros with their sign. Whether a result is subnormal is
-//                 decided after it was rounded to 24 bits.
+//     FlushMode   subnormal operands and results are replaced by zeros of the same sign. Whether a result is subnormal
+//                 is decided after it was rounded to 24 bits.
 //
-// Both hold while the object lives, for this thread. Where a processor has no such mode, the functions below flush by
-// themselves.
+// A mode object sets the mode of its thread for its lifetime. On processors without a flush mode, the functions below
+// flush in software.
 //
-// Compilers know nothing of modes. So what is computed in one must be read from memory and written to memory while the
-// object lives, memory that others know of: neither moves over a change of the mode.
+// Compilers are not aware of modes. So code that depends on a mode must read its inputs from memory and write its
+// results to memory during the lifetime of the mode object. The memory must be visible outside the function: the
+// compiler does not move such accesses across a change of the mode.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +42,7 @@ class FloatMode {
 
 constexpr uint32_t ROUND_TO_NEAREST = 0x1f80;  // no traps
 using IeeeMode = FloatMode<ROUND_TO_NEAREST>;
-using FlushMode = FloatMode<ROUND_TO_NEAREST | 0x8040>;  // results, and operands
+using FlushMode = FloatMode<ROUND_TO_NEAREST | 0x8040>;  // flush results and operands
 
 #elif defined(__aarch64__)
 
@@ -65,7 +66,7 @@ class FloatMode {
 
 using IeeeMode = FloatMode<0>;
 #if defined(OCTAVO_NEON)
-using FlushMode = FloatMode<uint64_t(1) << 24>;  // it decides before rounding: see flush_neon.h
+using FlushMode = FloatMode<uint64_t(1) << 24>;  // decides before rounding: see flush_neon.h
 #else
 using FlushMode = IeeeMode;
 #endif
@@ -94,8 +95,8 @@ struct Flush {
 struct Flush {
   static Vector operand(Vector a) { return {flushed(a.value)}; }
 
-  // a * b + c, of operands that are not subnormal. What is below the halfway point between the smallest normal number
-  // and the number of 24 bits before it becomes that one, or a smaller one, and so zero.
+  // Returns a * b + c for operands that are not subnormal. A result below the midpoint between the smallest normal
+  // number and the next smaller number of 24 bits does not round up to the normal number, so it is flushed to zero.
   static Vector fma(Vector a, Vector b, Vector c) {
     constexpr double HALFWAY = 0x1p-126 - 0x1p-151;
     const double sum = odd_fma(a.value, b.value, c.value);
@@ -103,7 +104,7 @@ struct Flush {
     return {__builtin_fabs(sum) < HALFWAY ? __builtin_copysignf(0.0f, rounded) : rounded};
   }
 
-  // A sum of floats that is subnormal is exact.
+  // A subnormal sum of floats is exact, so rounding does not matter.
   static float sum(float a, float b) { return flushed(flushed(a) + flushed(b)); }
   static Vector sum(Vector a, Vector b) { return {sum(a.value, b.value)}; }
 

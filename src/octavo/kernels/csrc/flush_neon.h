@@ -1,9 +1,9 @@
-// Subnormal results on aarch64. Its flush mode takes for zero what is below 2^-126 before rounding; the definition asks
-// what it is after. They differ for a * b + c that rounds up to 2^-126: rare, but not excluded. A sum of two floats is
-// exact where it is so small, and the mode is right.
+// Subnormal results on aarch64. Its flush mode replaces a result by zero if it is below 2^-126 before rounding; the
+// definition in flush.h decides after rounding. The two differ if a * b + c rounds up to 2^-126, which is rare but
+// possible. They do not differ for the sum of two floats, which is exact if it is that small.
 //
-// The processor notes when it has flushed a result. So a step is computed in FlushMode, and once more by hand if there
-// was one.
+// The processor sets a flag when it flushes a result. So a step is computed in FlushMode, and computed again in
+// software if the flag is set.
 #pragma once
 
 #include "vector_math.h"
@@ -11,10 +11,11 @@
 namespace octavo {
 namespace {
 
-// Whether a result was flushed since the last call (or might have been: the flag may be an older one). Clears the flag.
-// `products` are what was computed: all of it has to be done before the flag is read, and nothing that comes later.
+// Returns whether a result may have been flushed since the last call, and clears the flag. (The flag may also have been
+// set before.) `products` are the results: they must be computed before the flag is read, and later operations after
+// it.
 template <int ROWS, int VECTORS>
-inline bool took_underflow(Vector (&products)[ROWS][VECTORS]) {
+inline bool test_and_clear_underflow(Vector (&products)[ROWS][VECTORS]) {
   constexpr uint64_t UNDERFLOW_FLAG = 8;
   for (auto& row : products)
     for (Vector& product : row) __asm__ volatile("" : "+w"(product.value));
@@ -25,14 +26,14 @@ inline bool took_underflow(Vector (&products)[ROWS][VECTORS]) {
   return true;
 }
 
-// The operations of a step, in IeeeMode.
-struct FlushByHand {
+// The operations of a step with flushing in software. Called in IeeeMode.
+struct SoftwareFlush {
   static Vector operand(Vector a) { return zero_if(vcaltq_f32(a.value, vdupq_n_f32(0x1p-126f)), a); }
   static Vector sum(Vector a, Vector b) { return operand(a + b); }
 
-  // Scaled by 2^64 the result is rounded to 24 bits, however small it is, and then it shows whether it is below 2^-126.
-  // It may overflow: then the result itself is zero or far above 2^-126, because a, b and c have 24 bits each. Such a
-  // zero is exact, and a not-a-number is not below anything.
+  // The result scaled by 2^64 is rounded to 24 bits however small the result is, so it shows whether the rounded result
+  // is below 2^-126. The scaled result may overflow. Then the result itself is zero or far above 2^-126, because a, b
+  // and c have 24 bits each; such a zero is exact, and NaN compares false.
   static Vector fma(Vector a, Vector b, Vector c) {
     const Vector scale = Vector::broadcast(0x1p64f);
     const Vector scaled = Vector::fma(a * scale, b, c * scale);
@@ -40,7 +41,7 @@ struct FlushByHand {
   }
 
  private:
-  // A zero with its sign in the lanes of a mask.
+  // Replaces the lanes of a mask by zeros of the same sign.
   static Vector zero_if(uint32x4_t mask, Vector a) {
     return Vector::of_bits(vbicq_u32(a.bits(), vandq_u32(mask, vdupq_n_u32(0x7fffffff))));
   }

@@ -1,17 +1,17 @@
 // Matrix product with packed weights, y = x * w^T + bias, in one reduction order for every number of rows.
 //
-// The packed forms. A block is 32 columns of y (rows of w); n is padded to 32 and k to 32, with zeros.
+// Packed forms. A column block is 32 columns of y (rows of w). n and k are padded to multiples of 32, with zeros.
 //
 //     bf16   [n / 32][k / 32][2 halves][16 k-pairs][16 columns][2]      a half is one AMX tile of 1 KB
 //     f32    [n / 32][k / 32][32 k][32 columns]
 //
-// and those of the quantised formats, which the product expands to bf16: formats/format.h.
+// formats/format.h describes the packed forms of the quantised formats, which the product expands to bf16.
 //
-// Every ISA reads the same bytes, so weights are packed once, while they stream from disk.
+// Every ISA reads the same bytes, so weights are packed once, while they are read from disk.
 //
-// The order of summation is the law of this file, whatever m is and on every ISA. In float, an element of y is summed
-// over k from 0 upwards, each k by one fused multiply-add. In bf16 it is summed as AMX does it, 32 k at a time:
-// tile_product.h.
+// The order of summation is fixed: it does not depend on m or on the ISA. In float, an element of y is summed over k in
+// ascending order, with one fused multiply-add per k. In bf16 it is summed as AMX does it, 32 k at a time
+// (tile_product.h).
 #pragma once
 
 #include <cstddef>
@@ -25,10 +25,10 @@ constexpr int64_t BLOCK = 32;
 
 inline int64_t blocks_of(int64_t size) { return (size + BLOCK - 1) / BLOCK; }
 
-// One product, with x in the form its kernel wants.
+// One product. x is as the caller passed it, or in the layout that the kernel prepared.
 struct Gemm {
   const void* x;
-  int64_t x_stride;  // in elements; of an x that is not prepared
+  int64_t x_stride;  // in elements, if x is not prepared
   const void* packed;
   const float* bias;
   void* y;
@@ -38,12 +38,12 @@ struct Gemm {
   bool x_is_prepared = false;
 };
 
-// The parts of a product, 0 to count - 1. Each is claimed once, by whichever thread asks first. A thread may claim the
-// next one before it works on this one, so that it knows what to fetch ahead.
+// The parts of a product, 0 to count - 1. Each part is claimed by one thread. A thread may claim its next part before
+// it works on the current one, so that it knows what to prefetch.
 class Parts {
  public:
   explicit Parts(int64_t count) : count_(count) {}
-  int64_t claim();  // -1 when there are none left
+  int64_t claim();  // -1 if none is left
 
  private:
   const int64_t count_;
@@ -51,19 +51,19 @@ class Parts {
 };
 
 struct GemmKernel {
-  // Bytes of the prepared x, or 0 if x is taken as it is.
+  // Size of the prepared x, or 0 if x is used as it is.
   size_t (*prepared_bytes)(const Gemm& gemm);
   // The pieces in which x is prepared, in any order.
   int64_t (*num_pieces)(const Gemm& gemm);
   void (*prepare)(const Gemm& gemm, int64_t piece, void* prepared);
-  // Bytes that each worker needs for itself.
+  // Size of the private memory of each worker.
   size_t (*worker_bytes)(const Gemm& gemm);
-  // The parts of y. A worker computes parts until none is left.
+  // Number of parts of y. A worker computes parts until none is left.
   int64_t (*num_parts)(const Gemm& gemm);
   void (*multiply)(const Gemm& gemm, Parts& parts, void* worker_memory);
 };
 
-// By ov_format, from OV_Q4_K on.
+// Indexed by ov_format - OV_Q4_K.
 constexpr int64_t FIRST_QUANTISED = OV_Q4_K, NUM_QUANTISED = OV_NUM_FORMATS - OV_Q4_K;
 struct FormatKernels {
   GemmKernel of[NUM_QUANTISED];

@@ -1,18 +1,18 @@
-// Products with quantised weights on AMX: expanded to bf16 on the way, a step ahead of the tile unit.
+// Products with quantised weights on AMX. The weights are expanded to bf16 ahead of the tile unit.
 //
-// The operands are the other way round than in gemm_amx.cpp. A tile of weights is 16 columns of y, each a line of 32
-// consecutive k, because the weights of a line have a scale in common; x lies in pairs of k. So the sums come out
-// transposed. A product is the same both ways, and the tile unit adds over k in the same order: the bits are those of
-// the bf16 product with widened weights.
+// The operands are swapped compared with gemm_amx.cpp. A tile of weights is 16 columns of y, each a line of 32
+// consecutive k, because the weights of a line share a scale; x is stored in pairs of k. So the sums are transposed.
+// Multiplication is commutative, and the tile unit adds over k in the same order, so results are bit-identical to the
+// bf16 product with widened weights.
 //
-//     x            [group of 16 rows][step][16 k-pairs][rows of the group][2]     one row is x as it is
-//     tile 0       weights: the left and then the right half of a block
+//     x            [group of 16 rows][step][16 k-pairs][rows of the group][2]     a single row is used as it is
+//     tile 0       weights: the left and then the right half of a column block
 //     tile 2, 3    x of a group
 //     tile 4 ...   sums, [16 columns][rows of the group]
 //
-// Up to 64 rows (`multiply_thin`, `multiply_halves`), a weight is expanded once and goes into a tile at once. With more
-// rows (`multiply_wide`), a panel of a block is expanded into memory that stays in the L1 cache, while the groups of rows
-// pass by the panel before it.
+// With up to 64 rows (`multiply_thin`, `multiply_halves`), each weight is expanded once, into a small ring buffer, and
+// is loaded into a tile two steps later. With more rows (`multiply_wide`), a panel of a column block is expanded into
+// memory that stays in the L1 cache, while the groups of rows are multiplied by the previous panel.
 #include "amx.h"
 #include "amx_expander.h"
 #include "formats/all.h"
@@ -27,7 +27,7 @@ constexpr int64_t SUMS = HALF_COLUMNS * GROUP;  // of a tile
 
 // -- x ----------------------------------------------------------------------------------------------------------------
 
-constexpr int64_t PREPARE_STEPS = 32;  // of one call
+constexpr int64_t PREPARE_STEPS = 32;  // per call of to_pairs
 
 size_t paired_bytes(const Gemm& gemm) { return gemm.m == 1 ? 0 : size_t(gemm.m * gemm.k) * sizeof(bf16); }
 
@@ -43,7 +43,8 @@ void to_pairs(const Gemm& gemm, int64_t piece, void* prepared) {
   for (int64_t step = first; step < end; ++step) {
     __m512i lines[16];
     for (int64_t row = 0; row < GROUP; ++row) {
-      lines[row] = row < num_rows ? _mm512_loadu_si512(from + row * gemm.x_stride + step * BLOCK) : _mm512_setzero_si512();
+      lines[row] =
+          row < num_rows ? _mm512_loadu_si512(from + row * gemm.x_stride + step * BLOCK) : _mm512_setzero_si512();
     }
     transpose(lines);
     for (const __m512i& pair : lines) {
@@ -53,10 +54,10 @@ void to_pairs(const Gemm& gemm, int64_t piece, void* prepared) {
   }
 }
 
-// A group of x from some step on, and the bytes from k-pair to k-pair.
+// A group of x from some step on.
 struct Pairs {
   const bf16* x;
-  int64_t row_bytes;
+  int64_t row_bytes;  // to the next k-pair
   int64_t step() const { return row_bytes * GROUP / int64_t(sizeof(bf16)); }  // elements
 };
 
@@ -67,7 +68,7 @@ inline Pairs pairs_at(const Gemm& gemm, int64_t group, int64_t step) {
 
 // -- y ----------------------------------------------------------------------------------------------------------------
 
-// The sums of half a block and a group, [16 columns][16 rows], to y.
+// Stores the sums of half a column block and a group, [16 columns][16 rows], to y.
 void store_half(const Gemm& gemm, int64_t group, int64_t block, int half, const float* sums) {
   const FlushMode mode;  // for the bias
   const int64_t first_row = group * GROUP, num_rows = rows_of_group(gemm, group);
@@ -75,7 +76,7 @@ void store_half(const Gemm& gemm, int64_t group, int64_t block, int half, const 
   alignas(64) float rows[SUMS];
   transpose_lines(sums, rows);
   if (!gemm.y_is_bf16 || column + HALF_COLUMNS > gemm.n) {
-    // A block whose second half is beyond the edge has nothing to store of it.
+    // If the half is beyond the last column of y, there is nothing to store.
     for (int64_t row = 0; row < num_rows && column < gemm.n; ++row) {
       store_sums<true, HALF_COLUMNS>(gemm, first_row + row, column, rows + row * HALF_COLUMNS);
     }
@@ -102,26 +103,27 @@ inline const uint8_t* span_at(const Gemm& gemm, int64_t block, int64_t step) {
   return static_cast<const uint8_t*>(gemm.packed) + span_offset<Format>(gemm.k, block, step);
 }
 
-// Lines of a step, those of its header's share included.
+// Cache lines per step, including its share of the header.
 template <class Format>
 constexpr int64_t STEP_LINES = (SPAN_BYTES<Format> / SPAN_STEPS<Format> + LINE - 1) / LINE;
 
 // -- Up to 32 rows ----------------------------------------------------------------------------------------------------
 //
-// A part is a block. Weights are expanded two steps before they are multiplied: a tile load that finds its line still
-// in the store buffer waits. Half a step is expanded, then half a step multiplied, so that both units always have work.
+// A part is a column block. Weights are expanded two steps before they are multiplied, because a tile load stalls if
+// its line is still in the store buffer. Half a step is expanded, then half a step multiplied, so that both units
+// always have work.
 
 constexpr int64_t STEPS_AHEAD = 2, RING = 4;
 
-// Every tile has 16 rows, and each its own length of them; 0 is a tile that is not used.
+// Configures tiles with 16 rows of the given lengths. A length of 0 means that the tile is not used.
 inline void configure(const int64_t (&row_bytes)[8]) {
   TileConfig config;
   for (int tile = 0; tile < 8; ++tile) config.set(tile, row_bytes[tile] > 0 ? 16 : 0, row_bytes[tile]);
   config.load();
 }
 
-// The tiles of a group of rows: x, and the sums of both halves of a block. A macro, because the name of a tile must be
-// a literal.
+// The tiles of a group of rows: x, and the sums of both halves of a column block. A macro because tile register numbers
+// must be literals.
 #define OCTAVO_GROUP_TILES(NAME, X, LEFT, RIGHT)         \
   struct NAME {                                          \
     static inline void zero() {                          \
@@ -139,7 +141,7 @@ inline void configure(const int64_t (&row_bytes)[8]) {
     static inline void load_x(const Pairs& x) {          \
       _tile_loadd(X, x.x, x.row_bytes);                  \
     }                                                    \
-    static inline void load_passing_x(const Pairs& x) {  \
+    static inline void stream_x(const Pairs& x) {        \
       _tile_stream_loadd(X, x.x, x.row_bytes);           \
     }                                                    \
     static inline void multiply_left() {                 \
@@ -150,7 +152,7 @@ inline void configure(const int64_t (&row_bytes)[8]) {
     }                                                    \
   }
 OCTAVO_GROUP_TILES(FirstGroup, 2, 4, 5);
-OCTAVO_GROUP_TILES(SecondGroup, 3, 6, 7);  // or a last one of fewer rows
+OCTAVO_GROUP_TILES(SecondGroup, 3, 6, 7);  // or the last group, with fewer rows
 #undef OCTAVO_GROUP_TILES
 
 template <class Format, int GROUPS>
@@ -173,7 +175,7 @@ __attribute__((noinline)) void multiply_thin(const Gemm& gemm, Parts& parts) {
   int64_t slot = 0;
   while (block >= 0) {
     const int64_t next = parts.claim();
-    const uint8_t* next_weights = next < 0 ? weights : span_at<Format>(gemm, next, 0);  // after the last one: anything
+    const uint8_t* next_weights = next < 0 ? weights : span_at<Format>(gemm, next, 0);  // after the last: any address
     expander.then(next_weights);
     const intptr_t jump = (next_weights - weights) - block_bytes;
     const uint8_t *fetch = weights + FETCH_BYTES, *end = weights + block_bytes;
@@ -202,7 +204,7 @@ __attribute__((noinline)) void multiply_thin(const Gemm& gemm, Parts& parts) {
       if (GROUPS == 2) SecondGroup::multiply_right();
       x0.x += x0.step();
       x1.x += x1.step();
-      if (step + STEPS_AHEAD == num_steps - 1) expander.run_of(num_spans);  // it has just gone over to the next block
+      if (step + STEPS_AHEAD == num_steps - 1) expander.run_of(num_spans);  // it has just reached the next column block
     }
     FirstGroup::store_sums(sums);
     store_sums(gemm, 0, block, sums);
@@ -217,10 +219,10 @@ __attribute__((noinline)) void multiply_thin(const Gemm& gemm, Parts& parts) {
 
 // -- Up to 64 rows ----------------------------------------------------------------------------------------------------
 //
-// Four groups of rows have no tiles for the sums of both halves of a block: one half is done after the other, and finds
-// the weights of the block in the L2 cache.
+// With four groups of rows there are not enough tiles for the sums of both halves of a column block. So the halves are
+// computed one after the other, and the second finds the weights in the L2 cache.
 
-// Sums 4, 5, 6 and, of four groups, 7; the last of them has the rows of the last group, and x in tile 3.
+// Adds to the sums in tiles 4, 5, 6 and, with four groups, 7. The last group may have fewer rows and uses tile 3 for x.
 template <int GROUPS>
 inline void multiply_groups(const Pairs (&x)[GROUPS]) {
   _tile_loadd(2, x[0].x, x[0].row_bytes);
@@ -271,7 +273,7 @@ __attribute__((noinline)) void multiply_half(const Gemm& gemm, int64_t block, in
   for (int group = 0; group < GROUPS; ++group) x[group] = pairs_at(gemm, group, 0);
   zero_groups<GROUPS>();
   for (int64_t step = 0; step < num_steps; ++step) {
-    // Each half fetches half of the next block.
+    // Each half prefetches half of the next column block.
     for (int64_t i = 0; i < (STEP_LINES<Format> + 1) / 2; ++i, fetch += LINE) prefetch(fetch);
     expand(step + STEPS_AHEAD);
     _tile_loadd(0, ring[step % RING], LINE);
@@ -296,15 +298,16 @@ void multiply_halves(const Gemm& gemm, Parts& parts) {
 
 // -- More rows --------------------------------------------------------------------------------------------------------
 //
-// A part is some blocks and some groups of rows:
+// A part is a range of column blocks and a range of groups of rows:
 //
 //     for each panel of k                      x of the panel stays in the L2 cache
-//       for each block of the part             its weights were expanded while the panel before was multiplied
-//         for each group of the part           multiplies, expands a share of the next panel, fetches one of that after it
+//       for each column block of the part      its weights were expanded while the previous panel was multiplied
+//         for each group of the part           multiplies, expands a share of the next panel, prefetches a share of the
+//                                              panel after that
 
-constexpr int64_t PANEL_STEPS = 12;                 // 24 KB of expanded weights: half an L1 cache of 48
-constexpr int64_t MOST_GROUPS = 48;                 // of a part
-constexpr int64_t MOST_X_BYTES = int64_t(3) << 19;  // 1.5 MB of x in an L2 cache of 2
+constexpr int64_t PANEL_STEPS = 12;                // 24 KB of expanded weights: half an L1 cache of 48 KB
+constexpr int64_t MAX_GROUPS = 48;                 // of a part
+constexpr int64_t MAX_X_BYTES = int64_t(3) << 19;  // 1.5 MB of x in an L2 cache of 2 MB
 
 struct Plan {
   int64_t num_steps, panel_steps;
@@ -316,8 +319,8 @@ Plan plan_of(const Gemm& gemm) {
   Plan plan = {};
   plan.num_steps = gemm.k / BLOCK;
   plan.panel_steps = even_piece(plan.num_steps, PANEL_STEPS);
-  plan.part_groups = even_piece(num_groups(gemm), MOST_GROUPS);
-  plan.part_blocks = plan.part_groups * GROUP * gemm.k * int64_t(sizeof(bf16)) <= MOST_X_BYTES ? 1 : 12;
+  plan.part_groups = even_piece(num_groups(gemm), MAX_GROUPS);
+  plan.part_blocks = plan.part_groups * GROUP * gemm.k * int64_t(sizeof(bf16)) <= MAX_X_BYTES ? 1 : 12;
   plan.part_blocks = even_piece(blocks_of(gemm.n), plan.part_blocks);
   plan.row_parts = divided_up(num_groups(gemm), plan.part_groups);
   plan.column_parts = divided_up(blocks_of(gemm.n), plan.part_blocks);
@@ -328,7 +331,7 @@ struct WideMemory {
   alignas(64) bf16 panels[2][PANEL_STEPS * 2 * HALF];
 };
 
-// One panel of one block. The panels of a part are those of the first k of all its blocks, then of the next k, ...
+// One panel of one column block. The panels of a part are ordered by k, and for equal k by column block.
 struct Panel {
   int64_t block, first_step, num_steps;
 };
@@ -339,15 +342,16 @@ inline Panel panel_after(const Plan& plan, const Panel& panel, int64_t first_blo
   return {is_last_block ? first_block : panel.block + 1, step, at_most(plan.panel_steps, plan.num_steps - step)};
 }
 
-// What is done beside the multiplications of a panel: the next panel is expanded, the one after it fetched.
+// Work that is interleaved with the multiplications of a panel: expanding the next panel and prefetching the one after
+// that.
 template <class Format>
-struct Beside {
+struct SideWork {
   Expander<Format>& expander;
   bf16* to;             // null: nothing to expand
   int64_t left, total;  // steps to expand
   int64_t credit, num_multiplied;
   const uint8_t* fetch;
-  int64_t fetch_lines;  // a step
+  int64_t fetch_lines;  // per step
 
   inline void step() {
     for (int64_t i = 0; i < fetch_lines; ++i, fetch += LINE) prefetch(fetch);
@@ -366,19 +370,19 @@ struct Beside {
 
 template <class Format, class Tiles>
 __attribute__((noinline)) void multiply_group(Pairs x, const bf16* weights, const Panel& panel, float* sums,
-                                              Beside<Format>& beside) {
+                                              SideWork<Format>& side_work) {
   if (panel.first_step == 0) {
     Tiles::zero();
   } else {
     Tiles::load_sums(sums);
   }
   for (int64_t step = 0; step < panel.num_steps; ++step, x.x += x.step(), weights += 2 * HALF) {
-    Tiles::load_passing_x(x);
+    Tiles::stream_x(x);
     _tile_loadd(0, weights, LINE);
     Tiles::multiply_left();
     _tile_loadd(0, weights + HALF, LINE);
     Tiles::multiply_right();
-    beside.step();
+    side_work.step();
   }
   Tiles::store_sums(sums);
 }
@@ -402,25 +406,25 @@ void multiply_part(const Gemm& gemm, const Plan& plan, int64_t part, WideMemory&
   while (panel.num_steps > 0) {
     const Panel next = panel_after(plan, panel, first_block, end_block);
     const Panel after = next.num_steps > 0 ? panel_after(plan, next, first_block, end_block) : next;
-    const Panel& fetched = after.num_steps > 0 ? after : panel;  // at the end: anything
+    const Panel& fetched = after.num_steps > 0 ? after : panel;  // at the end: any panel
     if (next.num_steps > 0) start(next);
     const int64_t num_multiplied = groups * panel.num_steps;
-    Beside<Format> beside = {expander, memory.panels[turn ^ 1], next.num_steps, next.num_steps, 0, num_multiplied,
-                             span_at<Format>(gemm, fetched.block, fetched.first_step),
-                             divided_up(plan.panel_steps * STEP_LINES<Format>, num_multiplied)};
+    SideWork<Format> side_work = {expander, memory.panels[turn ^ 1], next.num_steps, next.num_steps, 0, num_multiplied,
+                                  span_at<Format>(gemm, fetched.block, fetched.first_step),
+                                  divided_up(plan.panel_steps * STEP_LINES<Format>, num_multiplied)};
     for (int64_t group = first_group; group < end_group; ++group) {
       float* own = sums + ((panel.block - first_block) * groups + group - first_group) * 2 * SUMS;
       const Pairs x = pairs_at(gemm, group, panel.first_step);
       if (rows_of_group(gemm, group) == GROUP) {
-        multiply_group<Format, FirstGroup>(x, memory.panels[turn], panel, own, beside);
+        multiply_group<Format, FirstGroup>(x, memory.panels[turn], panel, own, side_work);
       } else {
-        multiply_group<Format, SecondGroup>(x, memory.panels[turn], panel, own, beside);
+        multiply_group<Format, SecondGroup>(x, memory.panels[turn], panel, own, side_work);
       }
       if (panel.first_step + panel.num_steps == plan.num_steps) {
         store_sums(gemm, group, panel.block, own);
       }
     }
-    while (beside.left > 0) beside.expand();
+    while (side_work.left > 0) side_work.expand();
     turn ^= 1;
     panel = next;
   }
@@ -438,11 +442,11 @@ void multiply_wide(const Gemm& gemm, Parts& parts, void* worker_memory) {
   }
 }
 
-// Scales are read up to two steps before they are used, which is two steps before the multiplication. With so few k that
-// would be before it is known which block comes next.
-constexpr int64_t FEWEST_STEPS = STEPS_AHEAD + 3;
+// Scales are read up to two steps before they are used to expand weights, which is two steps before the multiplication.
+// With fewer steps in k, scales would be read before the next column block is known.
+constexpr int64_t MIN_STEPS = STEPS_AHEAD + 3;
 
-bool is_thin(const Gemm& gemm) { return gemm.m <= 4 * GROUP && gemm.k / BLOCK >= FEWEST_STEPS; }
+bool is_thin(const Gemm& gemm) { return gemm.m <= 4 * GROUP && gemm.k / BLOCK >= MIN_STEPS; }
 
 int64_t num_parts(const Gemm& gemm) {
   if (is_thin(gemm)) return blocks_of(gemm.n);
@@ -458,7 +462,7 @@ size_t worker_bytes(const Gemm& gemm) {
 
 template <class Format>
 void multiply(const Gemm& gemm, Parts& parts, void* worker_memory) {
-  const IeeeMode mode;  // for the expansion; tiles flush by themselves
+  const IeeeMode mode;  // for the expansion; the tile unit always flushes
   if (!is_thin(gemm)) {
     multiply_wide<Format>(gemm, parts, worker_memory);
   } else if (gemm.m <= GROUP) {

@@ -1,7 +1,7 @@
-// The product on vector units, of any width: each ISA's object compiles it with the `Vector` that its flags give it in
-// vector_math.h.
+// The product on vector units of any width: each ISA's object file compiles it with the `Vector` that vector_math.h
+// selects by the compiler flags.
 //
-// A panel is ROWS rows of x times one block of 32 columns:
+// A panel is ROWS rows of x times one column block (32 columns):
 //
 //     x[r][k] (broadcast)  *  w[k][0 .. 31] (32 / WIDTH vectors)  ->  sums[r][0 .. 31]
 #pragma once
@@ -14,8 +14,8 @@
 namespace octavo {
 namespace {
 
-// What the first panel of a block fetches ahead, as it is the one that reads the block from memory. `next` is the block
-// that comes after this one, or null.
+// What a panel prefetches. Only the first panel of a column block does, because it reads the weights from memory.
+// `next` is the next column block of this worker, or null.
 struct Ahead {
   bool is_first;
   const char* next;
@@ -23,7 +23,8 @@ struct Ahead {
 
 constexpr int64_t BYTES_AHEAD = 16384;
 
-// The weights at `from`, `left` bytes before the end of their block, are being read: fetch those that come 16 KB later.
+// Called when the weights at `from`, `left` bytes before the end of their column block, are read: prefetches those that
+// will be read 16 KB later.
 inline void fetch_ahead(const Ahead& ahead, const void* from, int64_t left, int64_t num_bytes) {
   const char* line = static_cast<const char*>(from) + BYTES_AHEAD;
   if (left <= BYTES_AHEAD) {
@@ -33,12 +34,12 @@ inline void fetch_ahead(const Ahead& ahead, const void* from, int64_t left, int6
   for (int64_t i = 0; i < num_bytes; i += 64) __builtin_prefetch(line + i, 0, 2);
 }
 
-// The weights are float: an element is one chain over k.
+// Float weights: an element of y is one chain of fused multiply-adds over k.
 struct F32 {
   static constexpr int64_t ELEMENT = sizeof(float);
   static constexpr int VECTORS = BLOCK / Vector::WIDTH;
-  // Sums fill the registers: 12 x 2 of AVX512's 32, 2 x 4 of AVX2's 16, 2 x 8 of NEON's 32.
-  static constexpr int MOST_ROWS = Vector::WIDTH == 16 ? 12 : Vector::WIDTH > 1 ? 2 : 1;
+  // Chosen so that the sums fill the registers: 12 x 2 of AVX512's 32, 2 x 4 of AVX2's 16, 2 x 8 of NEON's 32.
+  static constexpr int MAX_ROWS = Vector::WIDTH == 16 ? 12 : Vector::WIDTH > 1 ? 2 : 1;
 
   template <int ROWS>
   static void panel(const Gemm& gemm, int64_t row, int64_t block, const Ahead& ahead) {
@@ -65,8 +66,8 @@ struct F32 {
   }
 };
 
-// A panel of `num_rows` rows, at most ROWS. Each number of rows is a loop of its own, with its sums in registers.
-template <class Weights, int ROWS = Weights::MOST_ROWS>
+// Computes a panel of min(num_rows, ROWS) rows. Each number of rows has its own loop, with its sums in registers.
+template <class Weights, int ROWS = Weights::MAX_ROWS>
 inline void panel_of(const Gemm& gemm, int64_t row, int64_t num_rows, int64_t block, const Ahead& ahead) {
   if (num_rows >= ROWS) {
     Weights::template panel<ROWS>(gemm, row, block, ahead);
@@ -85,7 +86,7 @@ void multiply_f32(const Gemm& gemm, Parts& parts, void*) {
   for (int64_t block = parts.claim(); block >= 0;) {
     const int64_t next = parts.claim();
     const char* next_weights = next < 0 ? nullptr : static_cast<const char*>(gemm.packed) + next * block_bytes;
-    for (int64_t row = 0; row < gemm.m; row += F32::MOST_ROWS) {
+    for (int64_t row = 0; row < gemm.m; row += F32::MAX_ROWS) {
       panel_of<F32>(gemm, row, gemm.m - row, block, {row == 0, next_weights});
     }
     block = next;
@@ -94,14 +95,15 @@ void multiply_f32(const Gemm& gemm, Parts& parts, void*) {
 
 // -- Tiles ------------------------------------------------------------------------------------------------------------
 //
-// In bf16 the weights are tiles, two for each step of a block. A stretch is some steps of a block, whose tiles stay in
-// the L1 cache while all rows of x pass by:
+// In bf16 the weights are tiles, two for each step of a column block. A stretch is a range of steps of a column block
+// whose tiles stay in the L1 cache while they are multiplied by all rows of x:
 //
-//     for each stretch of a block        bf16 weights are tiles already, and a block is one stretch; others are expanded
-//       for each panel of rows           goes on with its sums
+//     for each stretch of a column block   bf16 weights are tiles already, and a column block is one stretch; quantised
+//                                          weights are expanded
+//       for each panel of rows             continues its sums
 //
-// x was widened to float, and lies in the order in which it is read: rows a power of two apart would all have their
-// place in the same few lines of the cache.
+// x is widened to float and stored in the order in which it is read: rows at a distance of a power of two would compete
+// for a few cache sets.
 //
 //     x[m / PANEL_ROWS][k / 32][rows of the panel, up to PANEL_ROWS][32 k]
 
@@ -129,10 +131,10 @@ struct Stretch {
   int64_t first_step, num_steps;
 };
 
-// Weights that are tiles.
+// Weights that are packed as tiles.
 struct PackedTiles {
   using Element = bf16;
-  static int64_t most_steps(const Gemm& gemm) { return blocks_of(gemm.k); }
+  static int64_t max_steps(const Gemm& gemm) { return blocks_of(gemm.k); }
   static size_t buffer_bytes() { return 0; }
   static const char* block_at(const Gemm& gemm, int64_t block) {
     return static_cast<const char*>(gemm.packed) + block * blocks_of(gemm.k) * STEP_TILES * int64_t(sizeof(bf16));
@@ -140,15 +142,15 @@ struct PackedTiles {
   static Stretch<bf16> stretch(const Gemm& gemm, int64_t block, int64_t, const char*, void*) {
     return {reinterpret_cast<const bf16*>(block_at(gemm, block)), 0, blocks_of(gemm.k)};
   }
-  // While the first panel of rows reads them.
+  // Called while the first panel of rows reads the weights.
   static void fetch(const Ahead& ahead, const Stretch<bf16>& stretch, int64_t step) {
     constexpr int64_t STEP_BYTES = STEP_TILES * int64_t(sizeof(bf16));
     fetch_ahead(ahead, stretch.tiles + step * STEP_TILES, (stretch.num_steps - step) * STEP_BYTES, STEP_BYTES);
   }
 };
 
-// The mode in which weights are expanded. Most do not come near subnormal numbers, and need no mode: to change it takes as
-// long as to expand a hundred weights.
+// The floating-point mode in which weights are expanded. Most formats never produce subnormal numbers and need no
+// change of mode, which takes as long as expanding a hundred weights.
 struct NoMode {
   NoMode() {}
   ~NoMode() {}
@@ -156,14 +158,14 @@ struct NoMode {
 template <Values VALUES>
 using ModeOf = std::conditional_t<VALUES == Values::ORDINARY, NoMode, IeeeMode>;
 
-// Weights that are expanded, a span or some at a time.
+// Quantised weights, expanded one or more spans at a time.
 template <class Format>
 struct ExpandedTiles {
   using Element = float;
   static constexpr int64_t SPANS = SPAN_STEPS<Format> < 4 ? 4 / SPAN_STEPS<Format> : 1;
-  static constexpr int64_t STEPS = SPANS * SPAN_STEPS<Format>;  // 16 KB of tiles, or 32
+  static constexpr int64_t STEPS = SPANS * SPAN_STEPS<Format>;  // 16 KB or 32 KB of tiles
 
-  static int64_t most_steps(const Gemm&) { return STEPS; }
+  static int64_t max_steps(const Gemm&) { return STEPS; }
   static size_t buffer_bytes() { return size_t(STEPS * STEP_TILES) * sizeof(float); }
   static const char* block_at(const Gemm& gemm, int64_t block) {
     return static_cast<const char*>(gemm.packed) + span_offset<Format>(gemm.k, block, 0);
@@ -195,8 +197,8 @@ struct ExpandedTiles {
 
 // Adds a stretch to the sums of ROWS rows, [ROWS][32].
 template <class Weights, int ROWS>
-inline void add_stretch(const float* x, const Stretch<typename Weights::Element>& stretch,
-    const Ahead& ahead, float* sums) {
+inline void add_stretch(const float* x, const Stretch<typename Weights::Element>& stretch, const Ahead& ahead,
+                        float* sums) {
   for (int64_t step = 0; step < stretch.num_steps; ++step, x += ROWS * STEP_K) {
     if (ahead.is_first) Weights::fetch(ahead, stretch, step);
     for (int t = 0; t < 2; t += PANEL_TILES) {
@@ -209,7 +211,7 @@ inline void add_stretch(const float* x, const Stretch<typename Weights::Element>
 
 template <class Weights, int ROWS = PANEL_ROWS>
 inline void add_to_rows(int64_t num_rows, const float* x, const Stretch<typename Weights::Element>& stretch,
-    const Ahead& ahead, float* sums) {
+                        const Ahead& ahead, float* sums) {
   if (num_rows >= ROWS) {
     add_stretch<Weights, ROWS>(x, stretch, ahead, sums);
   } else if constexpr (ROWS > 1) {
@@ -220,7 +222,7 @@ inline void add_to_rows(int64_t num_rows, const float* x, const Stretch<typename
 template <class Weights>
 void multiply_block(const Gemm& gemm, int64_t block, const char* next, void* buffer, float* all_sums) {
   const int64_t num_steps = blocks_of(gemm.k);
-  const bool is_one = Weights::most_steps(gemm) >= num_steps;  // the sums of a panel are done with at once
+  const bool is_one = Weights::max_steps(gemm) >= num_steps;  // one stretch: the sums of a panel are needed only once
   const FlushMode mode;
   for (int64_t step = 0; step < num_steps;) {
     const auto stretch = Weights::stretch(gemm, block, step, next, buffer);
@@ -239,7 +241,7 @@ void multiply_block(const Gemm& gemm, int64_t block, const char* next, void* buf
 
 template <class Weights>
 size_t tile_worker_bytes(const Gemm& gemm) {
-  const bool is_one = Weights::most_steps(gemm) >= blocks_of(gemm.k);
+  const bool is_one = Weights::max_steps(gemm) >= blocks_of(gemm.k);
   const int64_t num_rows = is_one ? PANEL_ROWS : gemm.m;
   return Weights::buffer_bytes() + size_t(num_rows * BLOCK) * sizeof(float);
 }

@@ -1,4 +1,4 @@
-// The end of a product: add the bias, round, store. Compiled by each ISA's object for itself (see bf16.h).
+// The end of a product: add the bias, round, store. Each ISA's object file compiles its own copy (see bf16.h).
 #pragma once
 
 #include "flush.h"
@@ -7,7 +7,7 @@
 namespace octavo {
 namespace {
 
-// `sums` are COUNT columns of one row, from `first` on. The last ones may stand over the edge of y.
+// `sums` are COUNT columns of one row, from `first` on. The last of them may be beyond the last column of y.
 template <bool IS_FLUSHED, int64_t COUNT>
 inline void store_sums(const Gemm& gemm, int64_t row, int64_t first, const float* sums) {
   const int64_t num_columns = gemm.n - first < COUNT ? gemm.n - first : COUNT;
@@ -36,7 +36,8 @@ inline void store_row(const Gemm& gemm, int64_t row, int64_t block, const float*
   store_sums<false, BLOCK>(gemm, row, block * BLOCK, sums);
 }
 
-// Of a product of bf16 numbers: the sum with the bias is computed as those of the product are. In FlushMode.
+// For bf16 products, called in FlushMode: the bias is added with the same handling of subnormal numbers as in the
+// product.
 inline void store_row_flushed(const Gemm& gemm, int64_t row, int64_t block, const float* sums) {
   store_sums<true, BLOCK>(gemm, row, block * BLOCK, sums);
 }

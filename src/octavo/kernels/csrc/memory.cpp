@@ -22,7 +22,7 @@ size_t rounded(size_t num_bytes) { return (num_bytes + HUGE_PAGE - 1) / HUGE_PAG
 
 void* allocate(size_t num_bytes) {
   if (num_bytes == 0 || num_bytes > SIZE_MAX / 2) return nullptr;
-  // One page more than needed, so that an aligned range is inside; what stands over is given back.
+  // Map one page more than needed, so that it contains an aligned range, and unmap the rest.
   const size_t size = rounded(num_bytes);
   char* start = static_cast<char*>(
       mmap(nullptr, size + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
@@ -30,7 +30,7 @@ void* allocate(size_t num_bytes) {
   char* aligned = reinterpret_cast<char*>(rounded(reinterpret_cast<size_t>(start)));
   if (aligned > start) munmap(start, size_t(aligned - start));
   munmap(aligned + size, size_t(start + HUGE_PAGE - aligned));
-  madvise(aligned, size, MADV_HUGEPAGE);  // a wish: without huge pages everything still works
+  madvise(aligned, size, MADV_HUGEPAGE);  // only a hint: failure is harmless
   return aligned;
 }
 

@@ -1,15 +1,15 @@
-// Large zeroed allocations on huge pages: weights are read from end to end in every step, and small pages would
-// spend that time in page-table walks.
+// Large zeroed allocations on huge memory pages. Every step reads all weights, and with small pages it would spend
+// much of its time in page-table walks.
 #pragma once
 
 #include <cstddef>
 
 namespace octavo {
 
-void* allocate(size_t num_bytes);  // aligned to 64 bytes at least; null if there is no memory
+void* allocate(size_t num_bytes);  // aligned to 64 bytes or more; null if memory is exhausted
 void release(void* memory, size_t num_bytes);
 
-// A buffer that grows and is never filled.
+// A buffer that grows on demand. Its contents are not initialised.
 class Scratch {
  public:
   Scratch() = default;
@@ -17,7 +17,7 @@ class Scratch {
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
 
-  void* get(size_t num_bytes);  // valid until the next call; null if there is no memory
+  void* get(size_t num_bytes);  // valid until the next call; null if memory is exhausted
 
  private:
   void* memory_ = nullptr;

@@ -1,8 +1,8 @@
-// The whole C interface of the kernel library. Plain pointers and sizes, no C++ types, no libtorch: one build
-// serves every Python and torch version.
+// The C interface of the kernel library. It uses plain pointers and sizes and neither C++ types nor libtorch, so one
+// build works with every Python and torch version.
 //
-// Every function returns OV_OK or says what was wrong with its arguments; nothing is written in that case.
-// Matrices are row-major with a stride in elements. bf16 values are their 16 raw bits.
+// A function that returns ov_status returns OV_OK or the reason why it rejected its arguments; if it rejects them, it
+// writes nothing. Matrices are row-major with a stride in elements. bf16 values are passed as their 16 raw bits.
 #pragma once
 
 #include <stdint.h>
@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-// Integers and not enum types: a caller may pass any number, and reading a wrong one must be defined.
+// Integers instead of enum types: a caller may pass any number, and reading an invalid one must be defined behaviour.
 typedef int32_t ov_status;
 enum {
   OV_OK = 0,
@@ -24,7 +24,7 @@ enum {
   OV_BAD_VALUE = 7,
 };
 
-// Instruction sets. Their order means nothing: ov_has_isa says which of them a processor has. A result depends neither
+// Instruction sets. Their order has no meaning: ov_has_isa returns whether a processor has one. Results depend neither
 // on the ISA nor on the number of threads or rows.
 typedef int32_t ov_isa;
 enum { OV_PORTABLE = 0, OV_AVX2 = 1, OV_AVX512 = 2, OV_AMX = 3, OV_NEON = 4 };
@@ -32,13 +32,13 @@ enum { OV_PORTABLE = 0, OV_AVX2 = 1, OV_AVX512 = 2, OV_AMX = 3, OV_NEON = 4 };
 typedef int32_t ov_dtype;
 enum { OV_BF16 = 0, OV_F32 = 1 };
 
-// How a weight is stored. The first two are those of ov_dtype; the others stay quantised, and every product with them
-// has the bits of the product with the weights widened to bf16.
+// Storage format of a weight. The first two are the values of ov_dtype. In the others the weights stay quantised; a
+// product with them is bit-identical to the product with the same weights widened to bf16.
 typedef int32_t ov_format;
 enum {
   OV_FORMAT_BF16 = 0,
   OV_FORMAT_F32 = 1,
-  // of GGUF files
+  // GGUF formats
   OV_Q4_K = 2,
   OV_Q5_K = 3,
   OV_Q6_K = 4,
@@ -52,7 +52,7 @@ enum {
   OV_IQ4_NL = 12,
   OV_IQ4_XS = 13,
   OV_MXFP4 = 14,
-  // of others: 4 and 8 bits with a scale for each group of 32 or 128 k
+  // formats of other checkpoints: 4 and 8 bits with one scale per group of 32 or 128 k
   OV_INT4_32 = 15,
   OV_INT4_128 = 16,
   OV_INT8_32 = 17,
@@ -64,23 +64,24 @@ enum {
 
 const char* ov_status_text(ov_status status);
 
-// The number of the arithmetic: of the definition of every operation from weights and token ids to tokens and logprobs.
-// With equal numbers, equal calls have equal results, bit for bit, on every processor, under every compiler and with
-// any number of threads. It changes exactly when the golden vectors do (tests/golden); docs/law.md lists the versions.
+// Version of the arithmetic, which is the definition of every operation from weights and token ids to tokens and
+// logprobs. Libraries of the same version return bit-identical results for the same calls, on every processor, with
+// every compiler and any number of threads. The version changes exactly when the golden vectors change (tests/golden);
+// docs/law.md lists the versions.
 #define OV_ARITHMETIC 1
 int32_t ov_arithmetic(void);
 
-// Whether processor, operating system and hypervisor together allow an ISA (1 or 0), and the best that they allow.
+// Whether the processor, operating system and hypervisor all support an ISA (1 or 0), and the best supported one.
 int ov_has_isa(ov_isa isa);
 ov_isa ov_best_isa(void);
 
-// -- Engine: the threads and scratch memory that kernels run on. One caller at a time. ---------------------------
-typedef struct ov_engine ov_engine;
-ov_status ov_engine_open(int32_t num_threads, ov_isa isa, ov_engine** engine);
-void ov_engine_close(ov_engine* engine);
+// -- Kernel thread pool: the threads and scratch memory that kernels run on. One caller at a time. ---------------
+typedef struct ov_pool ov_pool;
+ov_status ov_pool_open(int32_t num_threads, ov_isa isa, ov_pool** pool);
+void ov_pool_close(ov_pool* pool);
 
-// Where an engine's time went since it was opened: the calls of each kind and how long their callers waited for them.
-// The rest of a step's time is the caller's own.
+// Time spent in a pool's kernels since it was opened: number of calls of each kind, and how long their callers waited.
+// The rest of a step's time is spent in the caller.
 typedef struct {
   uint64_t nanoseconds, calls;
 } ov_time;
@@ -90,31 +91,33 @@ typedef struct {
   ov_time rows;       // the row operations
   ov_time sampling;   // ov_sample
 } ov_times;
-ov_status ov_engine_times(const ov_engine* engine, ov_times* times);
+ov_status ov_pool_times(const ov_pool* pool, ov_times* times);
 
-// -- Memory: zeroed, on huge pages where the system has them. -----------------------------------------------------
+// -- Memory: zeroed, on huge pages where the system supports them. -------------------------------------------------
 void* ov_alloc(uint64_t num_bytes);
 void ov_free(void* memory, uint64_t num_bytes);
 
-// For files of packed weights. Finds accidents, not attackers. The same on every processor; several threads may call it.
+// Checksum for files of packed weights. Detects accidental corruption, not deliberate changes. It is the same on every
+// processor. Several threads may call it at the same time.
 uint64_t ov_checksum(const void* data, uint64_t num_bytes);
 
 // -- Matrix product with packed weights: y[m, n] = x[m, k] * w[n, k]^T + bias[n] -----------------------------------
-// Whether there is such a format (1 or 0), and the version of all packed forms, which changes when one of them does.
+// Whether the format exists (1 or 0), and the version of the packed layouts, which changes when one of them changes.
 int ov_has_format(ov_format format);
 #define OV_LAYOUT 1
 int32_t ov_layout_version(void);
-// 0 if there is no such format, or k is not a multiple of its blocks.
+// Size of the packed weights; 0 if the format does not exist or k is not a multiple of its weight block.
 uint64_t ov_packed_bytes(ov_format format, int64_t n, int64_t k);
-// Rows first_row ... first_row + num_rows - 1 of w, as they stream in; `packed` was zeroed before the first ones. Rows of
-// a quantised format are their blocks, as formats/*.h has them, one row after the other; their stride is k. OV_BAD_VALUE:
-// a scale or a weight is not finite, and what is packed must not be used.
+// Packs rows first_row ... first_row + num_rows - 1 of w, so that rows can be packed while they are read from a file.
+// The caller zeroes `packed` before the first call. Rows of a quantised format consist of weight blocks as described in
+// formats/*.h, one row after the other; their stride is k. OV_BAD_VALUE: a scale or a weight is not finite, and the
+// packed weights must not be used.
 ov_status ov_pack_rows(ov_format format, const void* rows, int64_t stride, int64_t first_row, int64_t num_rows,
                        int64_t n, int64_t k, void* packed);
 typedef struct {
   ov_dtype dtype;       // of x
   ov_dtype out_dtype;   // of y; OV_BF16 only if dtype is OV_BF16
-  ov_format format;     // of the weights: that of x, or a quantised one if x is OV_BF16
+  ov_format format;     // of the weights: the dtype of x, or a quantised format if x is OV_BF16
   int32_t reserved;
   const void* x;
   int64_t x_stride;
@@ -124,9 +127,9 @@ typedef struct {
   int64_t y_stride;
   int64_t m, n, k;
 } ov_gemm_args;
-ov_status ov_gemm(ov_engine* engine, const ov_gemm_args* args);
+ov_status ov_gemm(ov_pool* pool, const ov_gemm_args* args);
 
-// y = the rows `ids` of w, back from the packed form: floats if the weights are, and else bf16.
+// y = the rows `ids` of w, unpacked: float if the format is OV_FORMAT_F32, otherwise bf16.
 typedef struct {
   ov_format format;
   int32_t reserved;
@@ -137,12 +140,12 @@ typedef struct {
   int64_t y_stride;
   int64_t num_rows;
 } ov_embedding_args;
-ov_status ov_embedding(ov_engine* engine, const ov_embedding_args* args);
+ov_status ov_embedding(ov_pool* pool, const ov_embedding_args* args);
 
-// -- Row operations: x[row, head, i] with strides in elements; i is contiguous. The result may be the input. ---------
-// They compute in float and round once, at the end. All ISAs agree bit for bit.
+// -- Row operations: x[row, head, i] with strides in elements; i is contiguous. Output and input may be the same. ----
+// They compute in float and round once, at the end. Results are bit-identical on all ISAs.
 
-// y = x / sqrt(mean(x^2) + eps) * gain, of each head of each row. A plain row is one head.
+// y = x / sqrt(mean(x^2) + eps) * gain, for each head of each row. A row without heads has num_heads = 1.
 typedef struct {
   ov_dtype dtype;
   float eps;
@@ -153,9 +156,9 @@ typedef struct {
   int64_t y_stride, y_head_stride;
   int64_t num_rows, num_heads, width;
 } ov_rms_norm_args;
-ov_status ov_rms_norm(ov_engine* engine, const ov_rms_norm_args* args);
+ov_status ov_rms_norm(ov_pool* pool, const ov_rms_norm_args* args);
 
-// sum = stream + update, rounded; y = the norm of sum. y is none of the others.
+// sum = stream + update, rounded; y = the norm of sum. y must not overlap the other arrays.
 typedef struct {
   ov_dtype dtype;
   float eps;
@@ -170,7 +173,7 @@ typedef struct {
   int64_t y_stride;
   int64_t num_rows, width;
 } ov_add_rms_norm_args;
-ov_status ov_add_rms_norm(ov_engine* engine, const ov_add_rms_norm_args* args);
+ov_status ov_add_rms_norm(ov_pool* pool, const ov_add_rms_norm_args* args);
 
 // Each head's first half a and second half b become a * cos - b * sin and b * cos + a * sin.
 typedef struct {
@@ -185,9 +188,9 @@ typedef struct {
   int64_t y_stride, y_head_stride;
   int64_t num_rows, num_heads, head_dim;
 } ov_rope_args;
-ov_status ov_rope(ov_engine* engine, const ov_rope_args* args);
+ov_status ov_rope(ov_pool* pool, const ov_rope_args* args);
 
-// y[width] = activation(gate) * up, of gate_up[2 * width] with the gate first. OV_GELU is the tanh form.
+// y[width] = activation(gate) * up, where gate_up[2 * width] holds gate, then up. OV_GELU is the tanh approximation.
 typedef int32_t ov_activation;
 enum { OV_SILU = 0, OV_GELU = 1 };
 typedef struct {
@@ -199,7 +202,7 @@ typedef struct {
   int64_t y_stride;
   int64_t num_rows, width;
 } ov_gated_args;
-ov_status ov_gated(ov_engine* engine, const ov_gated_args* args);
+ov_status ov_gated(ov_pool* pool, const ov_gated_args* args);
 
 // y = a + b
 typedef struct {
@@ -212,7 +215,7 @@ typedef struct {
   int64_t y_stride;
   int64_t num_rows, width;
 } ov_add_args;
-ov_status ov_add(ov_engine* engine, const ov_add_args* args);
+ov_status ov_add(ov_pool* pool, const ov_add_args* args);
 
 // y = x * factor
 typedef struct {
@@ -224,7 +227,7 @@ typedef struct {
   int64_t y_stride;
   int64_t num_rows, width;
 } ov_scale_args;
-ov_status ov_scale(ov_engine* engine, const ov_scale_args* args);
+ov_status ov_scale(ov_pool* pool, const ov_scale_args* args);
 
 // y = tanh(x / cap) * cap, for a finite cap > 0
 typedef struct {
@@ -236,94 +239,96 @@ typedef struct {
   int64_t y_stride;
   int64_t num_rows, width;
 } ov_softcap_args;
-ov_status ov_softcap(ov_engine* engine, const ov_softcap_args* args);
+ov_status ov_softcap(ov_pool* pool, const ov_softcap_args* args);
 
-// The tables of ov_rope from first_position on: cosines and sines [num_positions, half] of the angles
-// position * inverse_frequencies[half]. The angle is rounded to float; its cosine and sine are computed in double, and
-// rounded to float. A frequency is 0 or more; no angle is greater than 2^27.
-ov_status ov_rope_angles(ov_engine* engine, const float* inverse_frequencies, int64_t half, int64_t first_position,
+// Computes the tables of ov_rope from first_position on: cosines and sines [num_positions, half] of the angles
+// position * inverse_frequencies[half]. Angles are rounded to float; cosines and sines are computed in double and
+// rounded to float. A frequency must be 0 or more, and no angle may be greater than 2^27.
+ov_status ov_rope_angles(ov_pool* pool, const float* inverse_frequencies, int64_t half, int64_t first_position,
                          int64_t num_positions, float* cosines, float* sines);
 
 // finite[row] = 1 if all numbers of the row are finite, else 0.
 ov_status ov_finite(ov_dtype dtype, const void* x, int64_t x_stride, int64_t num_rows, int64_t width, uint8_t* finite);
 
 // -- Sampling: one token for each row of float32 logits [num_rows, vocab] --------------------------------------------
-// The steps and their order are those of octavo/sampling/transforms.py, the noise is that of octavo/sampling/random.py.
+// The steps and their order are as in octavo/sampling/transforms.py, the noise is that of octavo/sampling/random.py.
 typedef struct {
-  double temperature;  // 0: the best token
-  double top_p;        // 1 and more: off
+  double temperature;  // 0: greedy
+  double top_p;        // 1 or more: off
   double min_p;        // 0 to 1; 0: off
   int64_t top_k;       // 0: off
   uint64_t noise_key;
-  // Penalties for tokens that were seen, each once, with how often they were generated.
+  // Tokens to penalise, each listed once, and how often each was generated.
   const int64_t* seen_ids;
   const float* seen_counts;
   int64_t num_seen;
   float repetition_penalty, presence_penalty, frequency_penalty;
-  int32_t num_top;  // alternatives to report: 0 only the token's own logprob, -1 no logprobs
-  const int64_t* bias_ids;  // each once
+  int32_t num_top;  // number of alternatives to report; 0: only the token's own logprob, -1: no logprobs
+  const int64_t* bias_ids;  // each listed once
   const float* bias_values;
   int64_t num_biased;
   const int64_t* banned_ids;
   int64_t num_banned;
-  int64_t given;  // a token to score instead of drawing one, or -1
-  const uint32_t* allowed;  // bit i % 32 of word i / 32: token i may be drawn; null: every token may
+  int64_t given;  // token to score instead of drawing one, or -1
+  const uint32_t* allowed;  // bit i % 32 of word i / 32: token i may be drawn; null: every token may be drawn
   int64_t num_allowed_words;
 } ov_sample_row;
 
 typedef int32_t ov_row_error;
 enum {
   OV_ROW_OK = 0,
-  OV_ROW_UNUSABLE_LOGITS = 1,  // the greatest is NaN or infinite
-  OV_ROW_NO_TOKEN_LEFT = 2,    // after penalties, bias, bans and the allowed tokens
+  OV_ROW_UNUSABLE_LOGITS = 1,  // the maximum is NaN or infinite
+  OV_ROW_NO_TOKEN_LEFT = 2,    // penalties, bias, bans and the allowed tokens exclude every token
   OV_ROW_BAD_ID = 3,           // a token id is outside the vocabulary
 };
 
 typedef struct {
-  int64_t token_id;   // -1 with an error
-  float logprob;      // under the raw logits; at least logprob_floor
+  int64_t token_id;   // -1 if there is an error
+  float logprob;      // from the raw logits; at least logprob_floor
   ov_row_error error;
 } ov_sampled;
 
-// top_ids and top_logprobs are [num_rows, top_stride], best first; null if no row asks for alternatives. No logprob is
-// less than logprob_floor, which is finite: that of a token with the logit -infinity is equal to it.
-ov_status ov_sample(ov_engine* engine, const float* logits, int64_t logits_stride, int64_t num_rows, int64_t vocab,
+// top_ids and top_logprobs are [num_rows, top_stride], best first; they may be null if no row has num_top > 0.
+// logprob_floor is finite. Smaller logprobs are raised to it, for example that of a token with the logit -infinity.
+ov_status ov_sample(ov_pool* pool, const float* logits, int64_t logits_stride, int64_t num_rows, int64_t vocab,
                     const ov_sample_row* rows, ov_sampled* sampled, int64_t* top_ids, float* top_logprobs,
                     int64_t top_stride, float logprob_floor);
 
-// -- Attention over keys and values in pages -------------------------------------------------------------------------
-// One layer's keys and values: two arrays of ov_kv_bytes() each, aligned to 64 bytes, filled by ov_kv_write. The layout
-// is in attention.h; it is contiguous by block, so a block can be copied as bytes. What was never written may be garbage.
+// -- Attention over keys and values in blocks -------------------------------------------------------------------------
+// One layer's keys and values: two arrays of ov_kv_bytes() each, aligned to 64 bytes, filled by ov_kv_write.
+// attention.h describes the layout. Each block is contiguous, so a block can be copied as bytes. Slots that were never
+// written may hold anything.
 typedef struct {
   ov_dtype dtype;  // of keys, values, queries and output
   void* keys;
   void* values;
   int64_t num_blocks;
-  int64_t page_size;  // tokens in a block: a multiple of 32
+  int64_t block_size;  // tokens in a block: a multiple of 32
   int64_t kv_heads;
-  int64_t head_dim;   // a multiple of 16, at most 256
-} ov_kv_pages;
-// Of the keys, and of the values. 0 if a size is wrong.
-uint64_t ov_kv_bytes(ov_dtype dtype, int64_t num_blocks, int64_t page_size, int64_t kv_heads, int64_t head_dim);
+  int64_t head_dim;    // a multiple of 16, at most 256
+} ov_kv_blocks;
+// Size of the array of keys, and of that of values. 0 if an argument is invalid.
+uint64_t ov_kv_bytes(ov_dtype dtype, int64_t num_blocks, int64_t block_size, int64_t kv_heads, int64_t head_dim);
 
 typedef struct {
-  ov_kv_pages pages;
+  ov_kv_blocks kv;
   const void* k;  // [num_rows, kv_heads, head_dim]
   int64_t k_stride, k_head_stride;
   const void* v;
   int64_t v_stride, v_head_stride;
-  const int64_t* slots;  // [num_rows]: block * page_size + offset, none twice
+  const int64_t* slots;  // [num_rows]: block * block_size + offset, all different
   int64_t num_rows;
 } ov_kv_write_args;
-ov_status ov_kv_write(ov_engine* engine, const ov_kv_write_args* args);
+ov_status ov_kv_write(ov_pool* pool, const ov_kv_write_args* args);
 
 // Row r of sequence s is row first_rows[s] + r of q and out, and has the position contexts[s] - row_counts[s] + r. It
-// sees the keys in (position - window, position]; without a window, all up to its position. Position p of the sequence
-// is in block blocks[block_offsets[s] + p / page_size]. Query head h reads the key-value head h / (heads / kv_heads).
+// attends to the keys in (position - window, position]; without a window, to all keys up to its position. Position p of
+// the sequence is in block blocks[block_offsets[s] + p / block_size]. Query head h reads the key-value head
+// h / (heads / kv_heads).
 //
 //     out = softmax(cap(scale * q k^T)) v,  cap(x) = softcap * tanh(x / softcap)
 typedef struct {
-  ov_kv_pages pages;
+  ov_kv_blocks kv;
   const void* q;  // [num_rows, heads, head_dim]
   int64_t q_stride, q_head_stride;
   void* out;
@@ -332,22 +337,22 @@ typedef struct {
   int64_t num_sequences;
   const int64_t* first_rows;     // [num_sequences]
   const int64_t* row_counts;     // [num_sequences]
-  const int64_t* contexts;       // [num_sequences]: keys that the last row sees, itself included
+  const int64_t* contexts;       // [num_sequences]: number of keys up to and including the last row's own
   const int64_t* block_offsets;  // [num_sequences + 1]
   const int64_t* blocks;         // [block_offsets[num_sequences]]
   int64_t window;                // 0: none
   float scale;
   float softcap;                 // 0: none
 } ov_attention_args;
-ov_status ov_attention(ov_engine* engine, const ov_attention_args* args);
+ov_status ov_attention(ov_pool* pool, const ov_attention_args* args);
 
-// -- Tape: the kernel calls of a model's forward pass, written down once and run again as one call -----------------------
-// A call on the tape has the arguments of a function above. Those that differ from step to step (the number of rows,
-// the addresses of activations and of the step's tables) are patched before it runs: the eight bytes at `offset`
-// become values[source] + addend, with the values that the step brings. values[0] is the number of rows.
+// -- Tape: the kernel calls of a model's forward pass, recorded once and replayed as one call ------------------------
+// A call on the tape has the arguments of a function above. Arguments that differ from step to step (the number of
+// rows, the addresses of activations and of the step's tables) are patched before the call: the eight bytes at `offset`
+// become values[source] + addend, where `values` belong to the step. values[0] is the number of rows.
 //
-// Sources from num_values on are places in the tape's own memory, for what one call writes and others read: place i
-// has place_row_bytes[i] bytes for each row.
+// Sources from num_values on are places in the tape's own memory, for data that one call writes and others read: place
+// i has place_row_bytes[i] bytes per row.
 typedef int32_t ov_kernel;
 enum {
   OV_EMBEDDING = 0,
@@ -377,19 +382,19 @@ typedef struct {
 } ov_tape_call;
 
 typedef struct ov_tape ov_tape;
-// Copies what it is given.
+// Copies its arguments.
 ov_status ov_tape_open(const ov_tape_call* calls, int64_t num_calls, int64_t num_values, const int64_t* place_row_bytes,
                        int64_t num_places, ov_tape** tape);
 void ov_tape_close(ov_tape* tape);
-// Stops at the first call that is refused and returns its status; the calls before it have run.
-ov_status ov_tape_run(ov_engine* engine, ov_tape* tape, const int64_t* values, int64_t num_values);
+// Stops at the first call that rejects its arguments and returns its status; the calls before it have run.
+ov_status ov_tape_run(ov_pool* pool, ov_tape* tape, const int64_t* values, int64_t num_values);
 
-// -- Probes: what this machine can do, now. ------------------------------------------------------------------------
-// Bytes per second when all threads read `num_bytes` (8 KiB at least) of memory aligned to 64 bytes once; 0 if the
-// arguments are wrong. A roofline of DRAM asks for far more than the caches hold, written before.
-double ov_probe_read(ov_engine* engine, const void* memory, uint64_t num_bytes);
-// Floating-point operations per second of all threads multiplying tiles from the L1 cache; 0 without AMX.
-double ov_probe_amx(ov_engine* engine, int32_t num_steps);
+// -- Probes: current speed of this machine ---------------------------------------------------------------------------
+// Bytes per second when all threads together read `num_bytes` (8 KiB or more) of memory, aligned to 64 bytes, once; 0
+// if the arguments are invalid. To measure DRAM, use much more memory than the caches hold, and write to it first.
+double ov_probe_read(ov_pool* pool, const void* memory, uint64_t num_bytes);
+// Floating-point operations per second when all threads multiply tiles from the L1 cache; 0 without AMX.
+double ov_probe_amx(ov_pool* pool, int32_t num_steps);
 
 #ifdef __cplusplus
 }

@@ -1,4 +1,4 @@
-// Weights to the packed forms of gemm.h and back, some rows at a time.
+// Packs and unpacks weights, a range of rows at a time.
 #include "pack.h"
 
 #include <cstring>
@@ -12,7 +12,7 @@ namespace octavo {
 
 namespace {
 
-// Where element (row, k) of w is in the packed form, in elements.
+// Offset of element (row, k) of w in the packed form, in elements.
 int64_t bf16_place(int64_t row, int64_t k, int64_t num_k_blocks) {
   const int64_t tile = (row / BLOCK * num_k_blocks + k / BLOCK) * 2 + row % BLOCK / 16;
   return tile * 512 + k % BLOCK / 2 * 32 + row % 16 * 2 + k % 2;
@@ -25,7 +25,8 @@ int64_t f32_place(int64_t row, int64_t k, int64_t num_k_blocks) {
 void pack_plain(ov_format format, const void* rows, int64_t stride, int64_t first_row, int64_t num_rows, int64_t k,
                 void* packed) {
   const int64_t num_k_blocks = blocks_of(k);
-  // Blocks of k outside, rows inside: sixteen neighbouring rows share their cache lines in the packed form.
+  // The outer loop is over blocks of k and the inner over rows: sixteen neighbouring rows share cache lines in the
+  // packed form.
   for (int64_t start = 0; start < k; start += BLOCK) {
     const int64_t end = start + BLOCK < k ? start + BLOCK : k;
     for (int64_t r = 0; r < num_rows; ++r) {
@@ -47,7 +48,7 @@ void unpack_plain_row(ov_format format, const void* packed, int64_t k, int64_t r
   for (int64_t start = 0; start < k; start += BLOCK) {
     const int64_t count = start + BLOCK < k ? BLOCK : k - start;
     if (format == OV_FORMAT_BF16) {
-      // Pairs lie together, 32 elements from one to the next.
+      // Pairs of k are 32 elements apart.
       const bf16* from = static_cast<const bf16*>(packed) + bf16_place(row, start, num_k_blocks);
       for (int64_t i = 0; i < count; ++i) static_cast<bf16*>(to)[start + i] = from[i / 2 * 32 + i % 2];
     } else {

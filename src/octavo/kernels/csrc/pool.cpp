@@ -6,7 +6,7 @@ namespace octavo {
 
 namespace {
 
-// About 50 microseconds: longer than the gaps between the kernels of a step, shorter than anybody notices.
+// About 50 microseconds: longer than the gaps between the kernels of a step, and short enough to waste little CPU time.
 constexpr int SPINS_BEFORE_SLEEP = 20000;
 
 void relax() {

@@ -3,8 +3,8 @@
 
 namespace octavo {
 
-// With loads, though they are hidden behind the multiplications on a machine at ease (97 % of the speed without them):
-// in some virtual machines it is the loads that become slow for seconds at a time, and this shows it.
+// Includes tile loads. Normally they are hidden behind the multiplications (97 % of the speed without loads), but in
+// some virtual machines the loads become slow for seconds at a time, which this probe makes visible.
 void multiply_tiles_in_cache(int32_t num_steps) {
   alignas(64) static thread_local char tiles[4][1024];
   configure_tiles(16, 16);

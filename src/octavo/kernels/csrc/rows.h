@@ -1,5 +1,5 @@
-// Operations on rows of activations: norms, rope, gated activations, sums, caps. They compute in float and round once,
-// at the end; a row's result depends on that row alone, and is the same on every ISA.
+// Operations on rows of activations: norms, rope, gated activations, sums, softcaps. They compute in float and round
+// once, at the end. The result of a row depends on that row only and is bit-identical on every ISA.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace octavo {
 
-// Each does the rows [first, end) of its arguments, which were checked.
+// Each function processes the rows [first, end) of its arguments, which have been checked.
 struct RowKernel {
   void (*rms_norm)(const ov_rms_norm_args& args, int64_t first, int64_t end);
   void (*add_rms_norm)(const ov_add_rms_norm_args& args, int64_t first, int64_t end);

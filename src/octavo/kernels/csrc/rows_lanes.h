@@ -1,4 +1,5 @@
-// The row operations, sixteen elements at a time on every ISA. Compiled by each ISA's object for itself (see bf16.h).
+// The row operations, sixteen elements at a time on every ISA. Each ISA's object file compiles its own copy (see
+// bf16.h).
 #pragma once
 
 #include "rows.h"
@@ -7,7 +8,7 @@
 namespace octavo {
 namespace {
 
-// Up to sixteen elements; the missing ones are 0.
+// Loads up to sixteen elements; the missing ones are 0.
 template <class Element>
 inline Lanes load_some(const Element* from, int64_t num_left) {
   if (num_left >= 16) return Lanes::load(from);
@@ -27,13 +28,13 @@ inline void store_some(Lanes lanes, Element* to, int64_t num_left) {
 // x / (1 + e^-x)
 inline Vector silu(Vector x) { return x / (constant(1.0f) + exp(Vector::zero() - x)); }
 
-// x / 2 * (1 + tanh(u)) with u = sqrt(2 / pi) * (x + 0.044715 x^3), written as x / (1 + e^-2u): nothing cancels.
+// x / 2 * (1 + tanh(u)) with u = sqrt(2 / pi) * (x + 0.044715 x^3), written as x / (1 + e^-2u) to avoid cancellation.
 inline Vector gelu(Vector x) {
   const Vector inner = Vector::fma(x * x * x, constant(0.044715f), x);
   return x / (constant(1.0f) + exp(inner * constant(-1.5957691216f)));
 }
 
-// `Element` is what activations are stored as: float or bf16.
+// `Element` is the type of stored activations: float or bf16.
 template <class Element>
 struct Rows {
   static const Element* at(const void* from, int64_t index) { return static_cast<const Element*>(from) + index; }
@@ -62,7 +63,7 @@ struct Rows {
     }
   }
 
-  // The norm is of the sum as it is stored, that is rounded.
+  // The norm is computed from the stored, rounded sum.
   static void add_rms_norm(const ov_add_rms_norm_args& args, int64_t first, int64_t end) {
     for (int64_t row = first; row < end; ++row) {
       Element* sum = at(args.sum, row * args.sum_stride);
@@ -71,7 +72,7 @@ struct Rows {
     }
   }
 
-  // Element i of a head's first half and element i of its second turn by the angle of (position, i).
+  // Rotates element i of a head's first half and element i of its second half by the angle of (position, i).
   static void rope(const ov_rope_args& args, int64_t first, int64_t end) {
     const int64_t half = args.head_dim / 2;
     for (int64_t row = first; row < end; ++row) {
@@ -96,7 +97,7 @@ struct Rows {
     const Element* up = gate + width;
     int64_t i = 0;
 #if defined(__AVX512F__)
-    // Which elements are in a register does not matter here, and every other one of 32 is had for fewer instructions.
+    // It does not matter here which elements are in a register, and loading every other of 32 takes fewer instructions.
     if constexpr (sizeof(Element) == sizeof(bf16)) {
       for (; i + 32 <= width; i += 32) {
         const Vector even = ACTIVATION(Vector::load_even(gate + i)) * Vector::load_even(up + i);

@@ -1,7 +1,8 @@
-// One row from logits to a token: the decisions. The passes over the vocabulary are in sampling_blocks.h.
+// Sampling of one row: the control flow from logits to a token. The passes over the vocabulary are in
+// sampling_blocks.h.
 //
-// The steps are those of octavo/sampling (transforms.py, sampler.py), one by one: both draw the same token, unless two
-// are so near to each other that the last bit of a logarithm decides.
+// The steps are the same as in octavo/sampling (transforms.py, sampler.py). Both draw the same token, unless two tokens
+// are so close that the last bit of a logarithm decides.
 #include "sampling.h"
 
 #include <algorithm>
@@ -18,10 +19,10 @@ namespace octavo {
 
 namespace {
 
-constexpr int64_t SAMPLE_STEP = 32;  // of so many blocks one stands for all, where a guess will do
+constexpr int64_t SAMPLE_STEP = 32;  // estimates read one of this many token blocks
 constexpr double UNIT = 4398046511104.0;  // 2^42: the weight of the best token
 
-// A block of which no token is left. (One for all: nobody writes to it.)
+// A token block without allowed tokens. It is shared and never written.
 struct alignas(64) EmptyBlock {
   constexpr EmptyBlock() {
     for (float& logit : logits) logit = -INFINITY;
@@ -43,21 +44,22 @@ double gumbel(uint64_t key, int64_t id) {
   return -natural_log(-natural_log((double(bits >> 12) + 0.5) * 0x1p-52));
 }
 
-// The random bits without which a token at `score` gets a sum below `best`; false if it does with any.
+// Computes the minimum of the random bits with which the sum of a token at `score` can reach `best`. Returns false if
+// no random bits are enough.
 //
-// A sum of `best` takes u >= e^(-e^-(best - score)), and so 1 - u <= e^(score - best). That exponential is rounded
-// upwards: a straight line between powers of two is never below it.
-bool least_bits(double score, double best, uint64_t& least) {
+// The sum reaches `best` only if u >= e^(-e^-(best - score)), and so only if 1 - u <= e^(score - best). The exponential
+// is rounded upwards: a straight line between powers of two is never below it.
+bool find_min_random(double score, double best, uint64_t& min_random) {
   const double exponent = (score - best) * 1.4426950408889634;
-  least = 0;
+  min_random = 0;
   if (exponent >= -1.0) return true;
   if (exponent < -54.0) return false;
   const double power = std::bit_cast<double>(uint64_t((exponent + 1023.0) * 0x1p52));
-  least = ((uint64_t(1) << 52) - uint64_t(power * 1.000001 * 0x1p52) - 2) << 12;
+  min_random = ((uint64_t(1) << 52) - uint64_t(power * 1.000001 * 0x1p52) - 2) << 12;
   return true;
 }
 
-// The memory of a thread, and how much of it there is.
+// The memory of a thread.
 struct Workspace {
   Workspace(void* memory, int64_t vocab) {
     const int64_t num_blocks = num_blocks_of(vocab), num_tokens = num_blocks * TOKENS;
@@ -75,8 +77,8 @@ struct Workspace {
   }
   const float** blocks;
   float* maxima;
-  float* copies;   // of blocks that were edited, and of the last one
-  float* logits;   // collected: see RowSampler::collect
+  float* copies;  // of token blocks that were edited, and of an incomplete last one
+  float* logits;  // collected: see RowSampler::collect
   int32_t* ids;
   uint64_t* weights;
   size_t num_bytes;
@@ -84,9 +86,9 @@ struct Workspace {
 
 class RowSampler {
  public:
-  RowSampler(const SamplingKernel& kernel, const float* logits, int64_t vocab, const ov_sample_row& asked,
+  RowSampler(const SamplingKernel& kernel, const float* logits, int64_t vocab, const ov_sample_row& params,
              void* workspace)
-      : kernel_(kernel), raw_(logits), vocab_(vocab), num_blocks_(num_blocks_of(vocab)), asked_(asked),
+      : kernel_(kernel), raw_(logits), vocab_(vocab), num_blocks_(num_blocks_of(vocab)), params_(params),
         space_(workspace, vocab) {
     const int64_t last = num_blocks_ - 1;
     for (int64_t b = 0; b < num_blocks_; ++b) space_.blocks[b] = logits + b * TOKENS;
@@ -102,34 +104,34 @@ class RowSampler {
 
   ov_row_error sample(float logprob_floor, ov_sampled& sampled, int64_t* top_ids, float* top_logprobs) {
     if (!std::isfinite(peak_)) return OV_ROW_UNUSABLE_LOGITS;
-    if (!ids_are_good()) return OV_ROW_BAD_ID;
-    // Logprobs are the raw logits', so what they need comes before the edits.
+    if (!ids_are_valid()) return OV_ROW_BAD_ID;
+    // Logprobs are computed from the raw logits, so this comes before the edits.
     double log_sum = 0.0;
-    if (asked_.num_top >= 0) {
+    if (params_.num_top >= 0) {
       set_temperature(1.0);
-      const float floors[3] = {lowest_logit(LIGHTEST), peak_, peak_};
+      const float floors[3] = {lowest_logit(MIN_SCORE), peak_, peak_};
       uint64_t sums[3];
       kernel_.weigh(row(), scale_, floors, sums);
       log_sum = peak_ + natural_log(double(sums[0]) / UNIT);
-      if (asked_.num_top > 0) find_best(asked_.num_top, top_ids);
+      if (params_.num_top > 0) find_best(params_.num_top, top_ids);
     }
-    int64_t token_id = asked_.given;
+    int64_t token_id = params_.given;
     if (token_id < 0) {
       edit();
       if (!std::isfinite(peak_)) return OV_ROW_NO_TOKEN_LEFT;
-      token_id = asked_.temperature == 0.0 ? best_id() : draw();
+      token_id = params_.temperature == 0.0 ? best_id() : draw();
     }
     const auto logprob = [&](int64_t id) { return std::max(logprob_floor, float(double(raw_[id]) - log_sum)); };
     sampled.token_id = token_id;
-    sampled.logprob = asked_.num_top >= 0 ? logprob(token_id) : 0.0f;
-    for (int64_t i = 0; i < asked_.num_top; ++i) top_logprobs[i] = logprob(top_ids[i]);
+    sampled.logprob = params_.num_top >= 0 ? logprob(token_id) : 0.0f;
+    for (int64_t i = 0; i < params_.num_top; ++i) top_logprobs[i] = logprob(top_ids[i]);
     return OV_ROW_OK;
   }
 
  private:
   Blocks row() const { return {space_.blocks, space_.maxima, num_blocks_, vocab_}; }
 
-  // A NaN wins.
+  // Finds the greatest logit, or NaN if there is one.
   void find_peak() {
     peak_ = space_.maxima[0];
     for (int64_t b = 0; b < num_blocks_; ++b) {
@@ -138,20 +140,20 @@ class RowSampler {
     }
   }
 
-  // The first of the tokens at the peak.
+  // Returns the smallest token id at the peak.
   int64_t best_id() const {
     int64_t b = 0;
     while (space_.maxima[b] != peak_) ++b;
     return b * TOKENS + std::countr_zero(kernel_.at_least(space_.blocks[b], peak_));
   }
 
-  // -- Edits: in float32. A block that is edited is copied first, the logits stay as they are. --------------------
-  bool ids_are_good() const {
-    const auto all_good = [&](const int64_t* ids, int64_t count) {
+  // -- Edits, in float32. A token block is copied before it is edited; the raw logits do not change. --------------
+  bool ids_are_valid() const {
+    const auto all_valid = [&](const int64_t* ids, int64_t count) {
       return std::all_of(ids, ids + count, [&](int64_t id) { return id >= 0 && id < vocab_; });
     };
-    return asked_.given < vocab_ && all_good(asked_.seen_ids, asked_.num_seen) &&
-           all_good(asked_.bias_ids, asked_.num_biased) && all_good(asked_.banned_ids, asked_.num_banned);
+    return params_.given < vocab_ && all_valid(params_.seen_ids, params_.num_seen) &&
+           all_valid(params_.bias_ids, params_.num_biased) && all_valid(params_.banned_ids, params_.num_banned);
   }
 
   float& editable(int64_t id) {
@@ -165,15 +167,15 @@ class RowSampler {
   }
 
   void edit() {
-    for (int64_t i = 0; i < asked_.num_seen; ++i) {
-      float& logit = editable(asked_.seen_ids[i]);
-      logit = logit < 0.0f ? logit * asked_.repetition_penalty : logit / asked_.repetition_penalty;
-      const float count = asked_.seen_counts[i];
-      logit -= count * asked_.frequency_penalty + (count > 0.0f ? 1.0f : 0.0f) * asked_.presence_penalty;
+    for (int64_t i = 0; i < params_.num_seen; ++i) {
+      float& logit = editable(params_.seen_ids[i]);
+      logit = logit < 0.0f ? logit * params_.repetition_penalty : logit / params_.repetition_penalty;
+      const float count = params_.seen_counts[i];
+      logit -= count * params_.frequency_penalty + (count > 0.0f ? 1.0f : 0.0f) * params_.presence_penalty;
     }
-    for (int64_t i = 0; i < asked_.num_biased; ++i) editable(asked_.bias_ids[i]) += asked_.bias_values[i];
-    for (int64_t i = 0; i < asked_.num_banned; ++i) editable(asked_.banned_ids[i]) = -INFINITY;
-    if (asked_.num_allowed_words > 0) keep_allowed();
+    for (int64_t i = 0; i < params_.num_biased; ++i) editable(params_.bias_ids[i]) += params_.bias_values[i];
+    for (int64_t i = 0; i < params_.num_banned; ++i) editable(params_.banned_ids[i]) = -INFINITY;
+    if (params_.num_allowed_words > 0) keep_allowed();
     for (int64_t b = 0; b < num_blocks_; ++b) {
       if (space_.blocks[b] != raw_ + b * TOKENS) kernel_.find_maxima(space_.blocks + b, 1, space_.maxima + b);
     }
@@ -182,8 +184,8 @@ class RowSampler {
 
   void keep_allowed() {
     for (int64_t b = 0; b < num_blocks_; ++b) {
-      const bool has_two = 2 * b + 1 < asked_.num_allowed_words;
-      const uint64_t allowed = asked_.allowed[2 * b] | uint64_t(has_two ? asked_.allowed[2 * b + 1] : 0) << 32;
+      const bool has_two = 2 * b + 1 < params_.num_allowed_words;
+      const uint64_t allowed = params_.allowed[2 * b] | uint64_t(has_two ? params_.allowed[2 * b + 1] : 0) << 32;
       if (allowed == 0) {
         space_.blocks[b] = EMPTY.logits;
       } else if (~allowed != 0) {
@@ -197,13 +199,13 @@ class RowSampler {
   void set_temperature(double temperature) { scale_ = {double(peak_), temperature}; }
   double score(float logit) const { return (double(logit) - scale_.peak) / scale_.temperature; }
 
-  // The smallest logit whose score is at least `least`, which is not above 0. Scores rise with logits, but not
-  // strictly: several logits may have one score.
-  float lowest_logit(double least) const {
+  // Returns the smallest logit whose score is at least `min_score`, which is 0 or less. Scores increase with logits,
+  // but not strictly: several logits may have the same score.
+  float lowest_logit(double min_score) const {
     uint32_t low = key_of(-FLT_MAX), high = key_of(peak_);
     while (low < high) {
       const uint32_t middle = low + (high - low) / 2;
-      if (score(of_key(middle)) >= least) {
+      if (score(of_key(middle)) >= min_score) {
         high = middle;
       } else {
         low = middle + 1;
@@ -212,19 +214,20 @@ class RowSampler {
     return of_key(low);
   }
 
-  // -- Questions about the whole vocabulary. ----------------------------------------------------------------------
-  // To space_.logits. Returns how many there are.
+  // -- Passes over the whole vocabulary. --------------------------------------------------------------------------
+  // Collects logits in space_.logits. Returns their number.
   int64_t collect(const Choice& choice) { return kernel_.collect(row(), choice, space_.logits, nullptr); }
   int64_t collect(float low, float high = INFINITY) { return collect({low, high, 1, vocab_}); }
 
-  // All tokens with a logit no less than the `rank`-th greatest, and maybe some more, by id; with their ids.
+  // Collects all tokens whose logit is not less than the `rank`-th greatest, and possibly more, with their ids, in
+  // ascending order of ids.
   int64_t collect_best(int64_t rank) {
     const bool by_maxima = rank <= num_blocks_;
     const float low = by_maxima ? select(space_.maxima, nullptr, num_blocks_, uint64_t(rank)) : -INFINITY;
     return kernel_.collect(row(), {low, INFINITY, 1, vocab_}, space_.logits, space_.ids);
   }
 
-  // The `count` best tokens, best first; of equal ones those with smaller ids, first.
+  // Finds the `count` best tokens, best first. Among equal logits, smaller ids come first.
   void find_best(int64_t count, int64_t* best) {
     const int64_t num_collected = collect_best(count);
     const float last = select(space_.logits, nullptr, num_collected, uint64_t(count));
@@ -241,20 +244,20 @@ class RowSampler {
     });
   }
 
-  // -- Filters: each raises the cut. Tokens at the cut stay. ------------------------------------------------------
+  // -- Filters. Each raises the cut; tokens at the cut are kept. --------------------------------------------------
   float find_cut() {
     float cut = lowest_logit(-DBL_MAX);
-    if (asked_.top_k > 0 && asked_.top_k < vocab_) {
-      const int64_t num_collected = collect_best(asked_.top_k);
-      const double last = score(select(space_.logits, nullptr, num_collected, uint64_t(asked_.top_k)));
+    if (params_.top_k > 0 && params_.top_k < vocab_) {
+      const int64_t num_collected = collect_best(params_.top_k);
+      const double last = score(select(space_.logits, nullptr, num_collected, uint64_t(params_.top_k)));
       if (last > -INFINITY) cut = std::max(cut, lowest_logit(last));
     }
-    if (asked_.top_p < 1.0) cut = top_p_cut(cut);
-    if (asked_.min_p > 0.0) cut = std::max(cut, lowest_logit(natural_log(asked_.min_p)));
+    if (params_.top_p < 1.0) cut = top_p_cut(cut);
+    if (params_.min_p > 0.0) cut = std::max(cut, lowest_logit(natural_log(params_.min_p)));
     return cut;
   }
 
-  // Weighs what was collected.
+  // Computes the weights of the collected logits and returns their sum.
   uint64_t weigh_collected(int64_t count) {
     kernel_.weigh_each(space_.logits, count, scale_, space_.weights);
     uint64_t total = 0;
@@ -263,14 +266,15 @@ class RowSampler {
   }
 
   uint64_t needed_of(uint64_t total) const {
-    return std::max(uint64_t(1), round_up(asked_.top_p * double(total)));
+    return std::max(uint64_t(1), round_up(params_.top_p * double(total)));
   }
 
-  // Of the tokens at or above `cut`, the fewest whose weight reaches top_p of the whole.
+  // Returns the cut that keeps the smallest number of tokens, of those at or above `cut`, whose weight reaches top_p of
+  // the total.
   float top_p_cut(float cut) {
     float found = cut;
-    if (is_sure_of_top_p(cut, found)) return found;
-    const float floor = std::max(cut, lowest_logit(LIGHTEST));
+    if (find_top_p_by_bounds(cut, found)) return found;
+    const float floor = std::max(cut, lowest_logit(MIN_SCORE));
     const Interval guess = guess_top_p(floor);
     const float floors[3] = {floor, std::max(floor, guess.low), std::max(floor, guess.high)};
     uint64_t sums[3];
@@ -278,16 +282,16 @@ class RowSampler {
     const uint64_t total = sums[0], at_low = sums[1], at_high = sums[2], needed = needed_of(total);
     if (needed > total) return cut;
 
-    // A guess is not believed: the tokens above it must weigh too little, and with those in it enough.
+    // Verify the guess: the tokens above it must weigh too little, and together with the tokens inside it enough.
     if (at_high < needed && needed <= at_low) {
       if (floors[2] == next_above(floors[1])) return lowest_logit(score(floors[1]));
       const int64_t count = collect(floors[1], floors[2]);
       weigh_collected(count);
       return cut_within(guess, count, needed - at_high);
     }
-    // All tokens below -reach together weigh less than 1 - top_p of the whole: the cut is not among them. (Rounding
-    // at most doubles a weight, and 0.1 is to spare.)
-    const double reach = natural_log(2.0 * double(vocab_) * UNIT / ((1.0 - asked_.top_p) * double(total))) + 0.1;
+    // All tokens with scores below -reach together weigh less than 1 - top_p of the total, so the cut is not among
+    // them. (Rounding at most doubles a weight, and 0.1 is a safety margin.)
+    const double reach = natural_log(2.0 * double(vocab_) * UNIT / ((1.0 - params_.top_p) * double(total))) + 0.1;
     const float low = at_high >= needed ? floors[2] : lowest_logit(-std::max(reach, 0.0));
     const int64_t count = collect(std::max(floor, low));
     weigh_collected(count);
@@ -298,7 +302,7 @@ class RowSampler {
     return lowest_logit(score(select(space_.logits, space_.weights, count, needed)));
   }
 
-  // The same where very many were collected, all of them in `inside`: six halvings leave few.
+  // The same for very many collected logits, all of them in `inside`: six bisections leave few.
   float cut_within(Interval inside, int64_t count, uint64_t needed) {
     uint32_t low = key_of(inside.low), high = key_of(inside.high);
     uint64_t at_high = 0;
@@ -308,39 +312,39 @@ class RowSampler {
       (sum < needed ? high : low) = middle;
       if (sum < needed) at_high = sum;
     }
-    const float least = of_key(low), bound = of_key(high);
+    const float floor = of_key(low), bound = of_key(high);
     int64_t num_left = 0;
-    for (int64_t i = 0; i < count; ++i) {  // without a branch, which nobody could predict
+    for (int64_t i = 0; i < count; ++i) {  // branchless, because a branch would be unpredictable
       const float logit = space_.logits[i];
       space_.logits[num_left] = logit;
       space_.weights[num_left] = space_.weights[i];
-      num_left += int64_t(logit >= least) & int64_t(!(logit >= bound));
+      num_left += int64_t(logit >= floor) & int64_t(!(logit >= bound));
     }
     return cut_of_collected(num_left, needed - at_high);
   }
 
-  // The usual case: a model knows what it wants, and its few heaviest tokens have more than top_p of the weight. Only
-  // they are weighed exactly; for the others bounds do.
-  bool is_sure_of_top_p(float cut, float& found) {
-    if (asked_.top_k > 0 || scale_.temperature < 1e-3 || scale_.temperature > 1e3) return false;
+  // The fast path for the usual case, in which a few heavy tokens have more than top_p of the weight. Only these are
+  // weighed exactly; bounds are enough for the others. Returns false if the bounds do not determine the cut.
+  bool find_top_p_by_bounds(float cut, float& found) {
+    if (params_.top_k > 0 || scale_.temperature < 1e-3 || scale_.temperature > 1e3) return false;
     const float bound = std::max(cut, quantile_of_maxima(0.25));
     const int64_t count = collect({bound, INFINITY, 1, num_blocks_});
     if (count > num_blocks_) return false;
     const uint64_t heavy = weigh_collected(count);
-    const double few_others = kernel_.estimate(row(), scale_, bound, SAMPLE_STEP) * double(SAMPLE_STEP);
-    if (double(heavy) < 0.9 * asked_.top_p * (double(heavy) + few_others * UNIT)) return false;
+    const double rough_others = kernel_.estimate(row(), scale_, bound, SAMPLE_STEP) * double(SAMPLE_STEP);
+    if (double(heavy) < 0.9 * params_.top_p * (double(heavy) + rough_others * UNIT)) return false;
 
     const double others = kernel_.estimate(row(), scale_, bound, 1) * UNIT;
     const double error = others * ESTIMATE_ERROR + double(vocab_);
-    const uint64_t least_needed = needed_of(heavy + uint64_t(std::max(0.0, others - error)));
-    const uint64_t most_needed = needed_of(heavy + uint64_t(others + error));
-    const float last = select(space_.logits, space_.weights, count, least_needed);
-    if (kernel_.sum_at_least(space_.logits, space_.weights, count, last) < most_needed) return false;
+    const uint64_t min_needed = needed_of(heavy + uint64_t(std::max(0.0, others - error)));
+    const uint64_t max_needed = needed_of(heavy + uint64_t(others + error));
+    const float last = select(space_.logits, space_.weights, count, min_needed);
+    if (kernel_.sum_at_least(space_.logits, space_.weights, count, last) < max_needed) return false;
     found = lowest_logit(score(last));
     return true;
   }
 
-  // About the logit that the maxima of a share of all blocks reach, from some of them.
+  // Estimates, from a sample of the token blocks, the logit that the maxima of `share` of all token blocks reach.
   float quantile_of_maxima(double share) {
     constexpr int64_t STEP = 7;
     int64_t count = 0;
@@ -348,8 +352,9 @@ class RowSampler {
     return select(space_.logits, nullptr, count, round_up(share * double(count)));
   }
 
-  // Where the cut of top_p lies, probably. Below the median of the blocks' maxima, which about one token in a hundred
-  // reaches, tokens are many and none is heavy: a part of them stands for all. So it does if very many reach it.
+  // Returns an interval that probably contains the cut of top_p. About one token in a hundred reaches the median of the
+  // maxima. Below it there are many tokens and none is heavy, so a sample of them is enough. If very many tokens reach
+  // the median, a sample of all tokens is used.
   Interval guess_top_p(float floor) {
     constexpr double SLACK = 0.02;
     float high = std::max(floor, quantile_of_maxima(0.5));
@@ -358,8 +363,8 @@ class RowSampler {
     const double heavy = high == INFINITY ? 0.0 : double(weigh_collected(count));
     count = collect({floor, high, SAMPLE_STEP, vocab_});
     const double light = double(weigh_collected(count));
-    // What top_p leaves for the light ones, of their whole.
-    const double part = asked_.top_p - (1.0 - asked_.top_p) * heavy / (light * double(SAMPLE_STEP));
+    // The part of the light tokens' weight that top_p includes.
+    const double part = params_.top_p - (1.0 - params_.top_p) * heavy / (light * double(SAMPLE_STEP));
     if (!(part > -SLACK)) return {high, INFINITY};
     const auto weight = [&](double share) { return uint64_t(std::max(1.0, share * light)); };
     const Interval inside =
@@ -367,21 +372,22 @@ class RowSampler {
     return {part + SLACK < 1.0 ? inside.low : floor, part > SLACK ? inside.high : INFINITY};
   }
 
-  // Gumbel-max: the best sum of score and noise. Only tokens that can still win have their noise computed to the end.
+  // Gumbel-max sampling: returns the token with the greatest sum of score and noise. The exact noise is computed only
+  // for tokens that can still win.
   int64_t draw() {
-    set_temperature(asked_.temperature);
+    set_temperature(params_.temperature);
     const float cut = find_cut();
     int64_t winner = best_id();
-    double best = gumbel(asked_.noise_key, winner);
+    double best = gumbel(params_.noise_key, winner);
     for (int64_t b = 0; b < num_blocks_; ++b) {
-      uint64_t least;
-      if (space_.maxima[b] < cut || !least_bits(score(space_.maxima[b]), best, least)) continue;
-      const uint64_t counter = uint64_t(b * TOKENS) * GOLDEN + asked_.noise_key;
-      uint64_t found = kernel_.noisy(space_.blocks[b], cut, counter, least);
+      uint64_t min_random;
+      if (space_.maxima[b] < cut || !find_min_random(score(space_.maxima[b]), best, min_random)) continue;
+      const uint64_t counter = uint64_t(b * TOKENS) * GOLDEN + params_.noise_key;
+      uint64_t found = kernel_.can_win(space_.blocks[b], cut, counter, min_random);
       for (; found != 0; found &= found - 1) {
         const int i = std::countr_zero(found);
         const int64_t id = b * TOKENS + i;
-        const double sum = score(space_.blocks[b][i]) + gumbel(asked_.noise_key, id);
+        const double sum = score(space_.blocks[b][i]) + gumbel(params_.noise_key, id);
         if (sum > best || (sum == best && id < winner)) {
           winner = id;
           best = sum;
@@ -394,7 +400,7 @@ class RowSampler {
   const SamplingKernel& kernel_;
   const float* raw_;
   const int64_t vocab_, num_blocks_;
-  const ov_sample_row& asked_;
+  const ov_sample_row& params_;
   const Workspace space_;
   float peak_ = 0.0f;  // the greatest logit, after edits if there were any
   Scale scale_ = {0.0, 1.0};
@@ -404,9 +410,9 @@ class RowSampler {
 
 size_t workspace_bytes(int64_t vocab) { return Workspace(nullptr, vocab).num_bytes; }
 
-void sample_row(const SamplingKernel& kernel, const float* logits, int64_t vocab, const ov_sample_row& asked,
+void sample_row(const SamplingKernel& kernel, const float* logits, int64_t vocab, const ov_sample_row& params,
                 float logprob_floor, void* workspace, ov_sampled& sampled, int64_t* top_ids, float* top_logprobs) {
-  RowSampler sampler(kernel, logits, vocab, asked, workspace);
+  RowSampler sampler(kernel, logits, vocab, params, workspace);
   sampled.error = sampler.sample(logprob_floor, sampled, top_ids, top_logprobs);
   if (sampled.error != OV_ROW_OK) {
     sampled.token_id = -1;

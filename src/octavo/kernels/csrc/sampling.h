@@ -1,15 +1,15 @@
-// Sampling without a sort of the vocabulary.
+// Sampling without sorting the vocabulary.
 //
-// A row of logits is looked at in blocks of 64 tokens, whose maxima are found once. They say which blocks a question
-// concerns: the k-th greatest maximum is no more than the k-th greatest logit, and a block whose maximum is below the
-// cut is never opened again.
+// A row of logits is divided into token blocks of 64 tokens, whose maxima are computed once. The maxima show which
+// token blocks a pass has to read: the k-th greatest maximum is not greater than the k-th greatest logit, and a token
+// block whose maximum is below the cut is skipped.
 //
-// Probabilities are whole numbers (units of 2^-42 of the best token's), so sums depend on no order; and they are made
-// by one sequence of float64 operations, so all ISAs agree.
+// Probabilities are integer weights (in units of 2^-42 of the best token's), so sums do not depend on the order of
+// summation. They are computed by one fixed sequence of float64 operations, so they are bit-identical on all ISAs.
 //
-// The cut of top_p must be exact; but rarely must all 150,000 weights be. Those of the few tokens that matter are, and a
-// sum of float32 exponentials, a third of the work, gives bounds for the others. If the cut is the same at both bounds,
-// it is that of the exact sum.
+// The cut of top_p must be exact, but it rarely requires all 150,000 exact weights. Only the few heaviest tokens are
+// weighed exactly; for the others, a sum of float32 exponentials, which takes a third of the time, gives an upper and a
+// lower bound. If the cut is the same for both bounds, it is the exact one.
 #pragma once
 
 #include <cstddef>
@@ -19,23 +19,24 @@
 
 namespace octavo {
 
-constexpr int64_t TOKENS = 64;           // of a block
-constexpr int64_t MOST_TOKENS = 1 << 20;  // weights of so many add up in 62 bits
-constexpr double LIGHTEST = -30.0;       // tokens with a lower score weigh 0
+constexpr int64_t TOKENS = 64;           // in a token block
+constexpr int64_t MAX_TOKENS = 1 << 20;  // the sum of this many weights has at most 62 bits
+constexpr double MIN_SCORE = -30.0;      // tokens with a lower score have the weight 0
 constexpr double ESTIMATE_ERROR = 0x1p-16;
 constexpr uint64_t GOLDEN = 0x9e3779b97f4a7c15;
 
 struct Blocks {
-  const float* const* blocks;  // each 64 logits; the last is filled up with -infinity
+  const float* const* blocks;  // 64 logits each; the last is padded with -infinity
   const float* maxima;
   int64_t num_blocks;
   int64_t vocab;
 };
 
-// Tokens with a logit in [low, high) in every `step`-th block. Where there are more than `most`, some of them.
+// Selects the tokens with a logit in [low, high) in every `step`-th token block. If there are more than `max_count`,
+// only some of them.
 struct Choice {
   float low, high;
-  int64_t step, most;
+  int64_t step, max_count;
 };
 
 // score = (logit - peak) / temperature
@@ -44,26 +45,28 @@ struct Scale {
 };
 
 struct SamplingKernel {
-  // The maximum of each block, NaN if there is one in it.
+  // Finds the maximum of each token block; NaN if the block contains one.
   void (*find_maxima)(const float* const* blocks, int64_t num_blocks, float* maxima);
-  // The weight of all logits that are at least floors[0], and of those at least floors[1] and floors[2], which are not
-  // less. From floors[0] on, scores are LIGHTEST or more.
+  // Computes three sums: the weight of all logits that are at least floors[0], floors[1] and floors[2]. floors[0] is
+  // the smallest of the three, and its score is MIN_SCORE or more.
   void (*weigh)(const Blocks& row, const Scale& scale, const float floors[3], uint64_t sums[3]);
-  // About the weight of all logits below `bound` in every `step`-th block, in units of the best token's. It is within
-  // ESTIMATE_ERROR of the exact weight, and half a unit of weight for each token. `temperature` is 1e-3 to 1e3.
+  // Estimates the weight of all logits below `bound` in every `step`-th token block, relative to the best token's
+  // weight. The error is at most ESTIMATE_ERROR times the exact weight plus half a unit of weight per token. The
+  // temperature must be 1e-3 to 1e3.
   double (*estimate)(const Blocks& row, const Scale& scale, float bound, int64_t step);
-  // The weight of each of some such logits. Arrays are read and written up to a multiple of 64.
+  // Computes the weight of each logit. Scores are MIN_SCORE or more. Arrays are read and written up to a multiple of
+  // 64.
   void (*weigh_each)(const float* logits, int64_t count, const Scale& scale, uint64_t* weights);
-  // Bit i: logit i of the block is at least `cut`.
+  // Returns a mask. Bit i: logit i of the token block is at least `cut`.
   uint64_t (*at_least)(const float* block, float cut);
-  // The sum of those weights whose logit is at least `floor`.
+  // Returns the sum of the weights whose logit is at least `floor`.
   uint64_t (*sum_at_least)(const float* logits, const uint64_t* weights, int64_t count, float floor);
-  // The chosen tokens, by id; without ids if that is null. Returns how many there are. Arrays are written up to 16
-  // elements beyond.
+  // Collects the selected tokens in ascending order of their ids; `ids` may be null. Returns their number. Arrays may
+  // be written up to 16 elements beyond that number.
   int64_t (*collect)(const Blocks& row, const Choice& choice, float* logits, int32_t* ids);
-  // Bit i: logit i is at least `cut`, and the highest 31 of its 64 random bits are at least those of `least`. `counter`
-  // is the splitmix64 counter of logit 0.
-  uint64_t (*noisy)(const float* block, float cut, uint64_t counter, uint64_t least);
+  // Returns a mask of the tokens that can still win. Bit i: logit i is at least `cut`, and the highest 31 of its 64
+  // random bits are at least those of `min_random`. `counter` is the splitmix64 counter of logit 0.
+  uint64_t (*can_win)(const float* block, float cut, uint64_t counter, uint64_t min_random);
 };
 
 // One object file per ISA.
@@ -74,11 +77,11 @@ extern const SamplingKernel sampling_avx2, sampling_avx512;
 extern const SamplingKernel sampling_neon;
 #endif
 
-// Memory of one thread.
+// Size of the memory that each thread needs.
 size_t workspace_bytes(int64_t vocab);
 
-// One row; arguments were checked, token ids were not.
-void sample_row(const SamplingKernel& kernel, const float* logits, int64_t vocab, const ov_sample_row& asked,
+// Samples one row. The arguments have been checked, except token ids.
+void sample_row(const SamplingKernel& kernel, const float* logits, int64_t vocab, const ov_sample_row& params,
                 float logprob_floor, void* workspace, ov_sampled& sampled, int64_t* top_ids, float* top_logprobs);
 
 }  // namespace octavo

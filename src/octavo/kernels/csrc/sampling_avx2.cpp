@@ -1,4 +1,4 @@
-// The passes of sampling: AVX2 and FMA.
+// Sampling: AVX2 and FMA.
 #include "sampling_blocks.h"
 
 namespace octavo {

@@ -1,4 +1,4 @@
-// The passes of sampling: AVX512.
+// Sampling: AVX512.
 #include "sampling_blocks.h"
 
 namespace octavo {

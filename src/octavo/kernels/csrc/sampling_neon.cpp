@@ -1,4 +1,4 @@
-// The passes of sampling: NEON.
+// Sampling: NEON.
 #include "sampling_blocks.h"
 
 namespace octavo {

@@ -10,20 +10,20 @@ struct Bounds {
   uint32_t top, bottom;  // keys
 };
 
-// Four at a time: each takes as long as four comparisons.
+// Uses four independent chains: in a single chain, each comparison would take as long as four.
 Bounds bounds_of(const float* values, int64_t count) {
-  float greatest[4], least[4];
-  for (int lane = 0; lane < 4; ++lane) greatest[lane] = least[lane] = values[0];
+  float greatest[4], smallest[4];
+  for (int chain = 0; chain < 4; ++chain) greatest[chain] = smallest[chain] = values[0];
   for (int64_t i = 0; i < count; ++i) {
     greatest[i % 4] = values[i] > greatest[i % 4] ? values[i] : greatest[i % 4];
-    least[i % 4] = values[i] < least[i % 4] ? values[i] : least[i % 4];
+    smallest[i % 4] = values[i] < smallest[i % 4] ? values[i] : smallest[i % 4];
   }
-  for (int lane = 1; lane < 4; ++lane) {
-    greatest[0] = greatest[lane] > greatest[0] ? greatest[lane] : greatest[0];
-    least[0] = least[lane] < least[0] ? least[lane] : least[0];
+  for (int chain = 1; chain < 4; ++chain) {
+    greatest[0] = greatest[chain] > greatest[0] ? greatest[chain] : greatest[0];
+    smallest[0] = smallest[chain] < smallest[0] ? smallest[chain] : smallest[0];
   }
-  // 0 and -0 are equal here, but not their keys.
-  return {key_of(greatest[0] == 0.0f ? 0.0f : greatest[0]), key_of(least[0] == 0.0f ? -0.0f : least[0])};
+  // 0 and -0 are equal, but their keys are not.
+  return {key_of(greatest[0] == 0.0f ? 0.0f : greatest[0]), key_of(smallest[0] == 0.0f ? -0.0f : smallest[0])};
 }
 
 constexpr int BIN_BITS = 11;
@@ -31,14 +31,15 @@ constexpr uint32_t NUM_BINS = 1 << BIN_BITS;
 
 }  // namespace
 
-// By distance from the greatest key, in at most three rounds. Each spreads the interval that holds the answer over
-// 2048 bins, adds up their weights from the top, and goes on with the bin in which `needed` is reached. Once that has
-// few values, only they are looked at.
+// A radix selection by distance from the greatest key, in at most three rounds. Each round divides the interval that
+// contains the answer into 2048 bins, adds up their weights from the top, and continues with the bin in which `needed`
+// is reached. Once this bin has few values, only these are read.
 float select(const float* values, const uint64_t* weights, int64_t count, uint64_t needed) {
   constexpr int64_t FEW = 256;
   const auto [top, bottom] = bounds_of(values, count);
 
-  // The answer's distance has `prefix` above its lowest `bits` bits; nearer values weigh `nearer`.
+  // The answer's distance is `prefix` followed by `bits` unknown bits; values nearer to the top have the weight
+  // `nearer`.
   int bits = std::bit_width(top - bottom);
   uint64_t prefix = 0, nearer = 0;
   uint64_t bins[NUM_BINS], few_weights[FEW];
@@ -76,7 +77,7 @@ float select(const float* values, const uint64_t* weights, int64_t count, uint64
   return of_key(top - uint32_t(prefix));
 }
 
-// The first round of `select`, for two.
+// The first round of `select`, for two values of `needed`.
 Interval bracket(const float* values, const uint64_t* weights, int64_t count, uint64_t first, uint64_t last) {
   const auto [top, bottom] = bounds_of(values, count);
   const int bits = std::bit_width(top - bottom), shift = bits > BIN_BITS ? bits - BIN_BITS : 0;

@@ -1,4 +1,4 @@
-// Floats in order, as whole numbers, and the weighted k-th greatest of some without sorting them.
+// Maps floats to integers in the same order, and selects the weighted k-th greatest float without sorting.
 #pragma once
 
 #include <bit>
@@ -6,7 +6,7 @@
 
 namespace octavo {
 
-// Greater floats have greater keys; no NaN.
+// Returns the key of a float: greater floats have greater keys. Not for NaN.
 inline uint32_t key_of(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   return bits >> 31 ? ~bits : bits | 0x80000000u;
@@ -14,14 +14,15 @@ inline uint32_t key_of(float value) {
 
 inline float of_key(uint32_t key) { return std::bit_cast<float>(key >> 31 ? key & 0x7fffffffu : ~key); }
 
-// The smallest float that is greater. 0 and -0 are equal, but not their keys.
+// Returns the smallest greater float. 0 and -0 are equal, but their keys are not.
 inline float next_above(float value) { return of_key(key_of(value == 0.0f ? 0.0f : value) + 1); }
 
-// The greatest value v such that all values >= v together weigh `needed` or more; the smallest value if they never do.
-// Without weights, each value weighs 1: then it is the `needed`-th greatest.
+// Returns the greatest value v such that the total weight of all values >= v is `needed` or more, or the smallest value
+// if there is no such v. If `weights` is null, each weight is 1 and the result is the `needed`-th greatest value.
 float select(const float* values, const uint64_t* weights, int64_t count, uint64_t needed);
 
-// Where select(..., needed) lies for every `needed` in [first, last]: in [low, high). Not the narrowest such interval.
+// Returns an interval [low, high) that contains select(..., needed) for every `needed` in [first, last]. It is not the
+// narrowest such interval.
 struct Interval {
   float low, high;
 };

@@ -1,4 +1,4 @@
-// The passes of sampling: plain C++, on any processor.
+// Sampling: plain C++, on any processor.
 #include "sampling_blocks.h"
 
 namespace octavo {

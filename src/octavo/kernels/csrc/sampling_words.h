@@ -1,5 +1,5 @@
-// 64-bit lanes, as float64 and as whole numbers: 8 with AVX512, 4 with AVX2, 2 with NEON, otherwise 1. Beside
-// vector_math.h, which has the floats. Compiled by each ISA's object for itself (see bf16.h).
+// Vectors of 64-bit lanes, as float64 and as integers: 8 lanes with AVX512, 4 with AVX2, 2 with NEON, otherwise 1.
+// vector_math.h has the vectors of floats. Each ISA's object file compiles its own copy (see bf16.h).
 #pragma once
 
 #include "scalar_math.h"
@@ -28,7 +28,7 @@ struct Words {
   Words right() const { return {_mm512_srli_epi64(value, BITS)}; }
   template <int BITS>
   Words left() const { return {_mm512_slli_epi64(value, BITS)}; }
-  static uint64_t at_least(Words a, Words b) { return _mm512_cmpge_epu64_mask(a.value, b.value); }  // a bit for each
+  static uint64_t at_least(Words a, Words b) { return _mm512_cmpge_epu64_mask(a.value, b.value); }  // one bit per lane
 };
 
 struct Doubles {
@@ -52,8 +52,7 @@ struct Doubles {
 inline uint64_t floats_at_least(Vector a, Vector b) { return _mm512_cmp_ps_mask(a.value, b.value, _CMP_GE_OQ); }
 inline float greatest_of(Lanes a) { return _mm512_reduce_max_ps(a.parts[0].value); }
 
-
-// Those floats that have a bit, one after another. Returns how many there are.
+// Stores the floats whose bit is set, contiguously. Returns their number.
 inline int64_t take(Vector floats, uint64_t bits, float* to) {
   _mm512_storeu_ps(to, _mm512_maskz_compress_ps(__mmask16(bits), floats.value));
   return __builtin_popcountll(bits);
@@ -76,7 +75,7 @@ struct Words {
   void store(uint64_t* to) const { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), value); }
   friend Words operator+(Words a, Words b) { return {_mm256_add_epi64(a.value, b.value)}; }
   friend Words operator-(Words a, Words b) { return {_mm256_sub_epi64(a.value, b.value)}; }
-  // From products of 32-bit halves; that of the two high halves is beyond the 64 bits.
+  // Uses products of 32-bit halves; the product of the two high halves is beyond the 64 bits.
   friend Words operator*(Words a, Words b) {
     const __m256i a_high = _mm256_srli_epi64(a.value, 32), b_high = _mm256_srli_epi64(b.value, 32);
     const __m256i low = _mm256_mul_epu32(a.value, b.value);
@@ -90,7 +89,7 @@ struct Words {
   template <int BITS>
   Words left() const { return {_mm256_slli_epi64(value, BITS)}; }
   static uint64_t at_least(Words a, Words b) {
-    // The only comparison there is takes signed numbers.
+    // AVX2 compares only signed numbers.
     const __m256i sign = _mm256_set1_epi64x(int64_t(uint64_t(1) << 63));
     const __m256i less =
         _mm256_cmpgt_epi64(_mm256_xor_si256(b.value, sign), _mm256_xor_si256(a.value, sign));
@@ -111,8 +110,8 @@ struct Doubles {
   friend Doubles operator*(Doubles a, Doubles b) { return {_mm256_mul_pd(a.value, b.value)}; }
   static Doubles fma(Doubles a, Doubles b, Doubles c) { return {_mm256_fmadd_pd(a.value, b.value, c.value)}; }
   static Words where_at_least(Doubles a, Doubles b, Words words) {
-    const __m256d is_so = _mm256_cmp_pd(a.value, b.value, _CMP_GE_OQ);
-    return {_mm256_and_si256(_mm256_castpd_si256(is_so), words.value)};
+    const __m256d mask = _mm256_cmp_pd(a.value, b.value, _CMP_GE_OQ);
+    return {_mm256_and_si256(_mm256_castpd_si256(mask), words.value)};
   }
 };
 

@@ -1,4 +1,4 @@
-// The 64-bit lanes of sampling_words.h in NEON's registers: 2 of them.
+// The vectors of 64-bit lanes of sampling_words.h in NEON registers: 2 lanes.
 #pragma once
 
 #include "vector_math.h"
@@ -15,7 +15,7 @@ struct Words {
   void store(uint64_t* to) const { vst1q_u64(to, value); }
   friend Words operator+(Words a, Words b) { return {vaddq_u64(a.value, b.value)}; }
   friend Words operator-(Words a, Words b) { return {vsubq_u64(a.value, b.value)}; }
-  // One by one: there is no such instruction for both.
+  // Lane by lane: NEON has no such instruction.
   friend Words operator*(Words a, Words b) {
     const uint64_t low = vgetq_lane_u64(a.value, 0) * vgetq_lane_u64(b.value, 0);
     const uint64_t high = vgetq_lane_u64(a.value, 1) * vgetq_lane_u64(b.value, 1);
@@ -27,8 +27,8 @@ struct Words {
   template <int BITS>
   Words left() const { return {vshlq_n_u64(value, BITS)}; }
   static uint64_t at_least(Words a, Words b) {
-    const uint64x2_t is_so = vcgeq_u64(a.value, b.value);
-    return (vgetq_lane_u64(is_so, 0) & 1) | (vgetq_lane_u64(is_so, 1) & 2);
+    const uint64x2_t mask = vcgeq_u64(a.value, b.value);
+    return (vgetq_lane_u64(mask, 0) & 1) | (vgetq_lane_u64(mask, 1) & 2);
   }
 };
 

@@ -1,30 +1,30 @@
-// The tape: kernel calls written down once and run again with the values of each step.
+// The tape: kernel calls that are recorded once and replayed with the values of each step.
 //
 // Nothing is computed here. Every call goes through its function of the C interface, which checks the patched
-// arguments as it checks those of any other caller.
+// arguments like those of any other caller.
 #include <cstddef>
 #include <cstring>
 #include <memory>
 #include <new>
 #include <vector>
 
-#include "engine.h"
+#include "kernel_pool.h"
 
 namespace {
 
 struct Kernel {
   int64_t args_bytes;
-  ov_status (*run)(ov_engine* engine, const void* args);
+  ov_status (*run)(ov_pool* pool, const void* args);
 };
 
-template <class Args, ov_status (*FUNCTION)(ov_engine*, const Args*)>
+template <class Args, ov_status (*FUNCTION)(ov_pool*, const Args*)>
 constexpr Kernel kernel_of() {
-  static_assert(sizeof(Args) % 8 == 0);  // those of the next call are aligned, too
+  static_assert(sizeof(Args) % 8 == 0);  // keeps the arguments of the next call aligned
   return {sizeof(Args),
-          [](ov_engine* engine, const void* args) { return FUNCTION(engine, static_cast<const Args*>(args)); }};
+          [](ov_pool* pool, const void* args) { return FUNCTION(pool, static_cast<const Args*>(args)); }};
 }
 
-// By ov_kernel.
+// Indexed by ov_kernel.
 constexpr Kernel KERNELS[] = {
     kernel_of<ov_embedding_args, ov_embedding>(),       kernel_of<ov_gemm_args, ov_gemm>(),
     kernel_of<ov_rms_norm_args, ov_rms_norm>(),         kernel_of<ov_add_rms_norm_args, ov_add_rms_norm>(),
@@ -60,7 +60,7 @@ ov_status check_call(const ov_tape_call& call, int64_t num_sources) {
 }  // namespace
 
 struct ov_tape {
-  // Places lie one after the other, each with room for the rows of this step.
+  // Assigns addresses to the places: one after the other, each with room for the rows of this step.
   ov_status place(int64_t num_rows) {
     const auto size_of = [&](int64_t row_bytes) { return (row_bytes * num_rows + 63) / 64 * 64; };
     int64_t total = 0;
@@ -81,8 +81,8 @@ struct ov_tape {
     }
   }
 
-  // A step streams the weights through the caches, so that each find of a call's own memory would be slow: all are
-  // patched at once, and lie in the order in which they are read.
+  // A step streams the weights through the caches, so arguments allocated call by call would be cache misses. Instead
+  // they are contiguous, in the order in which they are read, and are all patched at once.
   std::vector<Call> calls;
   std::vector<Patch> patches;
   std::vector<std::byte> args;
@@ -130,14 +130,14 @@ ov_status ov_tape_open(const ov_tape_call* calls, int64_t num_calls, int64_t num
 
 void ov_tape_close(ov_tape* tape) { delete tape; }
 
-ov_status ov_tape_run(ov_engine* engine, ov_tape* tape, const int64_t* values, int64_t num_values) {
-  if (engine == nullptr || tape == nullptr || values == nullptr) return OV_NULL_POINTER;
+ov_status ov_tape_run(ov_pool* pool, ov_tape* tape, const int64_t* values, int64_t num_values) {
+  if (pool == nullptr || tape == nullptr || values == nullptr) return OV_NULL_POINTER;
   if (num_values != tape->num_values || !octavo::is_size(values[0])) return OV_BAD_SIZE;
   std::memcpy(tape->sources.data(), values, size_t(num_values) * sizeof(int64_t));
   if (const ov_status status = tape->place(values[0])) return status;
   tape->patch();
   for (const Call& call : tape->calls) {
-    if (const ov_status status = KERNELS[call.kernel].run(engine, tape->args.data() + call.args_at)) return status;
+    if (const ov_status status = KERNELS[call.kernel].run(pool, tape->args.data() + call.args_at)) return status;
   }
   return OV_OK;
 }

@@ -1,4 +1,4 @@
-// Words of 32 bits, transposed: floats, pairs of bf16, or codes of weights.
+// Transposes 32-bit words: floats, pairs of bf16, or codes of weights.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace {
 
 #if defined(__AVX512F__)
 
-// Sixteen lines of sixteen words become their columns.
+// Transposes sixteen lines of sixteen words.
 inline void transpose(__m512i (&lines)[16]) {
   __m512i t[16];
   for (int i = 0; i < 8; ++i) {
@@ -25,7 +25,7 @@ inline void transpose(__m512i (&lines)[16]) {
     lines[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
     lines[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
   }
-  // Now lines[4i + j] has, in its quarter q, elements 4q + j of the lines 4i to 4i + 3.
+  // Now quarter q of lines[4i + j] holds elements 4q + j of the lines 4i to 4i + 3.
   for (int j = 0; j < 4; ++j) {
     t[j] = _mm512_shuffle_i32x4(lines[j], lines[j + 4], 0x88);
     t[j + 4] = _mm512_shuffle_i32x4(lines[j], lines[j + 4], 0xdd);
@@ -40,7 +40,7 @@ inline void transpose(__m512i (&lines)[16]) {
   }
 }
 
-// Sixteen lines of 64 bytes, one after the other.
+// Transposes sixteen contiguous lines of 64 bytes.
 inline void transpose_lines(const float* from, float* to) {
   __m512i lines[16];
   for (int i = 0; i < 16; ++i) lines[i] = _mm512_loadu_si512(from + i * 16);
@@ -50,7 +50,7 @@ inline void transpose_lines(const float* from, float* to) {
 
 #elif defined(__AVX2__)
 
-// Eight lines of eight words. Lines are some words apart.
+// Transposes eight lines of eight words. Strides are in words.
 inline void transpose_square(const float* from, int64_t from_stride, float* to, int64_t to_stride) {
   __m256 r[8], t[8];
   for (int i = 0; i < 8; ++i) r[i] = _mm256_loadu_ps(from + i * from_stride);
@@ -74,7 +74,8 @@ inline void transpose_square(const float* from, int64_t from_stride, float* to, 
 
 // -- Codes of weights -------------------------------------------------------------------------------------------------
 
-// Where `words_side_by_side` has word i of its four lines: registers are stored as they come.
+// Returns where `words_side_by_side` puts word i of its four lines. The order depends on the ISA, because registers are
+// stored without reordering.
 constexpr int place_of_word(int i) {
 #if defined(__AVX512F__)
   return i % 4 * 4 + i / 4;
@@ -85,7 +86,7 @@ constexpr int place_of_word(int i) {
 #endif
 }
 
-// Four lines of sixteen words: words of the same number side by side, [16 places][4 lines].
+// Transposes four lines of sixteen words to [16 places][4 lines].
 inline void words_side_by_side(const uint8_t* lines, uint32_t (&to)[16][4]) {
 #if defined(__AVX512F__)
   __m512i line[4];
@@ -99,7 +100,9 @@ inline void words_side_by_side(const uint8_t* lines, uint32_t (&to)[16][4]) {
 #elif defined(__AVX2__)
   for (int first = 0; first < 16; first += 8) {
     __m256i line[4];
-    for (int i = 0; i < 4; ++i) line[i] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(lines + i * 64 + first * 4));
+    for (int i = 0; i < 4; ++i) {
+      line[i] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(lines + i * 64 + first * 4));
+    }
     const __m256i a = _mm256_unpacklo_epi32(line[0], line[1]), b = _mm256_unpackhi_epi32(line[0], line[1]);
     const __m256i c = _mm256_unpacklo_epi32(line[2], line[3]), d = _mm256_unpackhi_epi32(line[2], line[3]);
     __m256i* place = reinterpret_cast<__m256i*>(to[first]);
@@ -115,12 +118,12 @@ inline void words_side_by_side(const uint8_t* lines, uint32_t (&to)[16][4]) {
 #endif
 }
 
-// Bytes of 32 columns, 32 of each: four at a time, those of all columns side by side, [8 words][32 columns].
+// Transposes 32 columns of 32 bytes, in words of four bytes, to [8 words][32 columns].
 inline void columns_side_by_side(const uint8_t* columns, uint32_t (&to)[8][32]) {
 #if defined(__AVX512F__)
   for (int half = 0; half < 2; ++half, columns += 512) {
     __m512i r[8], t[8];
-    for (int i = 0; i < 8; ++i) {  // columns i and i + 4; then, from 8 on, likewise
+    for (int i = 0; i < 8; ++i) {  // columns i and i + 4 for i < 4; columns i + 4 and i + 8 otherwise
       const __m256i* from = reinterpret_cast<const __m256i*>(columns) + i / 4 * 8 + i % 4;
       r[i] = _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256(from)), _mm256_loadu_si256(from + 4), 1);
     }
@@ -141,7 +144,8 @@ inline void columns_side_by_side(const uint8_t* columns, uint32_t (&to)[8][32]) 
   }
 #elif defined(__AVX2__)
   for (int column = 0; column < 32; column += 8) {
-    transpose_square(reinterpret_cast<const float*>(columns + column * 32), 8, reinterpret_cast<float*>(to[0] + column), 32);
+    transpose_square(reinterpret_cast<const float*>(columns + column * 32), 8,
+                     reinterpret_cast<float*>(to[0] + column), 32);
   }
 #else
   for (int word = 0; word < 8; ++word) {

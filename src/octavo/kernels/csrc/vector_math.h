@@ -1,9 +1,9 @@
-// Floats in a register, and the functions of them that rows, attention and sampling need: exp, log, tanh, and sums over
-// a row that are the same on every ISA.
+// Vectors of floats, and the functions that rows, attention and sampling need: exp, log, tanh, and sums over a row that
+// are bit-identical on every ISA.
 //
-// `Vector` is as wide as the object's flags allow: 16 floats with AVX512, 8 with AVX2, 4 with NEON, otherwise 1. Every
-// function here is one fixed sequence of correctly rounded operations on each float alone, so all widths agree bit for
-// bit. (libm has no such promise: its exp differs from version to version.)
+// `Vector` is as wide as the flags of the object file allow: 16 floats with AVX512, 8 with AVX2, 4 with NEON, otherwise
+// 1. Every function here is one fixed sequence of correctly rounded operations on each float independently, so results
+// are bit-identical for all widths. (libm does not guarantee that: its exp differs between versions.)
 #pragma once
 
 #include <cfloat>
@@ -24,7 +24,7 @@ static_assert(FLT_EVAL_METHOD == 0, "a float must be computed as a float");
 namespace octavo {
 namespace {
 
-constexpr float SHIFT = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, and leaves that in the lowest bits
+constexpr float SHIFT = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer and leaves that in the lowest bits
 
 #if defined(__AVX512F__)
 
@@ -39,7 +39,7 @@ struct Vector {
     const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
     return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16))};
   }
-  // Of WIDTH pairs, the first or the second of each.
+  // Load the first or the second element of each of WIDTH pairs.
   static Vector load_even(const bf16* pairs) {
     return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(pairs), 16))};
   }
@@ -50,12 +50,12 @@ struct Vector {
   void store(bf16* to) const {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded(), 16)));
   }
-  // The other way round: WIDTH pairs.
+  // Stores WIDTH pairs.
   static void store_pairs(Vector even, Vector odd, bf16* pairs) {
     const __m512i high = _mm512_and_si512(odd.rounded(), _mm512_set1_epi32(int(0xffff0000)));
     _mm512_storeu_si512(pairs, _mm512_or_si512(high, _mm512_srli_epi32(even.rounded(), 16)));
   }
-  // A bf16 in the upper half of each word: the nearest, ties to even, as to_bf16 does.
+  // Returns the nearest bf16, ties to even, in the upper half of each word, like to_bf16.
   __m512i rounded() const {
     const __m512i bits = _mm512_castps_si512(value);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
@@ -80,14 +80,15 @@ struct Vector {
   static Vector if_less(Vector a, Vector b, Vector x, Vector y) {
     return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(a.value, b.value, _CMP_LT_OQ), y.value, x.value)};
   }
-  // a * 2^n, from n + SHIFT, for n from -125 to 128.
+  // Returns a * 2^n, given n + SHIFT, for n from -125 to 128.
   static Vector scaled(Vector a, Vector shifted) {
     return {_mm512_scalef_ps(a.value, _mm512_sub_ps(shifted.value, _mm512_set1_ps(SHIFT)))};
   }
-  // x - floor(x), rounded downwards, but for the sign of 0; and a * 2^floor(x), for x from -125 to 1.
+  // Return x - floor(x), rounded downwards except for the sign of 0, and a * 2^floor(x), for x from -125 to 1.
   static Vector fraction(Vector x) { return {_mm512_reduce_ps(x.value, _MM_FROUND_TO_NEG_INF)}; }
   static Vector scaled_by_floor(Vector a, Vector x) { return {_mm512_scalef_ps(a.value, x.value)}; }
-  // x = mantissa * 2^exponent with a mantissa in [sqrt(1/2), sqrt(2)), for normal x > 0.
+  // Splits x into mantissa * 2^exponent with a mantissa in [sqrt(1/2), sqrt(2)), for normal x > 0. Returns the
+  // exponent.
   static Vector split(Vector x, Vector& mantissa) {
     const __m512i bits = _mm512_castps_si512(x.value);
     const __m512i exponent = _mm512_srai_epi32(_mm512_sub_epi32(bits, _mm512_set1_epi32(0x3f3504f3)), 23);
@@ -150,13 +151,13 @@ struct Vector {
   static Vector scaled(Vector a, Vector shifted) {
     const __m256i exponent = _mm256_slli_epi32(_mm256_castps_si256((shifted - broadcast(1.0f)).value), 23);
     const Vector power = {_mm256_castsi256_ps(_mm256_add_epi32(exponent, _mm256_set1_epi32(0x3f800000)))};
-    return (a + a) * power;  // 2^128 is not a float: twice 2^127
+    return (a + a) * power;  // 2a times 2^(n - 1), as 2^128 is not a float
   }
   static Vector fraction(Vector x) {
     const __m256 floor = _mm256_floor_ps(x.value), nearest = _mm256_sub_ps(x.value, floor);
     const __m256 error = _mm256_sub_ps(x.value, _mm256_add_ps(nearest, floor));  // exact
     const __m256i too_large = _mm256_castps_si256(_mm256_cmp_ps(error, _mm256_setzero_ps(), _CMP_LT_OQ));
-    return {_mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(nearest), too_large))};  // -1 where it is
+    return {_mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(nearest), too_large))};  // adds -1 where true
   }
   static Vector scaled_by_floor(Vector a, Vector x) {
     const __m256i floor = _mm256_cvtps_epi32(_mm256_floor_ps(x.value));
@@ -173,14 +174,14 @@ struct Vector {
 
 #elif !defined(OCTAVO_NEON)
 
-// a * b + c to 53 bits, rounded to odd: if it is not exact, the last bit is 1. Rounding that to 24 bits is then as good
-// as rounding a * b + c itself. (The product is exact: 24 bits twice.)
+// Returns a * b + c with 53 bits, rounded to odd: if it is not exact, the last bit is 1. Rounding this to 24 bits gives
+// the same result as rounding a * b + c itself. (The product is exact, since both factors have 24 bits.)
 inline double odd_fma(float a, float b, float c) {
   const double product = double(a) * double(b), addend = c, sum = product + addend;
   const double part = sum - product, error = (product - (sum - part)) + (addend - part);
   uint64_t bits;
   memcpy(&bits, &sum, sizeof bits);
-  const bool is_exact = !(error < 0.0 || error > 0.0);  // so are infinities and NaN, whose error is NaN
+  const bool is_exact = !(error < 0.0 || error > 0.0);  // also true for infinity and NaN, whose error is NaN
   const uint64_t neighbour = (error > 0.0) == (sum > 0.0) ? bits + 1 : bits - 1;
   bits = is_exact || (bits & 1) ? bits : neighbour;
   double result;
@@ -202,7 +203,7 @@ struct Vector {
   void store(bf16* to) const { *to = to_bf16(value); }
   Vector nearest_bf16() const { return {to_float(to_bf16(value))}; }
 
-  // Not __builtin_fmaf: where there is no such instruction, that is a function of libm.
+  // Not __builtin_fmaf, which calls libm if the processor has no such instruction.
   static Vector fma(Vector a, Vector b, Vector c) { return {float(odd_fma(a.value, b.value, c.value))}; }
   friend Vector operator+(Vector a, Vector b) { return {a.value + b.value}; }
   friend Vector operator-(Vector a, Vector b) { return {a.value - b.value}; }
@@ -217,7 +218,7 @@ struct Vector {
     return (a + a) * of_bits((bits_of(shifted - broadcast(1.0f)) << 23) + 0x3f800000u);
   }
   static int32_t floor(Vector x) {
-    const int32_t whole = x.value < 0x1p24f ? int32_t(x.value) : 0;  // NaN and such, whose floor nobody needs
+    const int32_t whole = x.value < 0x1p24f ? int32_t(x.value) : 0;  // 0 for NaN and large x, whose floor is not used
     return whole - (float(whole) > x.value);
   }
   static Vector fraction(Vector x) {
@@ -248,15 +249,16 @@ struct Vector {
 
 inline Vector constant(float value) { return Vector::broadcast(value); }
 
-// e^x, within 2 units in the last place. Exactly 0 below -86.6; infinity above 88.73; NaN of NaN. Nothing in between is
-// subnormal, even of x that are 0 in the end: such a result takes as long as a hundred others.
+// Returns e^x, within 2 units in the last place. Exactly 0 below -86.6; infinity above 88.73; NaN for NaN. No
+// intermediate result is subnormal, even where e^x is 0: an operation with a subnormal result takes as long as a
+// hundred others.
 //
 //     x = n * ln 2 + r with |r| <= ln 2 / 2;  e^x = 2^n * e^r;  e^r by a polynomial
 inline Vector exp(Vector x) {
   const Vector lowest = constant(-86.6f);
   const Vector bounded = Vector::min(constant(89.0f), Vector::max(lowest, x));
   const Vector shifted = Vector::fma(bounded, constant(1.44269504f), constant(SHIFT)), n = shifted - constant(SHIFT);
-  Vector r = Vector::fma(n, constant(-0.693359375f), bounded);  // ln 2 in two pieces, the first short
+  Vector r = Vector::fma(n, constant(-0.693359375f), bounded);  // ln 2 in two pieces, of which the first has few bits
   r = Vector::fma(n, constant(2.12194440e-4f), r);
   Vector p = constant(1.9875691500e-4f);
   p = Vector::fma(p, r, constant(1.3981999507e-3f));
@@ -268,8 +270,8 @@ inline Vector exp(Vector x) {
   return Vector::if_less(x, lowest, Vector::zero(), Vector::scaled(p, shifted));
 }
 
-// ln x, within 2 units in the last place, for normal x > 0 and infinity. Minus infinity for 0 and subnormal x; NaN for
-// x < 0 and NaN.
+// Returns ln x, within 2 units in the last place, for normal x > 0 and infinity. Minus infinity for 0 and subnormal x;
+// NaN for x < 0 and NaN.
 //
 //     x = m * 2^e;  ln x = e * ln 2 + ln m;  ln m by a polynomial in m - 1
 inline Vector log(Vector x) {
@@ -295,7 +297,7 @@ inline Vector log(Vector x) {
   return Vector::if_less(x, infinity, result, x);  // infinity and NaN stay
 }
 
-// tanh x: (1 - t) / (1 + t) with t = e^(-2 |x|); near 0, where that cancels, a polynomial.
+// Returns tanh x: (1 - t) / (1 + t) with t = e^(-2 |x|), or a polynomial near 0, where that formula cancels.
 inline Vector tanh(Vector x) {
   const Vector size = Vector::abs(x);
   const Vector t = exp(size * constant(-2.0f));
@@ -311,7 +313,7 @@ inline Vector tanh(Vector x) {
 }
 
 #if defined(__AVX2__)
-// The halves of sixteen floats, and the last steps of a tree over them, without a detour over memory.
+// The halves of sixteen floats, and the last steps of a tree over them, in registers only.
 #if defined(__AVX512F__)
 inline __m256 low_half(const Vector* parts) { return _mm512_castps512_ps256(parts[0].value); }
 inline __m256 high_half(const Vector* parts) {
@@ -322,7 +324,7 @@ inline __m256 low_half(const Vector* parts) { return parts[0].value; }
 inline __m256 high_half(const Vector* parts) { return parts[1].value; }
 #endif
 
-// Lane i with lane i + 4, then i + 2, i + 1.
+// Combines lane i with lane i + 4, then i + 2, i + 1.
 inline float fold(__m256 lanes, const auto& combine) {
   const __m128 four = combine(_mm256_castps256_ps128(lanes), _mm256_extractf128_ps(lanes, 1));
   const __m128 two = combine(four, _mm_movehl_ps(four, four));
@@ -330,8 +332,8 @@ inline float fold(__m256 lanes, const auto& combine) {
 }
 #endif
 
-// Sixteen floats on every ISA: what reductions are made of. A row is summed as 16 sums, lane i over the elements i,
-// i + 16, i + 32, ..., and these in a fixed tree; so the result does not depend on the width of a register.
+// Sixteen floats on every ISA, for reductions. A row is summed as 16 sums, where lane i adds the elements i, i + 16,
+// i + 32, ..., and these are added in a fixed tree. So the result does not depend on the width of a register.
 struct Lanes {
   static constexpr int PARTS = 16 / Vector::WIDTH;
   Vector parts[PARTS];
@@ -382,7 +384,7 @@ struct Lanes {
     return a;
   }
 
-  // Lane i with lane i + 8, then i + 4, i + 2, i + 1.
+  // Combine lane i with lane i + 8, then i + 4, i + 2, i + 1.
 #if defined(__AVX2__)
   float sum() const {
     return fold(_mm256_add_ps(low_half(parts), high_half(parts)), [](__m128 a, __m128 b) { return _mm_add_ps(a, b); });
@@ -419,7 +421,7 @@ inline Lanes exp(Lanes x) { return Lanes::map(x, [](Vector part) { return exp(pa
 inline Lanes log(Lanes x) { return Lanes::map(x, [](Vector part) { return log(part); }); }
 inline Lanes tanh(Lanes x) { return Lanes::map(x, [](Vector part) { return tanh(part); }); }
 
-// One float, by the same sequence.
+// Returns exp of one float, by the same sequence of operations.
 inline float exp_one(float x) {
   float lanes[Vector::WIDTH];
   exp(Vector::broadcast(x)).store(lanes);

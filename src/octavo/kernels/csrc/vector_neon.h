@@ -1,5 +1,5 @@
-// The `Vector` of vector_math.h in NEON's registers: 4 floats. Of an object for which CMake defines OCTAVO_NEON; every
-// aarch64 compiler has these intrinsics, but the portable objects are the reference and do without.
+// The `Vector` of vector_math.h in NEON registers: 4 floats. For object files for which CMake defines OCTAVO_NEON.
+// Every aarch64 compiler has these intrinsics, but the portable object files are the reference and do not use them.
 #pragma once
 
 #include <arm_neon.h>
@@ -17,7 +17,7 @@ struct Vector {
   static Vector broadcast(float value) { return {vdupq_n_f32(value)}; }
   static Vector load(const float* from) { return {vld1q_f32(from)}; }
   static Vector load(const bf16* from) { return of_bits(vshll_n_u16(vld1_u16(from), 16)); }
-  // Of WIDTH pairs, the first or the second of each.
+  // Load the first or the second element of each of WIDTH pairs.
   static Vector load_even(const bf16* pairs) { return of_bits(vshlq_n_u32(load_words(pairs), 16)); }
   static Vector load_odd(const bf16* pairs) {
     return of_bits(vandq_u32(load_words(pairs), vdupq_n_u32(0xffff0000u)));
@@ -25,7 +25,7 @@ struct Vector {
   void store(float* to) const { vst1q_f32(to, value); }
   void store(bf16* to) const { vst1_u16(to, vshrn_n_u32(rounded(), 16)); }
   Vector nearest_bf16() const { return of_bits(vandq_u32(rounded(), vdupq_n_u32(0xffff0000u))); }
-  // A bf16 in the upper half of each word: the nearest, ties to even, as to_bf16 does.
+  // Returns the nearest bf16, ties to even, in the upper half of each word, like to_bf16.
   uint32x4_t rounded() const {
     const uint32x4_t odd = vandq_u32(vshrq_n_u32(bits(), 16), vdupq_n_u32(1));
     const uint32x4_t rounded = vaddq_u32(vaddq_u32(bits(), vdupq_n_u32(0x7fff)), odd);
@@ -40,7 +40,7 @@ struct Vector {
   friend Vector operator*(Vector a, Vector b) { return {vmulq_f32(a.value, b.value)}; }
   friend Vector operator/(Vector a, Vector b) { return {vdivq_f32(a.value, b.value)}; }
   static Vector sqrt(Vector a) { return {vsqrtq_f32(a.value)}; }
-  // Not vmaxq and vminq, which give a NaN where there is one and have an order of 0 and -0.
+  // Not vmaxq and vminq, which return NaN if an operand is NaN, and order -0 before 0.
   static Vector max(Vector a, Vector b) { return {vbslq_f32(vcgtq_f32(a.value, b.value), a.value, b.value)}; }
   static Vector min(Vector a, Vector b) { return {vbslq_f32(vcltq_f32(a.value, b.value), a.value, b.value)}; }
   static Vector abs(Vector a) { return {vabsq_f32(a.value)}; }
@@ -48,21 +48,22 @@ struct Vector {
   static Vector if_less(Vector a, Vector b, Vector x, Vector y) {
     return {vbslq_f32(vcltq_f32(a.value, b.value), x.value, y.value)};
   }
-  // a * 2^n, from n + SHIFT, for n from -125 to 128: twice 2^127, as 2^128 is not a float.
+  // Returns a * 2^n, given n + SHIFT, for n from -125 to 128. It multiplies 2a by 2^(n - 1), as 2^128 is not a float.
   static Vector scaled(Vector a, Vector shifted) {
     const uint32x4_t exponent = vshlq_n_u32((shifted - broadcast(1.0f)).bits(), 23);
     return (a + a) * of_bits(vaddq_u32(exponent, vdupq_n_u32(0x3f800000)));
   }
-  // x - floor(x), rounded downwards, but for the sign of 0; and a * 2^floor(x), for x from -125 to 1.
+  // Return x - floor(x), rounded downwards except for the sign of 0, and a * 2^floor(x), for x from -125 to 1.
   static Vector fraction(Vector x) {
-    const Vector floor = {vrndmq_f32(x.value)}, nearest = x - floor, error = x - (nearest + floor);  // it is exact
-    return of_bits(vaddq_u32(nearest.bits(), vcltzq_f32(error.value)));  // less 1 where it is too large
+    const Vector floor = {vrndmq_f32(x.value)}, nearest = x - floor, error = x - (nearest + floor);  // exact
+    return of_bits(vaddq_u32(nearest.bits(), vcltzq_f32(error.value)));  // the float before it where it is too large
   }
   static Vector scaled_by_floor(Vector a, Vector x) {
     const int32x4_t exponent = vaddq_s32(vcvtmq_s32_f32(x.value), vdupq_n_s32(127));
     return a * of_bits(vshlq_n_u32(vreinterpretq_u32_s32(exponent), 23));
   }
-  // x = mantissa * 2^exponent with a mantissa in [sqrt(1/2), sqrt(2)), for normal x > 0.
+  // Splits x into mantissa * 2^exponent with a mantissa in [sqrt(1/2), sqrt(2)), for normal x > 0. Returns the
+  // exponent.
   static Vector split(Vector x, Vector& mantissa) {
     const uint32x4_t above = vsubq_u32(x.bits(), vdupq_n_u32(0x3f3504f3));
     const int32x4_t exponent = vshrq_n_s32(vreinterpretq_s32_u32(above), 23);
@@ -75,7 +76,7 @@ struct Vector {
   static uint32x4_t load_words(const bf16* pairs) { return vreinterpretq_u32_u16(vld1q_u16(pairs)); }
 };
 
-// Sixteen floats to one: lane i with lane i + 8, then i + 4, i + 2, i + 1.
+// Reduces sixteen floats to one: combines lane i with lane i + 8, then i + 4, i + 2, i + 1.
 inline float fold(const Vector* parts, const auto& combine) {
   const Vector four = combine(combine(parts[0], parts[2]), combine(parts[1], parts[3]));
   const Vector two = combine(four, Vector{vextq_f32(four.value, four.value, 2)});

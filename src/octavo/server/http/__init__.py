@@ -1,1 +1,1 @@
-"""The connection: heads, bodies, keys, names, errors, server-sent events. Knows nothing of models."""
+"""HTTP: connections, bodies, API keys, host names, errors and server-sent events. Independent of models."""

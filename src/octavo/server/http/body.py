@@ -1,4 +1,4 @@
-"""From the bytes of a request to a checked model of it, within limits of size and time."""
+"""Read and validate request bodies, within limits of size and time."""
 
 import asyncio
 import gc
@@ -10,26 +10,26 @@ from fastapi import Request
 
 from octavo.config import format_size
 from octavo.server.http.budget import SMALL_BYTES, Holding
-from octavo.server.http.errors import ApiError, ClientGone, invalid, of_validation
+from octavo.server.http.errors import ApiError, ClientDisconnected, invalid, of_validation
 
 BODY_SECONDS = 60.0
 
-# What JSON costs beside its bytes: objects and lists, their names, their values. These take the decoder and
-# the checks below 0.1 s.
-MOST_CONTAINERS = 16 << 10
-MOST_NAMES = 128 << 10
-MOST_STRINGS = 256 << 10
-MOST_VALUES = 512 << 10
+# JSON costs more than its bytes: objects and lists, their names, their values. With these limits, decoding
+# and validation take less than 0.1 s.
+MAX_CONTAINERS = 16 << 10
+MAX_NAMES = 128 << 10
+MAX_STRINGS = 256 << 10
+MAX_VALUES = 512 << 10
 
 Body = TypeVar("Body", bound=pydantic.BaseModel)
 
 
 async def read_request(request: Request, kind: type[Body], max_bytes: int) -> Body:
-    # Web pages can send forms and plain text anywhere without asking; JSON they cannot.
+    # Browsers let web pages send forms and plain text across origins without a preflight, but not JSON.
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise ApiError(415, "send JSON, with the header 'Content-Type: application/json'")
+        raise ApiError(415, "send JSON with the header 'Content-Type: application/json'")
     if request.headers.get("content-encoding", "identity").lower() != "identity":
-        raise ApiError(415, "compressed bodies are not taken: send plain JSON")
+        raise ApiError(415, "compressed bodies are not supported: send plain JSON")
     holding: Holding = request.state.holding
     body = await _read(request, max_bytes, holding)
     if len(body) <= SMALL_BYTES:
@@ -39,7 +39,7 @@ async def read_request(request: Request, kind: type[Body], max_bytes: int) -> Bo
 
 
 def parse(body: bytes, kind: type[Body]) -> Body:
-    """Strict JSON: numbers are finite, strings are Unicode, nesting is bounded."""
+    """Return the validated body. JSON is strict: finite numbers, Unicode strings, bounded nesting."""
     _check_structure(body)
     try:
         content = _decoded(body)
@@ -58,24 +58,27 @@ def parse(body: bytes, kind: type[Body]) -> Body:
 def _check_structure(body: bytes) -> None:
     if _has_few_parts(body):
         return
-    # Not so of what is no text. Without escapes, every other piece between quotes is a string.
+    # Count again without the contents of strings: without escapes, every other piece between quotes is one.
     plain = body.replace(b"\\\\", b"").replace(b'\\"', b"")
-    if plain.count(b'"') <= 2 * MOST_STRINGS and _has_few_parts(b"".join(plain.split(b'"')[::2])):
+    if plain.count(b'"') <= 2 * MAX_STRINGS and _has_few_parts(b"".join(plain.split(b'"')[::2])):
         return
     raise invalid("the body has too many objects, lists, names or values")
 
 
 def _has_few_parts(body: bytes) -> bool:
     return (
-        body.count(b"{") + body.count(b"[") <= MOST_CONTAINERS
-        and body.count(b":") <= MOST_NAMES
-        and body.count(b",") <= MOST_VALUES
+        body.count(b"{") + body.count(b"[") <= MAX_CONTAINERS
+        and body.count(b":") <= MAX_NAMES
+        and body.count(b",") <= MAX_VALUES
     )
 
 
 def _decoded(body: bytes) -> Any:
-    """JSON makes no circles, but a million lists would wake the garbage collector over and over, and all that
-    time the event loop waits."""
+    """Decode with the garbage collector paused.
+
+    JSON has no reference cycles, but a million lists would trigger many collections, which block the event
+    loop.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -96,7 +99,7 @@ async def _read(request: Request, max_bytes: int, holding: Holding) -> bytes:
             while True:
                 message = await request.receive()
                 if message["type"] != "http.request":
-                    raise ClientGone
+                    raise ClientDisconnected
                 piece = message.get("body", b"")
                 num_bytes += len(piece)
                 if num_bytes > max_bytes:

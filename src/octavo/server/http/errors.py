@@ -1,4 +1,4 @@
-"""What a client is told when something goes wrong: one shape, fixed words, never anything of the inside."""
+"""Error responses: one JSON shape, fixed messages, no internal details."""
 
 import logging
 import math
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class ApiError(OctavoError):
-    """An answer other than 200. The message is for the client to read."""
+    """An error response. The message is sent to the client."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class ApiError(OctavoError):
         self.kind = kind
         self.param = param
         self.code = code
-        self.error_id = error_id  # by which the log has more
+        self.error_id = error_id  # identifies the details in the log
         self.headers = dict(headers or {})
 
     @property
@@ -53,8 +53,8 @@ class ApiError(OctavoError):
         }
 
 
-class ClientGone(Exception):
-    """The client has closed the connection: there is nobody to answer."""
+class ClientDisconnected(Exception):
+    """The client has closed its connection, so no response is sent."""
 
 
 def invalid(message: str, param: str | None = None) -> ApiError:
@@ -82,7 +82,7 @@ def too_many(message: str, retry_after: float) -> ApiError:
 
 
 def internal() -> ApiError:
-    """The id is all that the client sees; the log says the rest beside the same id."""
+    """Return a 500 error. The client sees only an id, under which the log has the details."""
     error_id = secrets.token_hex(8)
     return ApiError(
         500,
@@ -94,7 +94,7 @@ def internal() -> ApiError:
 
 
 def as_api_error(error: Exception, request_id: str) -> ApiError:
-    """Whatever was raised, as an answer. What nobody expected is logged here, with its traceback."""
+    """Return the error response for any exception. Unexpected ones are logged with their traceback."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, ContextLengthError):
@@ -109,14 +109,15 @@ def as_api_error(error: Exception, request_id: str) -> ApiError:
         return ApiError(400, str(error), param=error.param)
     if isinstance(error, TemplateError):
         return ApiError(400, str(error), param="messages")
-    answer = internal()
-    fields = with_fields(request_id=request_id, error_id=answer.error_id)
-    logger.error("request %s failed, error id %s", request_id, answer.error_id, exc_info=error, extra=fields)
-    return answer
+    internal_error = internal()
+    error_id = internal_error.error_id
+    fields = with_fields(request_id=request_id, error_id=error_id)
+    logger.error("request %s failed (error id %s)", request_id, error_id, exc_info=error, extra=fields)
+    return internal_error
 
 
 def of_validation(error: ValidationError) -> ApiError:
-    """The first thing that is wrong with a body, by the name the client gave it."""
+    """Return the error for the first invalid field of a body, by the field's path."""
     problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
     param = _path(problem["loc"])
     return invalid(f"{param}: {problem['msg']}" if param else problem["msg"], param or None)
@@ -129,7 +130,7 @@ def error_response(error: ApiError) -> Response:
 
 
 def _path(location: tuple[int | str, ...]) -> str:
-    """messages, 0, content -> messages[0].content. Names of the alternatives of a union are left out."""
+    """Return messages[0].content for (messages, 0, content), without names of union alternatives."""
     path = ""
     for part in location:
         if isinstance(part, int):

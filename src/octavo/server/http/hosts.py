@@ -1,8 +1,9 @@
-"""Which names the server answers to.
+"""The check of the `Host` header, against DNS rebinding.
 
-A web page may let its own name point at 127.0.0.1 once it has been loaded: the browser then takes this server
-for the page's own, and lets it read every answer. But it also sends that name, in the header `Host`. A key
-keeps such pages out too, and who listens to a whole network has names that we cannot know.
+A web page can point its own name at 127.0.0.1 after it was loaded. The browser then treats this server as the
+page's origin and lets the page read every response, but it sends the page's name in the `Host` header. By
+default only servers without a key that listen on a loopback address check it: a key keeps such pages out
+too, and a server on a network has names that it cannot know.
 """
 
 from dataclasses import dataclass
@@ -19,9 +20,9 @@ ANY = "*"
 
 @dataclass(frozen=True)
 class Hosts:
-    """`names` is None: whatever the client calls us."""
+    """Allowed host names."""
 
-    names: frozenset[str] | None = None  # beside those of this machine
+    names: frozenset[str] | None = None  # in addition to loopback names; None: every name
 
     @classmethod
     def from_options(cls, options: ServerOptions) -> Self:
@@ -32,7 +33,7 @@ class Hosts:
         return cls() if has_key or not is_loopback(options.host) else cls(frozenset())
 
     def check(self, scope: Scope) -> None:
-        """Refuse a request that means somebody else. Only old or simple clients, no browsers, name nobody."""
+        """Raise an ApiError if the name is not allowed. No name is fine: browsers always send one."""
         given = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
         if len(given) > 1:
             raise invalid("the request has more than one Host header")
@@ -42,14 +43,14 @@ class Hosts:
         if name not in self.names and not is_loopback(name):
             raise ApiError(
                 421,
-                f"this server does not answer to the name {name[:100]!r}: ask for localhost, or start the"
-                " server with --allowed-hosts and the names it should have",
+                f"the Host header names {name[:100]!r}, which this server does not answer to: use localhost,"
+                " or start the server with --allowed-hosts and the names it should answer to",
                 code="host_not_allowed",
             )
 
 
 def bare_name(host: str) -> str:
-    """Without port, brackets and case."""
+    """Return the host in lower case, without port and brackets."""
     host = host.strip().lower()
     name, colon, port = host.rpartition(":")
     if colon and port.isdecimal() and (name.endswith("]") or ":" not in name):

@@ -1,4 +1,4 @@
-"""Who may ask. With keys set, every endpoint but the probes wants one: see `app.py`, where it is attached."""
+"""API keys. If keys are set, every endpoint but the probes and the page requires one (see `app.py`)."""
 
 import hashlib
 import hmac
@@ -23,7 +23,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Keys:
-    """No keys: anybody may ask."""
+    """The valid keys. Without any, no key is required."""
 
     keys: tuple[Key, ...] = ()
 
@@ -35,7 +35,7 @@ class Keys:
         return cls(tuple(_key(name, secret) for name, secret in given))
 
     def identify(self, authorization: bytes | None) -> str | None:
-        """Whose key it is, or None. Takes as long whichever key it is, and whether it is one."""
+        """Return the identity of the key, or None. Takes the same time for valid and invalid keys."""
         scheme, _, secret = (authorization or b"").partition(b" ")
         digest = hashlib.sha256(secret.strip()).digest()
         found = None
@@ -46,7 +46,7 @@ class Keys:
 
 
 async def require_key(request: Request) -> None:
-    """Attached to every endpoint that is not a probe. Leaves the identity where `caller` finds it."""
+    """Raise 401 without a valid key. Stores the identity for `caller`."""
     keys: Keys = request.app.state.keys
     if not keys.keys:
         request.state.identity = ""
@@ -66,7 +66,7 @@ async def require_key(request: Request) -> None:
 
 
 def caller(request: Request) -> str:
-    """The identity of the key that came with the request; empty where none is needed."""
+    """Return the identity of the request's key; empty if no key is required."""
     identity: str = request.state.identity
     return identity
 
@@ -80,10 +80,10 @@ def _read_key_file(path: Path) -> list[tuple[str, str]]:
     try:
         content = path.read_bytes()[:MAX_KEY_FILE_BYTES].decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"api_key_file: {path} cannot be read as text") from error
+        raise ConfigError(f"api_key_file: cannot read {path} as text; give a UTF-8 file") from error
     rows = [
         line.split() for line in content.splitlines() if line.strip() and not line.lstrip().startswith("#")
     ]
     if not rows or any(len(row) > 2 for row in rows):
-        raise ConfigError(f"api_key_file: {path} must hold a key on each line, or a name, a space and a key")
+        raise ConfigError(f"api_key_file: each line of {path} must be a key, or a name, a space and a key")
     return [(row[0] if len(row) == 2 else "", row[-1]) for row in rows]

@@ -1,5 +1,4 @@
-"""The socket that the server listens on, and answers for those who ask before the application is imported.
-So little is imported here."""
+"""The listening socket, and responses until the application is imported. So this module imports little."""
 
 import asyncio
 import contextlib
@@ -13,10 +12,10 @@ from octavo.config import ServerOptions
 from octavo.errors import ConfigError
 
 BACKLOG = 4096
-SEND_BUFFER = 128 << 10  # bytes that the kernel keeps for a client that reads slowly; it would take megabytes
-OTHER_FILES = 256  # that we may need to have open beside connections, to start an engine for one
+SEND_BUFFER = 128 << 10  # bytes per connection in the kernel for slow readers; the default is megabytes
+OTHER_FILES = 256  # open files apart from connections, such as those to start an engine
 MAX_HEAD_BYTES = 64 << 10
-PATIENCE = 2.0  # seconds for a client to say what it wants
+TIMEOUT = 2.0  # seconds for a client to send its request
 
 LOADING = {
     "error": {
@@ -28,10 +27,10 @@ LOADING = {
 }
 
 
-def allow_many_files() -> None:
-    """A connection is an open file, and what a shell allows is often 1024 of them."""
+def raise_open_file_limit() -> None:
+    """Raise the soft limit to the hard one: every connection is a file, and shells often allow only 1024."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):  # some systems have a hard limit that cannot be reached
+    with contextlib.suppress(ValueError, OSError):  # on some systems the hard limit cannot be set
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
@@ -42,27 +41,27 @@ def listen(options: ServerOptions) -> socket.socket:
         )[0]
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # its connections have it too
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # inherited by its connections
         listener.bind(address)
         listener.listen(BACKLOG)
     except OSError as error:
         raise ConfigError(
             f"cannot listen on {options.host}, port {options.port}: {error.strerror or error};"
-            " give another host or port"
+            " choose another host or port"
         ) from error
     listener.setblocking(False)
     return listener
 
 
-def most_connections() -> int:
-    """So many that an engine can still be started: whoever comes then is turned away."""
+def max_connections() -> int:
+    """Return the maximum number of connections that leaves enough files to start an engine."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(allowed - OTHER_FILES, allowed // 2)
 
 
 def is_loopback(host: str) -> bool:
-    """Is it a name or an address of this machine for itself?"""
-    if host == "localhost" or host.endswith(".localhost"):  # browsers never ask anybody for these
+    """Return whether a name or address is a loopback one."""
+    if host == "localhost" or host.endswith(".localhost"):  # browsers resolve these without DNS
         return True
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -71,7 +70,7 @@ def is_loopback(host: str) -> bool:
 
 
 class EarlyAnswers:
-    """Listens beside the application's own socket, which is the same one: nobody is refused in between."""
+    """Answers on a duplicate of the application's socket, so that no connection fails at the handover."""
 
     def __init__(self, server: asyncio.Server) -> None:
         self._server = server
@@ -81,17 +80,17 @@ class EarlyAnswers:
         return cls(await asyncio.start_server(_answer, sock=listener.dup(), limit=MAX_HEAD_BYTES))
 
     def close(self) -> None:
-        """Those who are being answered get their answer."""
+        """Accept no more connections. Responses in progress are completed."""
         self._server.close()
 
 
 async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     with contextlib.suppress(Exception):
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             head = await reader.readuntil(b"\r\n\r\n")
             writer.write(_response(head.split(b" ", 2)[1]))
             writer.write_eof()
-            # To close on a client that is still sending would cut off what it was told.
+            # Closing while the client still sends would make it lose the response.
             while await reader.read(MAX_HEAD_BYTES):
                 pass
     writer.close()

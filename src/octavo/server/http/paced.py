@@ -1,4 +1,4 @@
-"""Whole answers that may be large."""
+"""Responses that are not streamed and may be large."""
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -7,8 +7,10 @@ PIECE_BYTES = 64 << 10
 
 
 class PacedResponse(Response):
-    """JSON, piece by piece: the next one is handed on when the connection has taken the last. So the request
-    is open, and what it holds is counted, until nearly all of the answer has been read."""
+    """Sends JSON in pieces, each after the connection has taken the previous one.
+
+    So the request stays open, and its bytes stay counted, until the client has read nearly all of the body.
+    """
 
     media_type = "application/json"
 

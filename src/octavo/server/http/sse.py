@@ -7,8 +7,8 @@ from octavo.server.http.errors import ApiError
 PING_SECONDS = 5.0
 
 PING = b": ping\n\n"
-# Comes before the first event after a ping, in one write with it. `vllm bench serve` strips what it reads,
-# and would take "ping" and the event for one comment: then the first token would be lost to it.
+# Sent before the first event after a ping, in the same write. `vllm bench serve` strips what it reads, and
+# would otherwise take the ping and the event for one comment and miss the first token.
 AFTER_PING = b":\n\n"
 DONE = b"data: [DONE]\n\n"
 

@@ -1,4 +1,4 @@
-"""TLS connections until their handshake is done: counted and bounded like any other."""
+"""Accept TLS connections, with a limit on unfinished handshakes."""
 
 import asyncio
 import logging
@@ -11,38 +11,38 @@ from octavo.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-MOST_HANDSHAKES = 256
+MAX_HANDSHAKES = 256
 HANDSHAKE_SECONDS = 10.0
-RETRY_SECONDS = 0.1  # after the system could not give us a connection
+RETRY_SECONDS = 0.1  # after a failed accept
 
 
 def tls_context(options: ServerOptions) -> ssl.SSLContext | None:
-    """None: plain HTTP. Raises ConfigError."""
+    """Return the TLS context, or None for plain HTTP. Raises ConfigError."""
     if options.tls_cert is None or options.tls_key is None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(options.tls_cert, options.tls_key)
     except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"tls_cert and tls_key cannot be used: {error}; give PEM files") from error
+        raise ConfigError(f"cannot load tls_cert and tls_key: {error}; give PEM files") from error
     return context
 
 
-class EncryptedDoor:
-    """Accepts connections for a protocol that `make` makes, and that meets them when they are encrypted. Of
-    too many handshakes the one that began first is ended: who means it is done in a moment.
+class TlsListener:
+    """Accepts connections, and creates a protocol with `make` after each handshake.
 
-    (A TLS server of asyncio tells nobody of a connection before its handshake is done.) Owned by the event
-    loop; for uvicorn it is one of its servers.
+    With too many handshakes, the oldest is cancelled: an honest client finishes within milliseconds.
+    (asyncio's own TLS server does not expose a connection before its handshake is done, so handshakes could
+    not be limited.) Owned by the event loop; uvicorn uses it like one of its servers.
     """
 
     def __init__(
-        self, make: Callable[[], asyncio.Protocol], context: ssl.SSLContext, most_handshakes: int
+        self, make: Callable[[], asyncio.Protocol], context: ssl.SSLContext, max_handshakes: int
     ) -> None:
         self._make = make
         self._context = context
-        self._most = most_handshakes
-        self._handshakes: dict[asyncio.Task[None], None] = {}  # in the order they began
+        self._limit = max_handshakes
+        self._handshakes: dict[asyncio.Task[None], None] = {}  # oldest first
         self._accepting: asyncio.Task[None] | None = None
 
     def open(self, listener: socket.socket) -> None:
@@ -50,7 +50,7 @@ class EncryptedDoor:
         self._accepting = asyncio.get_running_loop().create_task(self._accept(listener))
 
     def close(self) -> None:
-        """For new connections. Those that are encrypted are not ours any more."""
+        """Stop accepting and cancel handshakes. Established connections belong to their protocols."""
         if self._accepting is not None:
             self._accepting.cancel()
         for handshake in self._handshakes:
@@ -66,13 +66,13 @@ class EncryptedDoor:
             try:
                 connection, _ = await loop.sock_accept(listener)
             except OSError as error:
-                logger.warning("a connection cannot be accepted: %s", error)
+                logger.warning("cannot accept a connection: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
-            handshake = loop.create_task(self._shake_hands(connection))
+            handshake = loop.create_task(self._handshake(connection))
             self._handshakes[handshake] = None
             handshake.add_done_callback(self._forget)
-            if len(self._handshakes) > self._most:
+            if len(self._handshakes) > self._limit:
                 oldest = next(iter(self._handshakes))
                 oldest.cancel()
                 self._forget(oldest)
@@ -80,12 +80,12 @@ class EncryptedDoor:
     def _forget(self, handshake: "asyncio.Task[None]") -> None:
         self._handshakes.pop(handshake, None)
 
-    async def _shake_hands(self, connection: socket.socket) -> None:
+    async def _handshake(self, connection: socket.socket) -> None:
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 self._make, connection, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_SECONDS
             )
-        except OSError:  # ssl.SSLError and a time-out are some
+        except OSError:  # includes ssl.SSLError and timeouts
             connection.close()
         except asyncio.CancelledError:
             connection.close()

@@ -1,1 +1,1 @@
-"""OpenAI's API: each endpoint turns a body into a task, and pieces of the answer into its wire format."""
+"""The OpenAI API: each endpoint converts its body into tasks, and their output into its wire format."""

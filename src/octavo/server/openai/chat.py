@@ -25,7 +25,7 @@ from octavo.server.http.keys import caller
 from octavo.server.http.sse import encode
 from octavo.server.openai.logprobs import chat_logprobs, prompt_logprobs
 from octavo.server.openai.messages import template_arguments, template_messages
-from octavo.server.openai.params import asked_of, chat_params, wanted_grammar
+from octavo.server.openai.params import chat_params, request_context, requested_grammar
 from octavo.server.openai.response import ChunkFrame, head, usage, usage_of
 from octavo.server.openai.schema import ChatRequest, NamedTool
 from octavo.server.openapi import EVENTS, GENERATION_ERRORS, failures, json_body
@@ -43,17 +43,17 @@ router = APIRouter()
 async def chat_completions(request: Request) -> Response:
     state: ServerState = request.app.state.server
     state.check_ready()
-    state.admission.check_door()
+    state.admission.check_queue()
     body = await read_request(request, ChatRequest, state.options.max_body)
     check_supported(body)
     state.check_model(body.model)
     work = ChatWork(chat_task(body, state.model.defaults))
-    asked = asked_of(body, state.new_id("chatcmpl"), caller(request), request.state.arrival)
-    generation = Generation(state, asked, record_of(request), request.receive, request.state.holding)
+    context = request_context(body, state.new_id("chatcmpl"), caller(request), request.state.arrival)
+    generation = Generation(state, context, record_of(request), request.receive, request.state.holding)
     return await respond(generation, work, partial(ChatAnswer, body))
 
 
-# -- to a task ---------------------------------------------------------------------------------------------
+# -- body to task ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -66,15 +66,19 @@ class ChatWork:
         return self.chat.params
 
     async def tasks(self, prompter: Prompter, max_model_len: int) -> list[PromptTask]:
-        made = await prompter.run(ChatJob(self.chat, max_model_len))
-        assert isinstance(made, ChatPrompt)
-        return [PromptTask(made.ids, made.params, text=made.text, format=made.format, grammars=made.grammars)]
+        result = await prompter.run(ChatJob(self.chat, max_model_len))
+        assert isinstance(result, ChatPrompt)
+        return [
+            PromptTask(
+                result.ids, result.params, text=result.text, format=result.format, grammars=result.grammars
+            )
+        ]
 
 
 def check_supported(body: ChatRequest) -> None:
-    """What is not there yet is refused by its name, rather than ignored."""
+    """Reject unsupported fields instead of ignoring them."""
     if body.functions:
-        raise unsupported("functions", "calling functions")
+        raise unsupported("functions", "functions, the predecessor of tools,")
     if body.modalities is not None and body.modalities != ["text"]:
         raise unsupported("modalities", "output other than text")
     for name in ("audio", "web_search_options", "function_call"):
@@ -85,12 +89,12 @@ def check_supported(body: ChatRequest) -> None:
 
 
 def chat_task(body: ChatRequest, defaults: SamplingParams) -> ChatTask:
-    wanted, choice = wanted_grammar(body), body.tool_choice
+    grammar, choice = requested_grammar(body), body.tool_choice
     params = chat_params(body, defaults)
     return ChatTask(
         template_messages(body.messages),
-        params if wanted is None else msgspec.structs.replace(params, grammar=wanted.spec),
-        grammar_field="response_format" if wanted is None else wanted.field,
+        params if grammar is None else msgspec.structs.replace(params, grammar=grammar.spec),
+        grammar_field="response_format" if grammar is None else grammar.field,
         tools=[tool.model_dump(exclude_none=True) for tool in body.tools or ()],
         tool_choice=(
             OnlyTool(choice.function.name)
@@ -102,11 +106,11 @@ def chat_task(body: ChatRequest, defaults: SamplingParams) -> ChatTask:
     )
 
 
-# -- from pieces -------------------------------------------------------------------------------------------
+# -- output to response ------------------------------------------------------------------------------------
 
 
 class ChatAnswer:
-    """Whole, or as events, of which a plain piece of text costs one encoding of that text and a join."""
+    """Encodes the output as a body or as events. An event with only text costs one encoding and one join."""
 
     def __init__(self, body: ChatRequest, generation: Generation) -> None:
         self._generation = generation
@@ -114,12 +118,12 @@ class ChatAnswer:
         self._tokenizer = generation.state.model.tokenizer
         self._frame = ChunkFrame(head(generation, "chat.completion.chunk"), has_usage=body.includes_usage)
         self._is_plain = not (body.logprobs or body.return_token_ids or body.has_continuous_usage)
-        self._plain_starts: dict[int, bytes] = {}  # of choices whose role has been said
+        self._plain_starts: dict[int, bytes] = {}  # of choices whose role has been sent
         self._plain_end = b'},"logprobs":null,"finish_reason":null}' + self._frame.end
         self._num_completion = 0
-        self._with_calls: set[int] = set()  # choices
+        self._with_calls: set[int] = set()  # indices of choices
 
-    def of_delta(self, delta: StreamDelta) -> bytes:
+    def encode_delta(self, delta: StreamDelta) -> bytes:
         index = delta.choice  # a chat has one prompt
         if delta.calls:
             self._with_calls.add(index)
@@ -132,14 +136,14 @@ class ChatAnswer:
         raise_if_failed(delta)
         return self._full(index, delta)
 
-    def at_end(self) -> bytes:
+    def encode_end(self) -> bytes:
         body = self._body
         more = {"octavo": self._generation.explanation()} if body.wants_explanation else {}
         if body.includes_usage:
             return self._frame.chunk(b"", usage=usage_of(self._generation.results.values()), **more)
         return self._frame.chunk(b"", **more) if more else b""
 
-    def whole(self) -> dict[str, Any]:
+    def full_body(self) -> dict[str, Any]:
         generation, body = self._generation, self._body
         (output,) = generation.results.values()
         answer = head(generation, "chat.completion") | {
@@ -191,7 +195,7 @@ class ChatAnswer:
 
 
 def finish_reason(reason: str | None, *, has_calls: bool) -> str | None:
-    """An answer that ends by itself with calls in it waits for their results."""
+    """Return `tool_calls` for an answer that stopped after tool calls."""
     return "tool_calls" if reason == "stop" and has_calls else reason
 
 
@@ -216,7 +220,7 @@ def whole_message(choice: Choice) -> dict[str, Any]:
 
 
 def message_delta(delta: StreamDelta) -> dict[str, Any]:
-    """What is new, and nothing else: clients add deltas up."""
+    """Return only what is new: clients concatenate deltas."""
     message: dict[str, Any] = {}
     if delta.text:
         message["content"] = delta.text
@@ -228,7 +232,7 @@ def message_delta(delta: StreamDelta) -> dict[str, Any]:
 
 
 def _reasoning(text: str) -> dict[str, str]:
-    """Clients have not agreed on a name."""
+    """Return the text under both names that clients use."""
     return {"reasoning_content": text, "reasoning": text}
 
 

@@ -21,7 +21,7 @@ from octavo.server.http.errors import invalid, unsupported
 from octavo.server.http.keys import caller
 from octavo.server.http.sse import encode
 from octavo.server.openai.logprobs import LegacyLogprobs, prompt_logprobs
-from octavo.server.openai.params import asked_of, completion_params, wanted_grammar
+from octavo.server.openai.params import completion_params, request_context, requested_grammar
 from octavo.server.openai.response import ChunkFrame, head, usage, usage_of
 from octavo.server.openai.schema import CompletionRequest
 from octavo.server.openapi import EVENTS, GENERATION_ERRORS, failures, json_body
@@ -39,17 +39,17 @@ router = APIRouter()
 async def completions(request: Request) -> Response:
     state: ServerState = request.app.state.server
     state.check_ready()
-    state.admission.check_door()
+    state.admission.check_queue()
     body = await read_request(request, CompletionRequest, state.options.max_body)
     check_supported(body)
     state.check_model(body.model)
     work = prompt_work(body, state.model.defaults)
-    asked = asked_of(body, state.new_id("cmpl"), caller(request), request.state.arrival)
-    generation = Generation(state, asked, record_of(request), request.receive, request.state.holding)
+    context = request_context(body, state.new_id("cmpl"), caller(request), request.state.arrival)
+    generation = Generation(state, context, record_of(request), request.receive, request.state.holding)
     return await respond(generation, work, partial(CompletionAnswer, body))
 
 
-# -- to tasks ----------------------------------------------------------------------------------------------
+# -- body to tasks -----------------------------------------------------------------------------------------
 
 
 def check_supported(body: CompletionRequest) -> None:
@@ -74,30 +74,30 @@ class PromptWork:
 
     async def tasks(self, prompter: Prompter, max_model_len: int) -> list[PromptTask]:
         texts = tuple([prompt for prompt in self.prompts if isinstance(prompt, str)])
-        if not texts:  # all of them are ids, or all are texts
+        if not texts:  # prompts are either all ids or all texts
             return [self._task(prompt, None) for prompt in self.prompts]
-        made = await prompter.run(TextJob(texts, self.add_special_tokens, max_model_len))
-        assert isinstance(made, TextIds)
-        return [self._task(ids, text) for ids, text in zip(made.ids, texts, strict=True)]
+        result = await prompter.run(TextJob(texts, self.add_special_tokens, max_model_len))
+        assert isinstance(result, TextIds)
+        return [self._task(ids, text) for ids, text in zip(result.ids, texts, strict=True)]
 
     def _task(self, ids: Prompt, text: str | None) -> PromptTask:
         return PromptTask(ids, self.params, text=text, grammars=self.grammars)
 
 
 def prompt_work(body: CompletionRequest, defaults: SamplingParams) -> PromptWork:
-    params, wanted = completion_params(body, defaults), wanted_grammar(body)
-    if wanted is not None:
-        params = msgspec.structs.replace(params, grammar=wanted.spec)
+    params, grammar = completion_params(body, defaults), requested_grammar(body)
+    if grammar is not None:
+        params = msgspec.structs.replace(params, grammar=grammar.spec)
     return PromptWork(
         as_prompts(body),
         params,
         add_special_tokens=body.add_special_tokens is not False,
-        grammars=() if wanted is None else (wanted,),
+        grammars=() if grammar is None else (grammar,),
     )
 
 
 def as_prompts(body: CompletionRequest) -> list[Prompt]:
-    """A text, ids, or a list of either."""
+    """Return the prompts of a body, whose `prompt` is a text, token ids or a list of either."""
     prompt = body.prompt
     if isinstance(prompt, str):
         return [prompt]
@@ -112,11 +112,11 @@ def shows_only_prompt(body: CompletionRequest) -> bool:
     return bool(body.echo) and body.max_tokens == 0
 
 
-# -- from pieces -------------------------------------------------------------------------------------------
+# -- output to response ------------------------------------------------------------------------------------
 
 
 class Echo:
-    """One choice's text and logprobs, with its prompt before it if that is wanted."""
+    """The prompt text of one choice, for `echo`, and its logprobs."""
 
     def __init__(self, generation: Generation, prompt: str | None, prompt_ids: tuple[int, ...]) -> None:
         tokenizer = generation.state.model.tokenizer
@@ -126,7 +126,7 @@ class Echo:
 
 
 class CompletionAnswer:
-    """Whole, or as events, of which a plain piece of text costs one encoding of that text and a join."""
+    """Encodes the output as a body or as events. An event with only text costs one encoding and one join."""
 
     def __init__(self, body: CompletionRequest, generation: Generation) -> None:
         self._generation = generation
@@ -135,17 +135,17 @@ class CompletionAnswer:
         self._wants_logprobs = body.logprobs is not None
         self._is_plain = not (self._wants_logprobs or body.return_token_ids or body.has_continuous_usage)
         self._shows_only_prompt = shows_only_prompt(body)
-        self._plain_starts: dict[int, bytes] = {}  # of choices that have begun
+        self._plain_starts: dict[int, bytes] = {}  # of choices that have started
         self._plain_end = b',"logprobs":null,"finish_reason":null}' + self._frame.end
         self._echoes: dict[int, Echo] = {}
-        # The prompt's logprobs come with choice 0: until then, what the others say is held back.
+        # The prompt's logprobs arrive with choice 0: until then, deltas of the other choices are held back.
         self._held: dict[str, list[StreamDelta]] | None = (
             {one.name: [] for one in generation.prepared} if body.echo and self._wants_logprobs else None
         )
-        self._scores: dict[str, tuple[Any, ...]] = {}
+        self._prompt_logprobs: dict[str, tuple[Any, ...]] = {}
         self._num_completion = 0
 
-    def of_delta(self, delta: StreamDelta) -> bytes:
+    def encode_delta(self, delta: StreamDelta) -> bytes:
         if self._is_plain and delta.finish_reason is None and not self._shows_only_prompt:
             start = self._plain_starts.get(self._generation.choice_index(delta))
             if start is not None:
@@ -155,14 +155,14 @@ class CompletionAnswer:
             return self._release(delta, self._held)
         return self._full(delta)
 
-    def at_end(self) -> bytes:
+    def encode_end(self) -> bytes:
         body, generation = self._body, self._generation
         more = {"octavo": generation.explanation()} if body.wants_explanation else {}
         if body.includes_usage:
             return self._frame.chunk(b"", usage=self._usage(), **more)
         return self._frame.chunk(b"", **more) if more else b""
 
-    def whole(self) -> dict[str, Any]:
+    def full_body(self) -> dict[str, Any]:
         generation = self._generation
         n = generation.prepared[0].params.n
         answer = head(generation, "text_completion") | {
@@ -214,7 +214,7 @@ class CompletionAnswer:
         if delta.choice != 0:
             held[delta.request_id].append(delta)
             return b""
-        self._scores[delta.request_id] = delta.prompt_logprobs
+        self._prompt_logprobs[delta.request_id] = delta.prompt_logprobs
         return b"".join(self._full(one) for one in (delta, *held.pop(delta.request_id)))
 
     def _full(self, delta: StreamDelta) -> bytes:
@@ -247,5 +247,5 @@ class CompletionAnswer:
     ) -> dict[str, Any]:
         if not (is_first and self._body.echo):
             return echo.logprobs.of_answer(delta.logprobs)
-        scores = self._scores.get(delta.request_id, ())
+        scores = self._prompt_logprobs.get(delta.request_id, ())
         return echo.logprobs.of_prompt(prompt.prompt_ids, scores, delta.logprobs)

@@ -1,4 +1,4 @@
-"""Log-probabilities in the three shapes that clients know."""
+"""Log-probabilities in the three formats of the API."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ from octavo.server.http.sse import encode
 from octavo.text.detokenizer import IncrementalDetokenizer
 from octavo.text.tokenizer import Tokenizer
 
-ENCODED_AT_ONCE = 64
+ENTRIES_PER_PIECE = 64
 
 
 def finite(logprob: float) -> float:
@@ -19,10 +19,12 @@ def finite(logprob: float) -> float:
 
 
 def encoded(entries: Iterable[object]) -> msgspec.Raw:
-    """A list as JSON. A few entries at a time: as objects they are many times larger, and as long as they are
-    being encoded, no other thread runs."""
+    """Return a list as JSON, encoded in small pieces.
+
+    Entries are many times larger as objects than as JSON, and the encoder lets no other thread run.
+    """
     remaining = iter(entries)
-    pieces = iter(lambda: list(itertools.islice(remaining, ENCODED_AT_ONCE)), [])
+    pieces = iter(lambda: list(itertools.islice(remaining, ENTRIES_PER_PIECE)), [])
     return msgspec.Raw(b"[" + b",".join(encode(piece)[1:-1] for piece in pieces) + b"]")
 
 
@@ -45,7 +47,7 @@ def _chat_token(tokenizer: Tokenizer, token_id: int, logprob: float) -> dict[str
 
 
 def legacy_token(tokenizer: Tokenizer, token_id: int) -> str:
-    """A token that is no text by itself is written as its bytes, so that two of them stay different."""
+    """Return the text of a token, or its bytes if it is not valid UTF-8, so that tokens stay distinct."""
     piece = tokenizer.token_bytes(token_id)
     try:
         return piece.decode()
@@ -54,7 +56,7 @@ def legacy_token(tokenizer: Tokenizer, token_id: int) -> str:
 
 
 class LegacyLogprobs:
-    """Of one choice of a completion, piece by piece: offsets count through, from an echoed prompt on."""
+    """Logprobs of one choice of a completion, in pieces. Text offsets continue from an echoed prompt on."""
 
     def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool) -> None:
         self._tokenizer = tokenizer
@@ -67,7 +69,7 @@ class LegacyLogprobs:
         scores: Sequence[TokenLogprob],
         answer: Sequence[TokenLogprob] = (),
     ) -> dict[str, Any]:
-        """And of an answer behind it. The first token has nothing before it, and so no probability."""
+        """Return the entries of the prompt and of an answer after it. The first token has no probability."""
         scored = [(score.token_id, score) for score in itertools.chain(scores, answer)]
         return self._entries([(prompt_ids[0], None), *scored])
 
@@ -87,7 +89,7 @@ class LegacyLogprobs:
         }
 
     def _top(self, score: TokenLogprob) -> dict[str, float]:
-        """The best, and the token itself if it is not one of them."""
+        """Return the most probable tokens, and the token itself if it is not among them."""
         best: dict[str, float] = {}
         for token_id, logprob in (*score.top, (score.token_id, score.logprob)):
             best.setdefault(legacy_token(self._tokenizer, token_id), finite(logprob))
@@ -95,7 +97,7 @@ class LegacyLogprobs:
 
 
 def prompt_logprobs(tokenizer: Tokenizer, scores: Sequence[TokenLogprob]) -> msgspec.Raw:
-    """A mapping of token id to its score for every token of the prompt; none for the first."""
+    """Return, for each prompt token, its alternatives by token id; null for the first token."""
     return encoded(itertools.chain([None], (_by_id(tokenizer, score) for score in scores)))
 
 

@@ -1,4 +1,4 @@
-"""Messages as clients write them to messages as chat templates read them."""
+"""Convert messages of a request to messages for the chat template."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def template_arguments(fields: TemplateFields) -> dict[str, Any]:
-    """What else `ChatTemplate.render` is told."""
+    """Return the other arguments of `ChatTemplate.render`."""
     kwargs = dict(fields.chat_template_kwargs or {})
     continues = bool(fields.continue_final_message)
     own = {
@@ -21,18 +21,18 @@ def template_arguments(fields: TemplateFields) -> dict[str, Any]:
     }
     reserved = {"messages", "tools", *own} & set(kwargs)
     if reserved:
-        raise invalid(f"chat_template_kwargs: {min(reserved)} is set otherwise", "chat_template_kwargs")
+        raise invalid(f"chat_template_kwargs: {min(reserved)} has a field of its own", "chat_template_kwargs")
     if fields.reasoning_effort is not None:
         kwargs.setdefault("reasoning_effort", fields.reasoning_effort)
     if continues and fields.add_generation_prompt:
         raise invalid(
-            "continue_final_message and add_generation_prompt exclude each other", "continue_final_message"
+            "give either continue_final_message or add_generation_prompt, not both", "continue_final_message"
         )
     return kwargs | own
 
 
 def _template_message(message: Message, where: str) -> dict[str, Any]:
-    """Only what was said. Templates know no developer."""
+    """Return the message without absent fields. `developer` becomes `system`, which templates know."""
     plain: dict[str, Any] = {
         "role": "system" if message.role == "developer" else message.role,
         "content": _text(message.content, f"{where}.content"),
@@ -45,7 +45,7 @@ def _template_message(message: Message, where: str) -> dict[str, Any]:
     if message.tool_calls:
         plain["tool_calls"] = [_tool_call(call) for call in message.tool_calls]
     elif message.content is None and message.refusal is None:
-        raise invalid(f"{where}.content: a message without tool calls needs a content", f"{where}.content")
+        raise invalid(f"{where}.content: a message without tool calls requires content", f"{where}.content")
     return plain
 
 
@@ -56,7 +56,7 @@ def _text(content: str | list[ContentPart] | None, where: str) -> str:
     for index, part in enumerate(content):
         text = part.refusal if part.type == "refusal" else part.text
         if part.type not in TEXT_PARTS:
-            raise unsupported(f"{where}[{index}]", f"content of the type {part.type[:40]!r}")
+            raise unsupported(f"{where}[{index}]", f"content of type {part.type[:40]!r}")
         if text is None:
             raise invalid(f"{where}[{index}]: the part has no text", f"{where}[{index}]")
         texts.append(text)

@@ -7,11 +7,11 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from octavo.frontend.chat import ChatTask
-from octavo.prompting.jobs import DecodedText, DecodeJob, ShownTokens, TokensJob
+from octavo.prompting.jobs import DecodedText, DecodeJob, EncodedTokens, TokensJob
 from octavo.protocol import SamplingParams
 from octavo.server.http.body import read_request
+from octavo.server.http.disconnect import while_connected
 from octavo.server.http.errors import invalid
-from octavo.server.http.leaving import while_connected
 from octavo.server.http.paced import PacedResponse
 from octavo.server.http.sse import encode
 from octavo.server.openai.messages import template_arguments, template_messages
@@ -53,15 +53,15 @@ async def tokenize(request: Request) -> Response:
     if (body.prompt is None) == (body.messages is None):
         raise invalid("give either prompt or messages", "prompt")
     facts = state.supervisor.facts
-    made = await while_connected(request.receive, state.prompter.run(_job(body)))
-    assert isinstance(made, ShownTokens)
+    result = await while_connected(request.receive, state.prompter.run(_job(body)))
+    assert isinstance(result, EncodedTokens)
     content = {
-        "count": made.count,
+        "count": result.count,
         "max_model_len": None if facts is None else facts.max_model_len,
-        "tokens": msgspec.Raw(made.ids),
-        "token_strs": None if made.texts is None else msgspec.Raw(made.texts),
+        "tokens": msgspec.Raw(result.ids),
+        "token_strs": None if result.texts is None else msgspec.Raw(result.texts),
     }
-    return _held(request, encode(content))
+    return _respond(request, encode(content))
 
 
 def _job(body: TokenizeRequest) -> TokensJob:
@@ -77,12 +77,12 @@ async def detokenize(request: Request) -> Response:
     state: ServerState = request.app.state.server
     body = await read_request(request, DetokenizeRequest, state.options.max_body)
     state.check_model(body.model)
-    made = await while_connected(request.receive, state.prompter.run(DecodeJob(tuple(body.tokens))))
-    assert isinstance(made, DecodedText)
-    return _held(request, encode({"prompt": made.text}))
+    result = await while_connected(request.receive, state.prompter.run(DecodeJob(tuple(body.tokens))))
+    assert isinstance(result, DecodedText)
+    return _respond(request, encode({"prompt": result.text}))
 
 
-def _held(request: Request, answer: bytes) -> Response:
+def _respond(request: Request, answer: bytes) -> Response:
     request.state.holding.take(len(answer))
     return PacedResponse(answer)
 

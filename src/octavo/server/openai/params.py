@@ -1,5 +1,7 @@
-"""Wire fields to `SamplingParams`, and what else chats and completions ask for alike. What a request leaves
-out, the checkpoint's recommendation fills in."""
+"""Convert fields that chats and completions share to `SamplingParams`, grammars and a `RequestContext`.
+
+The checkpoint's recommended sampling parameters are the defaults.
+"""
 
 from typing import Any
 
@@ -10,11 +12,11 @@ from octavo.frontend.answer_grammar import schema_grammar
 from octavo.frontend.intake import FieldGrammar
 from octavo.grammar import specs
 from octavo.protocol import GrammarKind, GrammarSpec, SamplingParams
-from octavo.server.generation import Asked
+from octavo.server.generation import RequestContext
 from octavo.server.http.errors import invalid
 from octavo.server.openai.schema import ChatRequest, CompletionRequest, SamplingFields, StructuredOutputs
 
-LEGACY_MAX_TOKENS = 16  # of completions that do not say
+LEGACY_MAX_TOKENS = 16  # default of OpenAI's completions
 
 SAME_NAME = (
     "temperature",
@@ -33,70 +35,84 @@ SAME_NAME = (
 
 
 def chat_params(request: ChatRequest, defaults: SamplingParams) -> SamplingParams:
-    longest = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
+    max_tokens = request.max_completion_tokens
+    if max_tokens is None:
+        max_tokens = request.max_tokens
     top = request.top_logprobs
     if top is not None and not request.logprobs:
-        raise RequestError("top_logprobs needs logprobs to be true", "top_logprobs")
-    return _params(request, defaults, max_tokens=longest, logprobs=(top or 0) if request.logprobs else None)
+        raise RequestError("top_logprobs requires logprobs to be true", "top_logprobs")
+    return _params(
+        request, defaults, max_tokens=max_tokens, logprobs=(top or 0) if request.logprobs else None
+    )
 
 
 def completion_params(request: CompletionRequest, defaults: SamplingParams) -> SamplingParams:
-    """With `echo` and `logprobs`, the tokens of the prompt are scored as those of the answer are."""
-    longest = LEGACY_MAX_TOKENS if request.max_tokens is None else request.max_tokens
-    if longest == 0 and request.echo:
-        longest = 1  # only the prompt is wanted: what is generated is not shown
-    scored = request.prompt_logprobs
+    """Return the parameters. With `echo` and `logprobs`, prompt tokens get logprobs like generated ones."""
+    max_tokens = LEGACY_MAX_TOKENS if request.max_tokens is None else request.max_tokens
+    if max_tokens == 0 and request.echo:
+        max_tokens = 1  # the response shows only the prompt, not the generated token
+    prompt_logprobs = request.prompt_logprobs
     if request.echo and request.logprobs is not None:
-        scored = max(request.logprobs, scored or 0)
-    return _params(request, defaults, max_tokens=longest, logprobs=request.logprobs, prompt_logprobs=scored)
+        prompt_logprobs = max(request.logprobs, prompt_logprobs or 0)
+    return _params(
+        request,
+        defaults,
+        max_tokens=max_tokens,
+        logprobs=request.logprobs,
+        prompt_logprobs=prompt_logprobs,
+    )
 
 
-def wanted_grammar(body: SamplingFields) -> FieldGrammar | None:
-    """What the answer must conform to, in whichever way the client says so; None if any text will do."""
-    wanted = body.format_wanted
+def requested_grammar(body: SamplingFields) -> FieldGrammar | None:
+    """Return the grammar of `response_format` or `structured_outputs`; None if any text is allowed."""
+    response_format = body.constraining_format
     if body.structured_outputs is not None:
-        if wanted is not None:
-            raise invalid("response_format and structured_outputs exclude each other", "structured_outputs")
+        if response_format is not None:
+            raise invalid("give either response_format or structured_outputs, not both", "structured_outputs")
         return _structured(body.structured_outputs)
-    if wanted is None:
+    if response_format is None:
         return None
-    if wanted.type == "json_object":
+    if response_format.type == "json_object":
         return FieldGrammar("response_format", GrammarSpec(GrammarKind.JSON_OBJECT))
-    named = wanted.json_schema
-    schema = wanted.schema_ if named is None else named.schema_
+    named = response_format.json_schema
+    schema = response_format.schema_ if named is None else named.schema_
     param = "response_format.schema" if named is None else "response_format.json_schema.schema"
     if schema is None:
         raise invalid(f"{param} is missing", param)
     return FieldGrammar(param, schema_grammar(schema, param))
 
 
-def _structured(wanted: StructuredOutputs) -> FieldGrammar:
-    given = [name for name in ("json_", "regex", "choice", "grammar") if getattr(wanted, name) is not None]
+def _structured(fields: StructuredOutputs) -> FieldGrammar:
+    given = [name for name in ("json_", "regex", "choice", "grammar") if getattr(fields, name) is not None]
     if len(given) != 1:
-        raise invalid("structured_outputs takes one of json, regex, choice and grammar", "structured_outputs")
+        raise invalid(
+            "structured_outputs requires exactly one of json, regex, choice and grammar", "structured_outputs"
+        )
     param = f"structured_outputs.{given[0].rstrip('_')}"
-    return FieldGrammar(param, _structured_spec(wanted, param))
+    return FieldGrammar(param, _structured_spec(fields, param))
 
 
-def _structured_spec(wanted: StructuredOutputs, param: str) -> GrammarSpec:
-    if isinstance(wanted.json_, str):
-        return GrammarSpec(GrammarKind.JSON_SCHEMA, wanted.json_)
-    if wanted.json_ is not None:
-        return schema_grammar(wanted.json_, param)
-    if wanted.choice is not None:
-        return specs.of_choices(wanted.choice)
-    if wanted.regex is not None:
-        return GrammarSpec(GrammarKind.REGEX, wanted.regex)
-    assert wanted.grammar is not None
-    return GrammarSpec(GrammarKind.LARK, wanted.grammar)
+def _structured_spec(fields: StructuredOutputs, param: str) -> GrammarSpec:
+    if isinstance(fields.json_, str):
+        return GrammarSpec(GrammarKind.JSON_SCHEMA, fields.json_)
+    if fields.json_ is not None:
+        return schema_grammar(fields.json_, param)
+    if fields.choice is not None:
+        return specs.of_choices(fields.choice)
+    if fields.regex is not None:
+        return GrammarSpec(GrammarKind.REGEX, fields.regex)
+    assert fields.grammar is not None
+    return GrammarSpec(GrammarKind.LARK, fields.grammar)
 
 
-def asked_of(request: SamplingFields, response_id: str, identity: str, arrival: float) -> Asked:
-    return Asked(
+def request_context(
+    request: SamplingFields, response_id: str, identity: str, arrival: float
+) -> RequestContext:
+    return RequestContext(
         response_id=response_id,
         identity=identity,
         is_stream=bool(request.stream),
-        shows_prompt=request.wants_prompt_shown,
+        shows_prompt=request.shows_prompt,
         priority=request.priority or 0,
         arrival=arrival,
         timeout=request.timeout,
@@ -124,7 +140,7 @@ def _tuple(values: list[Any] | None) -> tuple[Any, ...] | None:
 
 
 def _by_id(bias: dict[str, float]) -> dict[int, float]:
-    """JSON has text keys only."""
+    """Convert the keys, which are strings in JSON, to token ids."""
     if not all(key.isascii() and key.isdecimal() and len(key) < 10 for key in bias):
-        raise RequestError("logit_bias: keys are token ids, written as text", "logit_bias")
+        raise RequestError("logit_bias: keys must be token ids, written as strings", "logit_bias")
     return {int(key): value for key, value in bias.items()}

@@ -1,4 +1,4 @@
-"""What answers to chats and completions have in common: their head, the usage, the frame of an event."""
+"""The parts that chat and completion responses share: common fields, usage and the frame of an event."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from octavo.server.http.sse import encode
 
 def head(generation: Generation, kind: str) -> dict[str, Any]:
     return {
-        "id": generation.asked.response_id,
+        "id": generation.context.response_id,
         "object": kind,
         "created": generation.created,
         "model": generation.state.model.name,
@@ -29,7 +29,7 @@ def usage(num_prompt: int, num_completion: int, num_cached: int, num_reasoning: 
 
 
 def usage_of(results: Iterable[RequestOutput], *, hidden: int = 0) -> dict[str, Any]:
-    """A prompt counts once, however many answers it gets. `hidden` tokens were generated for nobody."""
+    """Return the usage. A prompt counts once, whatever `n` is. `hidden` generated tokens are not counted."""
     outputs = list(results)
     return usage(
         sum(len(output.prompt_ids) for output in outputs),
@@ -40,7 +40,7 @@ def usage_of(results: Iterable[RequestOutput], *, hidden: int = 0) -> dict[str, 
 
 
 class ChunkFrame:
-    """The part of an event that is the same in all of a response, encoded once.
+    """The constant part of the events of one response, encoded once.
 
     data: {"id": ..., "model": ..., "choices":[    CHOICE    ],"usage":null}
     `---------------- start ----------------´                `----- end ----´
@@ -52,7 +52,7 @@ class ChunkFrame:
         self.end = b'],"usage":null}\n\n' if has_usage else b"]}\n\n"
 
     def chunk(self, choice: bytes, *, usage: Mapping[str, Any] | None = None, **more: Any) -> bytes:
-        """`more` are further fields of the event, beside `choices`."""
+        """Return an event. `more` are fields of the event in addition to `choices`."""
         if usage is None and not more:
             return self.start + choice + self.end
         rest = ({"usage": usage} if self._has_usage or usage is not None else {}) | more

@@ -1,8 +1,8 @@
-"""Requests as clients write them. Unknown fields are tolerated, known ones are checked strictly:
-a number is a number, not a string of one. Ranges are checked at the one door, `frontend.intake`.
+"""Request bodies. Unknown fields are ignored and known ones are checked strictly: a string is not accepted as
+a number. Ranges are validated in `frontend.intake`.
 
-A body is checked by the event loop, so that no body may take long. Lists end at their first wrong item: each
-that pydantic collects costs more than a kilobyte, and a body has room for a million.
+Validation runs on the event loop, so it must be fast for every body. It stops at the first invalid item of a
+list: pydantic needs more than a kilobyte for each error, and a body can have a million items.
 """
 
 from typing import Annotated, Any, Literal, TypeVar
@@ -11,50 +11,50 @@ import pydantic
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from octavo.frontend.intake import Limits
+from octavo.frontend.intake import RequestLimits
 from octavo.grammar.limits import GrammarLimits
 
 MAX_MESSAGES = 8192
 MAX_TOOLS = 128
-MAX_SALT = 256  # characters: the prefix cache keeps it as long as a page of it
-MAX_PROMPTS = 16384  # far more than may wait, which `admission.Admission` says
+MAX_SALT = 256  # characters, which the prefix cache keeps as long as a block with this salt
+MAX_PROMPTS = 16384  # far above the bound in `admission.Admission`
 
 Item = TypeVar("Item")
-Quick = Annotated[list[Item], Field(fail_fast=True)]
+FailFastList = Annotated[list[Item], Field(fail_fast=True)]
 Prompts = Annotated[list[Item], Field(fail_fast=True, max_length=MAX_PROMPTS)]
-TokenIds = Quick[int]
+TokenIds = FailFastList[int]
 
 
-def _few_entries(value: Any) -> Any:
-    """Before the entries are looked at: dicts have no first wrong one."""
-    if isinstance(value, dict) and len(value) > Limits.max_logit_bias:
-        raise PydanticCustomError("too_long", f"at most {Limits.max_logit_bias} entries are allowed")
+def _check_num_entries(value: Any) -> Any:
+    """Check the number of entries before validation, which does not stop early in a dict."""
+    if isinstance(value, dict) and len(value) > RequestLimits.max_logit_bias:
+        raise PydanticCustomError("too_long", f"at most {RequestLimits.max_logit_bias} entries are allowed")
     return value
 
 
-Biases = Annotated[dict[str, float], BeforeValidator(_few_entries)]
+Biases = Annotated[dict[str, float], BeforeValidator(_check_num_entries)]
 
 
 TEXT_PARTS = ("text", "refusal", "input_text", "output_text")
 
 
 def _needs(**types: Any) -> list[dict[str, Any]]:
-    """For the description: each of the fields, with its type, would do. (`null` is as good as nothing.)"""
+    """Return OpenAPI alternatives: one field present with its type. (`null` means absent.)"""
     return [_with(**{name: {"type": kind}}) for name, kind in types.items()]
 
 
 def _with(**fields: dict[str, Any]) -> dict[str, Any]:
-    """For the description: all of the fields are there, as their schemas say."""
+    """Return an OpenAPI schema: all fields present, each matching its schema."""
     return {"required": list(fields), "properties": fields}
 
 
 def _if_given(**fields: dict[str, Any]) -> dict[str, Any]:
-    """For the description: those of the fields that are there are as their schemas say."""
+    """Return an OpenAPI schema: those fields that are present match their schemas."""
     return {"properties": fields}
 
 
 class WireModel(pydantic.BaseModel, strict=True, extra="ignore", allow_inf_nan=False):
-    """`null` always means the same as leaving the field out."""
+    """In every field, `null` means the same as omitting it."""
 
 
 class StreamOptions(WireModel):
@@ -63,7 +63,7 @@ class StreamOptions(WireModel):
 
 
 class OctavoOptions(WireModel):
-    prompt: bool = Field(False, description="show the prompt as the chat template has rendered it")
+    prompt: bool = Field(False, description="include the prompt as rendered by the chat template")
 
 
 class NamedSchema(WireModel):
@@ -73,7 +73,7 @@ class NamedSchema(WireModel):
     strict: bool | None = None
 
 
-HAS_ITS_SCHEMA = {
+REQUIRES_SCHEMA = {
     "anyOf": [
         _with(type={"enum": ["text", "json_object"]}),
         _with(json_schema={"type": "object", **_with(schema={"type": "object"})}),
@@ -82,11 +82,11 @@ HAS_ITS_SCHEMA = {
 }
 
 
-class ResponseFormat(WireModel, json_schema_extra=HAS_ITS_SCHEMA):
+class ResponseFormat(WireModel, json_schema_extra=REQUIRES_SCHEMA):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: NamedSchema | None = None
     schema_: dict[str, Any] | None = Field(
-        None, alias="schema", description="the schema itself, as some clients write it"
+        None, alias="schema", description="the schema itself, as some clients send it"
     )
 
 
@@ -96,25 +96,25 @@ ONE_CONSTRAINT = {
 
 
 class StructuredOutputs(WireModel, json_schema_extra=ONE_CONSTRAINT):
-    """One of them: what the whole answer must be."""
+    """Exactly one constraint on the whole answer."""
 
     json_: dict[str, Any] | str | None = Field(None, alias="json", description="a JSON schema")
     regex: str | None = None
-    choice: Quick[Annotated[str, Field(min_length=1)]] | None = Field(
+    choice: FailFastList[Annotated[str, Field(min_length=1)]] | None = Field(
         None, json_schema_extra={"minItems": 1, "maxItems": GrammarLimits().max_choices}
     )
     grammar: str | None = Field(None, description="a context-free grammar in Lark's notation")
 
 
 class SamplingFields(WireModel):
-    """What completions and chat have in common."""
+    """Fields that completions and chat completions share."""
 
     model: str | None = None
     max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
     n: int | None = None
-    stop: str | Quick[str] | None = None
+    stop: str | FailFastList[str] | None = None
     seed: int | None = None
     logit_bias: Biases | None = None
     presence_penalty: float | None = None
@@ -122,8 +122,8 @@ class SamplingFields(WireModel):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = Field(None, description="accepted and ignored")
-    # Extensions.
-    top_k: int | None = Field(None, description="0 or -1: off")
+    # Extensions of the OpenAI API.
+    top_k: int | None = Field(None, description="0 or -1 disables it")
     min_p: float | None = None
     repetition_penalty: float | None = None
     ignore_eos: bool | None = None
@@ -133,20 +133,22 @@ class SamplingFields(WireModel):
     skip_special_tokens: bool | None = None
     prompt_logprobs: int | None = None
     return_token_ids: bool | None = None
-    priority: int | None = Field(None, description="smaller is more urgent")
-    timeout: float | None = Field(None, description="seconds after which the request is ended")
+    priority: int | None = Field(None, description="smaller values run first")
+    timeout: float | None = Field(None, description="seconds after which the request is aborted")
     cache_salt: Annotated[str, Field(max_length=MAX_SALT)] | None = Field(
-        None, description="prompts share cached prefixes within a salt only"
+        None, description="only prompts with the same salt share cached prefixes"
     )
-    octavo: bool | OctavoOptions | None = Field(None, description="explain the answer")
+    octavo: bool | OctavoOptions | None = Field(
+        None, description="add timings, cache hits and the seed to the response"
+    )
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
 
     @property
-    def format_wanted(self) -> ResponseFormat | None:
-        """None if any text will do."""
-        wanted = self.response_format
-        return None if wanted is None or wanted.type == "text" else wanted
+    def constraining_format(self) -> ResponseFormat | None:
+        """The response format; None if it allows any text."""
+        given = self.response_format
+        return None if given is None or given.type == "text" else given
 
     @property
     def includes_usage(self) -> bool:
@@ -161,7 +163,7 @@ class SamplingFields(WireModel):
         return bool(self.octavo)
 
     @property
-    def wants_prompt_shown(self) -> bool:
+    def shows_prompt(self) -> bool:
         return isinstance(self.octavo, OctavoOptions) and self.octavo.prompt
 
 
@@ -171,10 +173,10 @@ class CompletionRequest(SamplingFields):
     logprobs: int | None = None
     add_special_tokens: bool | None = None
     suffix: str | None = Field(None, description="not supported")
-    best_of: int | None = Field(None, description="not supported, unless it equals n")
+    best_of: int | None = Field(None, description="supported only if it equals n")
 
 
-HAS_ITS_TEXT = {
+REQUIRES_TEXT = {
     "anyOf": [
         _with(type={"enum": [kind for kind in TEXT_PARTS if kind != "refusal"]}, text={"type": "string"}),
         _with(type={"enum": ["refusal"]}, refusal={"type": "string"}),
@@ -182,7 +184,7 @@ HAS_ITS_TEXT = {
 }
 
 
-class ContentPart(WireModel, json_schema_extra=HAS_ITS_TEXT):
+class ContentPart(WireModel, json_schema_extra=REQUIRES_TEXT):
     type: str = Field(json_schema_extra={"enum": list(TEXT_PARTS)})
     text: str | None = None
     refusal: str | None = None
@@ -201,7 +203,7 @@ class ToolCall(WireModel):
     function: FunctionCall
 
 
-SAYS_SOMETHING = {
+REQUIRES_CONTENT = {
     "anyOf": [
         *_needs(content=["string", "array"], refusal="string"),
         _with(tool_calls={"type": "array", "minItems": 1}),
@@ -209,14 +211,14 @@ SAYS_SOMETHING = {
 }
 
 
-class Message(WireModel, json_schema_extra=SAYS_SOMETHING):
+class Message(WireModel, json_schema_extra=REQUIRES_CONTENT):
     role: Literal["developer", "system", "user", "assistant", "tool", "function"]
-    content: str | Quick[ContentPart] | None = None
+    content: str | FailFastList[ContentPart] | None = None
     name: str | None = None
     refusal: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
-    tool_calls: Quick[ToolCall] | None = None
+    tool_calls: FailFastList[ToolCall] | None = None
     tool_call_id: str | None = None
 
 
@@ -226,7 +228,9 @@ FunctionName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-z
 class FunctionDefinition(WireModel):
     name: FunctionName
     description: str | None = None
-    parameters: dict[str, Any] | None = Field(None, description="a JSON schema; none: no parameters")
+    parameters: dict[str, Any] | None = Field(
+        None, description="a JSON schema; null for a function without parameters"
+    )
     strict: bool | None = Field(None, description="arguments always conform to the schema")
 
 
@@ -248,7 +252,7 @@ Messages = Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES,
 
 
 class TemplateFields(WireModel):
-    """How messages become a prompt."""
+    """Fields that control how the chat template renders messages."""
 
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -256,7 +260,7 @@ class TemplateFields(WireModel):
     reasoning_effort: str | None = None
 
 
-HAS_TOOLS_TO_CHOOSE = {
+REQUIRES_TOOLS = {
     "anyOf": [
         _if_given(tool_choice={"enum": [None, "none", "auto"]}),
         _with(tools={"type": "array", "minItems": 1}),
@@ -264,18 +268,18 @@ HAS_TOOLS_TO_CHOOSE = {
 }
 
 
-class ChatRequest(SamplingFields, TemplateFields, json_schema_extra=HAS_TOOLS_TO_CHOOSE):
+class ChatRequest(SamplingFields, TemplateFields, json_schema_extra=REQUIRES_TOOLS):
     messages: Messages
-    max_completion_tokens: int | None = Field(None, description="wins over max_tokens")
+    max_completion_tokens: int | None = Field(None, description="takes precedence over max_tokens")
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    prompt_cache_key: str | None = Field(None, description="accepted: prefixes are always cached")
+    prompt_cache_key: str | None = Field(None, description="accepted and ignored: prefixes are always cached")
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
-    parallel_tool_calls: bool | None = Field(None, description="false: one call at most")
+    parallel_tool_calls: bool | None = Field(None, description="false limits an answer to one call")
     functions: list[Any] | None = Field(None, description="not supported")
     function_call: Any = Field(None, description="not supported")
-    modalities: Quick[str] | None = Field(None, description="only text")
+    modalities: FailFastList[str] | None = Field(None, description="only text is supported")
     audio: Any = Field(None, description="not supported")
     web_search_options: Any = Field(None, description="not supported")
 

@@ -1,1 +1,1 @@
-"""For the people and machines that run the server: probes, metrics, logs, the view and the page."""
+"""Operation of the server: probes, metrics, request log, engine view and web page."""

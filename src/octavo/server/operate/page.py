@@ -1,8 +1,8 @@
-"""GET /: the page that shows a playground and the engine at work. It is built from `web/`, and ships built.
+"""GET /: the web page with the playground and the engine view, shipped as built from `web/`.
 
-Everybody may load it, for it says nothing of this server: what it shows it asks for, with the key that the
-person has typed. Its files are read once. A request only looks up a name in a dict, so there is no path to
-climb.
+The page requires no key: it contains nothing about this server, and requests its data with the key that the
+user enters. Its files are read once. A request only looks up a name in a dict, so path traversal is
+impossible.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 FOLDER = Path(__file__).parent / "page"
 INDEX = "index.html"
-ASSETS = "assets/"  # names in there contain a hash of the content, so that they never change their meaning
+ASSETS = "assets/"  # file names contain a hash of the content, so a file never changes
 
 MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -24,7 +24,7 @@ MEDIA_TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-# Nothing but our own files and our own API, and no frame of another page.
+# Only this server's files and API, and no embedding in other pages.
 POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -37,15 +37,15 @@ POLICY = "; ".join(
         "frame-ancestors 'none'",
     )
 )
-GUARDS = {
+SECURITY_HEADERS = {
     "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-CHECK_AGAIN = "no-cache"
-FOR_EVER = "public, max-age=31536000, immutable"
+REVALIDATE = "no-cache"
+IMMUTABLE = "public, max-age=31536000, immutable"
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,13 @@ class PageFile:
 
     @classmethod
     def read(cls, path: Path, name: str) -> Self:
-        keeps = FOR_EVER if name.startswith(ASSETS) else CHECK_AGAIN
-        return cls(path.read_bytes(), MEDIA_TYPES[path.suffix], keeps)
+        cache_control = IMMUTABLE if name.startswith(ASSETS) else REVALIDATE
+        return cls(path.read_bytes(), MEDIA_TYPES[path.suffix], cache_control)
 
 
 def read_page(folder: Path = FOLDER) -> Mapping[str, PageFile]:
-    """Every file of the page, by its name below the folder."""
-    # What an editor or a file manager has left there is not of the page.
+    """Return every file of the page by its path relative to the folder."""
+    # Skip what editors and file managers leave behind.
     paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix in MEDIA_TYPES)
     return {(name := path.relative_to(folder).as_posix()): PageFile.read(path, name) for path in paths}
 
@@ -86,5 +86,5 @@ def page_router() -> APIRouter:
 
 
 def _response(file: PageFile) -> Response:
-    headers = GUARDS | {"cache-control": file.cache_control}
+    headers = SECURITY_HEADERS | {"cache-control": file.cache_control}
     return Response(file.content, headers=headers, media_type=file.media_type)

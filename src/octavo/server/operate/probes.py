@@ -1,4 +1,4 @@
-"""For machines that watch the server: is it alive, is it ready, and what Prometheus reads."""
+"""Liveness and readiness probes, and metrics for Prometheus."""
 
 from typing import Any
 
@@ -8,31 +8,31 @@ from starlette.responses import JSONResponse, Response
 
 from octavo.server.state import ServerState
 
-router = APIRouter()  # the only endpoints that ask for no key: they tell nothing about anybody
-metrics_router = APIRouter()  # asks for a key like any other endpoint
+router = APIRouter()  # without a key: the probes reveal nothing about users
+metrics_router = APIRouter()  # with a key, like the other endpoints
 
 
-NOT_WELL: dict[int | str, dict[str, Any]] = {503: {"description": "not now"}}
+NOT_OK: dict[int | str, dict[str, Any]] = {503: {"description": "not live, or not ready"}}
 
 
-@router.get("/livez", responses=NOT_WELL)
+@router.get("/livez", responses=NOT_OK)
 async def livez(request: Request) -> JSONResponse:
-    """Not live: no step can run and none will. Restart me."""
+    """Return 503 if the server cannot run steps and will not recover: restart it."""
     state: ServerState = request.app.state.server
     return _answer(state.supervisor.is_live, {"status": "live" if state.supervisor.is_live else "dead"})
 
 
-@router.get("/readyz", responses=NOT_WELL)
-@router.get("/healthz", responses=NOT_WELL)
-@router.get("/health", responses=NOT_WELL)
+@router.get("/readyz", responses=NOT_OK)
+@router.get("/healthz", responses=NOT_OK)
+@router.get("/health", responses=NOT_OK)
 async def readyz(request: Request) -> JSONResponse:
-    """Not ready: send requests elsewhere."""
+    """Return 503 if the server is not ready: send requests elsewhere."""
     state: ServerState = request.app.state.server
     return _answer(state.is_ready and state.supervisor.is_live, state.readiness)
 
 
-def _answer(is_well: bool, content: dict[str, Any]) -> JSONResponse:
-    return JSONResponse(content, 200 if is_well else 503, None if is_well else {"retry-after": "1"})
+def _answer(is_ok: bool, content: dict[str, Any]) -> JSONResponse:
+    return JSONResponse(content, 200 if is_ok else 503, None if is_ok else {"retry-after": "1"})
 
 
 @metrics_router.get("/metrics")

@@ -1,4 +1,4 @@
-"""What is remembered of one HTTP request, for its log line, its span and the metrics."""
+"""The record of one HTTP request, for its log line, its trace span and the metrics."""
 
 import logging
 import re
@@ -23,18 +23,18 @@ logger = logging.getLogger(__name__)
 
 ANSWERED = ("stop", "length")
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-# Asked every few seconds by machines: their lines would bury the others.
+# Polled every few seconds: their log lines would bury the others.
 PROBE_ROUTES = ("/livez", "/readyz", "/healthz", "/health")
 QUIET_ROUTES = (*PROBE_ROUTES, "/metrics")
 TOKEN_ROUTES = ("/v1/chat/completions", "/v1/completions")
 OTHER = "other"
 UNKNOWN_PATH = "(unknown path)"
-LONGEST_PATH = 200  # characters of a path in a log line
+MAX_PATH = 200  # characters of a path in a log line
 PARAMETER = re.compile(r"\{[^}]*\}")  # of a route, such as {name:path}
 
 
 class RequestRecord:
-    """Mutated by the task that answers the request. For each token: a look into a dict, and an addition."""
+    """Mutated by the task that handles the request. Costs one dict lookup and one addition per token."""
 
     def __init__(
         self, request_id: str, metrics: RequestMetrics, clock: Callable[[], float] = time.monotonic
@@ -45,19 +45,19 @@ class RequestRecord:
         self.error_id: str | None = None
         self.num_prompt = self.num_cached = self.num_completion = 0
         self.first_token_seconds: float | None = None
-        self.queue_seconds: float | None = None  # the longest of its sequences'
+        self.queue_seconds: float | None = None  # maximum over its sequences
         self.response_id: str | None = None
         self.is_stream: bool | None = None
-        self.explanation: Mapping[str, Any] | None = None  # if somebody watches
-        self.route, self.total_seconds = OTHER, 0.0  # known when it is over
+        self.explanation: Mapping[str, Any] | None = None  # only while the engine view is watched
+        self.route, self.total_seconds = OTHER, 0.0  # set by `close`
         self._metrics = metrics
         self._clock = clock
         self._began = clock()
         self._began_ns = time.time_ns()
         self._prompts: dict[str, int] = {}  # lengths of prompts without a token yet, by name
-        self._latest: dict[tuple[str, int], float] = {}  # when a sequence had its last token
+        self._latest: dict[tuple[str, int], float] = {}  # time of a sequence's last token
         self._unfinished: set[tuple[str, int]] = set()
-        self._reasons: dict[str, None] = {}  # in the order they came
+        self._reasons: dict[str, None] = {}  # finish reasons, in order
 
     @property
     def seconds(self) -> float:
@@ -65,10 +65,10 @@ class RequestRecord:
 
     @property
     def finish_reason(self) -> str | None:
-        """Of all its sequences."""
+        """The distinct finish reasons of its sequences, separated by commas."""
         return ",".join(self._reasons) or None
 
-    # -- while it is answered --------------------------------------------------------------------------
+    # -- while the request is in flight ----------------------------------------------------------------
 
     def submit(self, prepared: PreparedRequest) -> None:
         self._prompts[prepared.name] = len(prepared.prompt_ids)
@@ -76,7 +76,7 @@ class RequestRecord:
         self.num_prompt += len(prepared.prompt_ids)
 
     def note(self, updates: Sequence[Update]) -> None:
-        """What came at once has one time."""
+        """Record updates. Tokens that arrive together get the same time."""
         now, recent = self._clock(), self._metrics.recent
         for update in updates:
             if isinstance(update, RequestOutput):
@@ -98,13 +98,16 @@ class RequestRecord:
                 self._note_finish(update.request_id, update.choice, update.finish_reason, now)
 
     def note_error(self, error: ApiError) -> None:
-        """Not the error itself: it knows the frames it came through, which know the body and this record, so
-        that all of it would stay until the garbage collector finds the circle."""
+        """Record the code and id of an error, but not the error itself.
+
+        Its traceback refers to frames that refer to the body and to this record: a reference cycle, which
+        would keep all of them in memory until the garbage collector runs.
+        """
         self.error_code = error.code or error.kind
         self.error_id = error.error_id
 
     def end_sequences(self) -> None:
-        """What has not finished will not be waited for."""
+        """Record the unfinished sequences as aborted."""
         for name, choice in sorted(self._unfinished):
             self._note_finish(name, choice, "abort", self._clock())
 
@@ -118,7 +121,7 @@ class RequestRecord:
         num_prompt = self._prompts.pop(delta.request_id, None)
         if num_prompt is not None:
             self._metrics.prompt_tokens += num_prompt
-        if delta.choice == 0:  # as usage has it
+        if delta.choice == 0:  # a prompt counts once, as in `usage`
             self.num_cached += delta.num_cached
 
     def _note_finish(self, name: str, choice: int, reason: str, now: float) -> None:
@@ -134,7 +137,7 @@ class RequestRecord:
                 self._metrics.note_timings(choice.timings)
                 self.queue_seconds = max(self.queue_seconds or 0.0, choice.timings.queue)
 
-    # -- when it is over ---------------------------------------------------------------------------------
+    # -- when the request is over ----------------------------------------------------------------------
 
     def close(self, scope: Scope, tracing: Tracing | None) -> None:
         route = self.route = getattr(scope.get("route"), "path", OTHER)
@@ -145,9 +148,9 @@ class RequestRecord:
         if logger.isEnabledFor(level):
             path = _shown_path(scope, route, self.status)
             fields = self._fields(method, route, path, seconds)
-            logger.log(level, "%s", _in_words(fields), extra=with_fields(**fields))
+            logger.log(level, "%s", _log_line(fields), extra=with_fields(**fields))
         if tracing is not None:
-            tracing.tell(
+            tracing.export(
                 f"{method} {route}",
                 begin_ns=self._began_ns,
                 end_ns=self._began_ns + int(seconds * 1e9),
@@ -183,7 +186,7 @@ class RequestRecord:
         return round(self.num_completion / seconds, 2) if seconds > 0 else 0.0
 
     def finished(self, model_name: str) -> FinishedRequest | None:
-        """What those who watch are told, after `close`; None if it did not ask for tokens."""
+        """Return the entry for the engine view, after `close`; None if it is no generation request."""
         if self.route not in TOKEN_ROUTES:
             return None
         return FinishedRequest(
@@ -206,7 +209,7 @@ class RequestRecord:
         )
 
     def _attributes(self, method: str, route: str, seconds: float) -> dict[str, Any]:
-        """Names of OpenTelemetry's conventions where they have any, else those that others use."""
+        """Return span attributes, named by OpenTelemetry's conventions or else as in other servers."""
         attributes: dict[str, Any] = {
             "http.request.method": method,
             "http.route": route,
@@ -233,45 +236,45 @@ def record_of(request: Request) -> RequestRecord:
 
 
 def _shown_path(scope: Scope, route: str, status: int | None) -> str:
-    """A path that names something of ours; of any other the route alone, for the rest is a client's words.
+    """Return the path if it names an existing resource, else its route: the rest is arbitrary client text.
 
-    It is quoted as in a URL, so that it cannot break a line, and has no query, in which there may be a key.
+    The path is percent-encoded, so it cannot break the line. It has no query, which may contain a key.
     """
     if route == OTHER:
         return UNKNOWN_PATH
     if status is None or status >= 400:
         return PARAMETER.sub("...", route)
     path = quote(scope["path"], safe="/:@+,;=~")
-    return path if len(path) <= LONGEST_PATH else path[:LONGEST_PATH] + "..."
+    return path if len(path) <= MAX_PATH else path[:MAX_PATH] + "..."
 
 
 def _trace_headers(scope: Scope) -> Mapping[str, str]:
-    wanted = (b"traceparent", b"tracestate")
-    return {name.decode(): value.decode("latin-1") for name, value in scope["headers"] if name in wanted}
+    names = (b"traceparent", b"tracestate")
+    return {name.decode(): value.decode("latin-1") for name, value in scope["headers"] if name in names}
 
 
 def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 6)
 
 
-def _in_words(fields: Mapping[str, Any]) -> str:
-    status = "gone" if fields["status"] is None else fields["status"]
-    words = [f"{fields['method']} {fields['path']} {status} {fields['request_id']}"]
+def _log_line(fields: Mapping[str, Any]) -> str:
+    status = "disconnected" if fields["status"] is None else fields["status"]
+    parts = [f"{fields['method']} {fields['path']} {status} {fields['request_id']}"]
     if "error" in fields:
-        words.append(f"{fields['error']} {fields.get('error_id', '')}".strip())
+        parts.append(f"error {fields['error']} {fields.get('error_id', '')}".strip())
     if "finish_reason" in fields:
-        words += [
+        parts += [
             f"{fields['prompt_tokens']} prompt tokens ({fields['cached_tokens']} cached)",
-            f"{fields['completion_tokens']} tokens",
-            fields["finish_reason"],
+            f"{fields['completion_tokens']} completion tokens",
+            f"finish reason {fields['finish_reason']}",
         ]
-    for name, said in (
+    for name, label in (
         ("queue_seconds", "queue"),
         ("first_token_seconds", "first token"),
         ("seconds", "total"),
     ):
         if name in fields:
-            words.append(f"{said} {fields[name]:.3f} s")
+            parts.append(f"{label} {fields[name]:.3f} s")
     if "tokens_per_second" in fields:
-        words.append(f"{fields['tokens_per_second']:.1f} tokens/s")
-    return ", ".join(words)
+        parts.append(f"{fields['tokens_per_second']:.1f} tokens/s")
+    return ", ".join(parts)

@@ -1,4 +1,4 @@
-"""GET /octavo/view: the engine as it works, as server-sent events. Their fields: docs/observability.md."""
+"""GET /octavo/view: live views of the engine as server-sent events, documented in docs/observability.md."""
 
 import asyncio
 import math
@@ -45,12 +45,12 @@ def _number(request: Request, name: str, allowed: tuple[float, float]) -> float 
     except ValueError:
         value = math.nan
     if len(given) > 1 or not allowed[0] <= value <= allowed[1]:
-        raise invalid(f"{name} must be one number from {allowed[0]} to {allowed[1]}", name)
+        raise invalid(f"{name} must be a single number from {allowed[0]} to {allowed[1]}", name)
     return value
 
 
 class ViewStream(StreamingResponse):
-    """Takes over a watcher, and lets it leave in the end. No request for tokens: nobody waits for its end."""
+    """Streams views to one watcher, and removes the watcher at the end. Does not delay a shutdown."""
 
     def __init__(self, state: ServerState, watcher: Watcher, count: float) -> None:
         super().__init__((), headers=HEADERS)
@@ -59,23 +59,23 @@ class ViewStream(StreamingResponse):
         self._count = count
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        listener = asyncio.create_task(self._listen(receive))
+        disconnected = asyncio.create_task(self._watch_connection(receive))
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             has_pinged = False
             while self._watcher.num_views < self._count:
-                told = await self._watcher.take(PING_SECONDS)
-                if told is None:
+                events = await self._watcher.take(PING_SECONDS)
+                if events is None:
                     break
-                body = (AFTER_PING if has_pinged and told else b"") + (told or PING)
-                has_pinged = not told
+                body = (AFTER_PING if has_pinged and events else b"") + (events or PING)
+                has_pinged = not events
                 await send({"type": "http.response.body", "body": body, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
-            listener.cancel()
-            self._state.feed.leave(self._watcher)
+            disconnected.cancel()
+            self._state.feed.remove(self._watcher)
 
-    async def _listen(self, receive: Receive) -> None:
+    async def _watch_connection(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
-        self._watcher.go()
+        self._watcher.disconnect()

@@ -1,4 +1,4 @@
-"""What the engine shows of itself, told to all who watch. While nobody does, the engine is not asked."""
+"""Distributes views of the engine to watching clients. Without watchers, the engine makes no views."""
 
 import asyncio
 import time
@@ -8,27 +8,27 @@ import msgspec
 
 import octavo
 from octavo.frontend.supervisor import EngineState, EngineSupervisor
-from octavo.link.status_page import Phase
+from octavo.link.heartbeat import Phase
 from octavo.observe.recent import RecentLatencies
 from octavo.observe.request_metrics import RequestMetrics
 from octavo.server.http.errors import too_many
-from octavo.view import MOST_STEPS, AwayEvent, EngineView, FactsEvent, FinishedRequest
+from octavo.view import MAX_STEPS, AwayEvent, EngineView, FactsEvent, FinishedRequest
 
-MOST_WATCHERS = 16
-MOST_FINISHED = 256  # that a watcher who was busy is told later
+MAX_WATCHERS = 16
+MAX_FINISHED = 256  # finished requests kept for slow watchers
 LEASE_SECONDS = 2.0
 TICK_SECONDS = 0.1
-EARLY = 0.75  # of its interval after which a watcher may have the next view: steps do not end on the minute
+EARLY = 0.75  # fraction of its interval after which a watcher gets the next view: steps vary in length
 
 encode = msgspec.json.Encoder().encode
 
 
-class Told:
-    """Pieces of JSON that every watcher gets once. Of those that somebody has not had, the last are kept."""
+class RecentPieces:
+    """Pieces of JSON that every watcher gets once. Only the last `limit` pieces are kept."""
 
-    def __init__(self, most: int) -> None:
-        self._pieces: deque[bytes] = deque(maxlen=most)
-        self.count = 0  # of all that ever came
+    def __init__(self, limit: int) -> None:
+        self._pieces: deque[bytes] = deque(maxlen=limit)
+        self.count = 0  # of all pieces ever added or skipped
 
     def add(self, piece: bytes) -> None:
         self._pieces.append(piece)
@@ -38,11 +38,11 @@ class Told:
         self.count += number
 
     def since(self, seen: int) -> tuple[bytes, int]:
-        """Those after the first `seen`, with commas between, and how many of them are not there any more."""
-        wanted = self.count - seen
-        kept = min(wanted, len(self._pieces))
+        """Return the pieces after the first `seen`, comma-separated, and how many of them are lost."""
+        unseen = self.count - seen
+        kept = min(unseen, len(self._pieces))
         pieces = [self._pieces[index] for index in range(len(self._pieces) - kept, len(self._pieces))]
-        return b",".join(pieces), wanted - kept
+        return b",".join(pieces), unseen - kept
 
 
 class ViewFeed:
@@ -56,12 +56,12 @@ class ViewFeed:
         self._watchers: list[Watcher] = []
         self._keeper: asyncio.Task[None] | None = None
         self._renew_at = 0.0
-        self._leased_life: int | None = None  # of the engine that has the lease
+        self._leased_life: int | None = None  # `life` of the engine that has the lease
         self.is_closed = False
-        self.view_time = 0.0  # of the last view, in seconds since 1970; 0: the engine of now has shown none
-        self.head = b""  # the last view but for what it has in lists that watchers get once
-        self.steps = Told(MOST_STEPS)
-        self.finished = Told(MOST_FINISHED)
+        self.view_time = 0.0  # of the last view, in seconds since 1970; 0: the current engine has sent none
+        self.head = b""  # the last view, without the lists that every watcher gets once
+        self.steps = RecentPieces(MAX_STEPS)
+        self.finished = RecentPieces(MAX_FINISHED)
 
     # -- watchers --------------------------------------------------------------------------------------
 
@@ -70,9 +70,9 @@ class ViewFeed:
         return bool(self._watchers)
 
     def open(self, interval: float) -> "Watcher":
-        """To be closed with `leave`."""
-        if len(self._watchers) >= MOST_WATCHERS:
-            raise too_many(f"{MOST_WATCHERS} clients are watching already", retry_after=5)
+        """Add a watcher, which the caller must remove with `remove`."""
+        if len(self._watchers) >= MAX_WATCHERS:
+            raise too_many(f"{MAX_WATCHERS} clients already watch the engine", retry_after=5)
         watcher = Watcher(self, interval)
         self._watchers.append(watcher)
         if self._keeper is None:
@@ -83,7 +83,7 @@ class ViewFeed:
         self._renew()
         return watcher
 
-    def leave(self, watcher: "Watcher") -> None:
+    def remove(self, watcher: "Watcher") -> None:
         self._watchers.remove(watcher)
         if self._watchers:
             return
@@ -91,11 +91,11 @@ class ViewFeed:
         self._keeper.cancel()
         self._keeper = self._metrics.recent = self._supervisor.on_view = None
         self.view_time, self.head = 0.0, b""
-        self.steps, self.finished = Told(MOST_STEPS), Told(MOST_FINISHED)
+        self.steps, self.finished = RecentPieces(MAX_STEPS), RecentPieces(MAX_FINISHED)
         self._supervisor.watch(0.0, 0.0)
 
     def close(self) -> None:
-        """The server ends: so do all who watch it."""
+        """End all streams, because the server shuts down."""
         self.is_closed = True
         self._wake()
 
@@ -106,7 +106,7 @@ class ViewFeed:
     # -- the engine --------------------------------------------------------------------------------------
 
     async def _keep_lease(self) -> None:
-        """While somebody watches. Nobody is woken but by a view, or while there is no engine to make one."""
+        """Renew the lease while there are watchers; wake them when the engine changes or is missing."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
             if self.life is None or self.life != self._leased_life:
@@ -121,9 +121,9 @@ class ViewFeed:
         self._renew_at = time.monotonic() + LEASE_SECONDS / 2
 
     def _take(self, view: EngineView) -> None:
-        """The costly part of an event is encoded here, once for all watchers."""
+        """Encode the expensive part of an event once for all watchers."""
         recent = self._metrics.recent
-        assert recent is not None, "somebody watches"
+        assert recent is not None, "set while there are watchers"
         self.steps.skip(view.steps_left_out)
         for step in view.steps:
             self.steps.add(encode(step))
@@ -131,7 +131,7 @@ class ViewFeed:
             "kind": "view",
             "time": view.time,
             "stats": view.stats,
-            "pages": view.pages,
+            "blocks": view.blocks,
             "sequences": view.sequences,
             "waiting": view.waiting,
             "tree": view.tree,
@@ -143,11 +143,11 @@ class ViewFeed:
     def note_finished(self, request: FinishedRequest) -> None:
         self.finished.add(encode(request))
 
-    # -- what is told of the engine as such ----------------------------------------------------------------
+    # -- events about the engine -----------------------------------------------------------------------
 
     @property
     def life(self) -> int | None:
-        """Which engine serves now, counted from 0; None: there is none."""
+        """Number of the current engine, starting at 0; None if none is ready."""
         return self._supervisor.num_restarts if self._supervisor.state is EngineState.READY else None
 
     def facts_event(self) -> bytes:
@@ -162,8 +162,8 @@ class ViewFeed:
         return b"data: " + encode(facts) + b"\n\n"
 
     def engine_event(self) -> bytes:
-        """While there is no engine."""
-        status, away = self._supervisor.engine_status, AwayEvent(state="starting")
+        """Return the state of the engine while none is ready."""
+        status, away = self._supervisor.engine_heartbeat, AwayEvent(state="starting")
         if self._supervisor.state in (EngineState.FAILED, EngineState.CLOSED):
             away = AwayEvent(state="failed")
         elif status is not None and status.phase is Phase.LOADING:
@@ -174,55 +174,55 @@ class ViewFeed:
 
 
 class Watcher:
-    """One client. It is told what is new since it last asked: one that is slow gets fewer views, and none
-    waits in memory for it."""
+    """One watching client. It gets what is new since its last call: a slow client gets fewer views, and no
+    views are queued for it."""
 
     def __init__(self, feed: ViewFeed, interval: float) -> None:
         self.interval = interval
-        self.num_views = 0  # that it was told
+        self.num_views = 0  # sent so far
         self._feed = feed
         self._woken = asyncio.Event()
         self._woken.set()
-        self._is_gone = False
-        self._life: int | None = None  # of which it was told the facts
-        self._engine = b""  # what it was last told while there was none
+        self._is_disconnected = False
+        self._life: int | None = None  # of the engine whose facts were sent
+        self._engine = b""  # last engine event sent
         self._view_time = 0.0
         self._steps, self._finished = feed.steps.count, feed.finished.count
 
     def wake(self) -> None:
         self._woken.set()
 
-    def go(self) -> None:
-        """The client has left."""
-        self._is_gone = True
+    def disconnect(self) -> None:
+        """End the stream, because the client has disconnected."""
+        self._is_disconnected = True
         self.wake()
 
     async def take(self, seconds: float) -> bytes | None:
-        """What is new; empty if nothing is in that time, None if nothing will be."""
+        """Return new events, empty if there are none within `seconds`, None if the stream has ended."""
         try:
             async with asyncio.timeout(seconds):
                 while True:
                     await self._woken.wait()
                     self._woken.clear()
-                    if self._is_gone or self._feed.is_closed:
+                    if self._is_disconnected or self._feed.is_closed:
                         return None
-                    if told := self._news():
-                        return told
+                    if events := self._new_events():
+                        return events
         except TimeoutError:
             return b""
 
-    def _news(self) -> bytes:
+    def _new_events(self) -> bytes:
         feed = self._feed
         if feed.life is None:
             last, self._engine, self._life = self._engine, feed.engine_event(), None
             return b"" if self._engine == last else self._engine
-        told = b""
+        events = b""
         if feed.life != self._life:
             self._life, self._engine = feed.life, b""
-            told += feed.facts_event()
+            events += feed.facts_event()
         if feed.view_time and feed.view_time - self._view_time >= EARLY * self.interval:
-            told += self._view()
-        return told
+            events += self._view()
+        return events
 
     def _view(self) -> bytes:
         feed = self._feed

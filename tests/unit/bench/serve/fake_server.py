@@ -1,4 +1,4 @@
-"""A server that says what the test wants, when it wants it: real HTTP, in a thread of this process."""
+"""An HTTP server with scripted responses and delays, in a thread of this process."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from data.json_types import Json, JsonObject
 
 @dataclass(frozen=True)
 class Piece:
-    """One write: after so many seconds, this text, which has so many tokens."""
+    """One write: a delay in seconds, the text, and its number of tokens."""
 
     seconds: float
     text: str = " word"
@@ -21,16 +21,16 @@ class Piece:
 
 @dataclass
 class FakeServer:
-    """`pieces` are the answer to a request with these fields; `refuse` may answer otherwise."""
+    """`pieces` returns the answer to a request with these fields; `refuse` may return an error instead."""
 
     pieces: Callable[[JsonObject], list[Piece]] = lambda fields: [Piece(0.0)] * fields["max_tokens"]
     refuse: Callable[[JsonObject], tuple[int, str] | None] = lambda fields: None
     tells_usage: bool = True
-    tells_each: bool = False  # the count with every chunk
+    tells_each: bool = False  # send the token count with every chunk
     tells_tokens: bool = True
-    closes: bool = False  # the connection, after each answer
-    cuts_off: bool = False  # in mid-answer
-    waits_for: int = 0  # requests that must have come before anything is said
+    closes: bool = False  # close the connection after each answer
+    cuts_off: bool = False  # close the connection in the middle of an answer
+    waits_for: int = 0  # number of requests that must arrive before the server responds
     cached: int | None = None
     models: tuple[str, ...] = ("fake",)
     asked: list[JsonObject] = field(default_factory=list)
@@ -51,7 +51,7 @@ class FakeServer:
                 if self.closes:
                     break
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
-            pass  # the client is gone, or the test
+            pass  # the client has disconnected, or the test has ended
         finally:
             writer.close()
 
@@ -93,9 +93,11 @@ class FakeServer:
         writer.write(b"0\r\n\r\n")
 
     def usage(self, fields: JsonObject, completion: int) -> JsonObject:
-        told = {"prompt_tokens": len(fields.get("prompt", "")), "completion_tokens": completion}
+        counts = {"prompt_tokens": len(fields.get("prompt", "")), "completion_tokens": completion}
         return (
-            told if self.cached is None else told | {"prompt_tokens_details": {"cached_tokens": self.cached}}
+            counts
+            if self.cached is None
+            else counts | {"prompt_tokens_details": {"cached_tokens": self.cached}}
         )
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Streams as servers write them, in pieces of any size: the same times, counts and ends."""
+"""Streams in network chunks of any size give the same times, counts and errors."""
 
 import json
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.json_types import Json, JsonObject
-from octavo.bench.serve.answer import Answer
+from octavo.bench.serve.answer import MeasuredAnswer
 
 
 def sse(*events: Json, end: str = "\n") -> bytes:
@@ -26,12 +26,12 @@ def usage(completion: int, cached: int | None = None) -> JsonObject:
     return {"usage": {"prompt_tokens": 9, "completion_tokens": completion, **details}}
 
 
-def read(*bodies: bytes, status: int = 200) -> Answer:
-    """Body number n came at the time n."""
-    answer = Answer(0.0)
+def read(*bodies: bytes, status: int = 200) -> MeasuredAnswer:
+    """Read the bodies; body number n arrives at time n."""
+    answer = MeasuredAnswer(0.0)
     answer.status = status
     for number, body in enumerate(bodies):
-        answer.take(body, float(number))
+        answer.feed(body, float(number))
     answer.end(99.0)
     return answer
 
@@ -40,7 +40,7 @@ PLAIN = (text("a"), text("b"), text("c", "length"), {"choices": [], **usage(3, 4
 
 
 @given(st.lists(st.integers(1, 400), max_size=30), st.sampled_from(["\n", "\r\n"]))
-def test_pieces_of_any_size_say_the_same(cuts: list[int], end: str) -> None:
+def test_network_chunk_boundaries_do_not_matter(cuts: list[int], end: str) -> None:
     whole, pieces = sse(*PLAIN, end=end), []
     for cut in cuts:
         pieces.append(whole[:cut])
@@ -52,7 +52,7 @@ def test_pieces_of_any_size_say_the_same(cuts: list[int], end: str) -> None:
     assert (answer.finish_reason, answer.is_done) == ("length", True)
 
 
-def test_times_are_those_of_chunks_with_text() -> None:
+def test_only_chunks_with_text_have_a_time() -> None:
     role = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}
     thought = {"choices": [{"index": 0, "delta": {"reasoning_content": "hm"}}]}
     said = {"choices": [{"index": 0, "delta": {"content": "yes"}}]}
@@ -63,7 +63,7 @@ def test_times_are_those_of_chunks_with_text() -> None:
     assert answer.error is None
 
 
-def test_counts_of_chunks_are_taken_where_they_are_told() -> None:
+def test_token_counts_per_chunk_are_used_when_reported() -> None:
     several = (text("ab", **usage(2)), text("", **usage(3)), text("c", "length", **usage(5)))
     answer = read(sse(*several, {"choices": [], **usage(5)}, "[DONE]"))
     assert answer.chunk_tokens == [2, 1, 2]
@@ -71,7 +71,7 @@ def test_counts_of_chunks_are_taken_where_they_are_told() -> None:
     assert read(sse(*ids, "[DONE]")).chunk_tokens == [1, 3]
 
 
-def test_a_count_at_the_end_is_no_count_of_the_last_chunk() -> None:
+def test_the_final_usage_is_not_attributed_to_the_last_chunk() -> None:
     answer = read(sse(text("a"), text("b"), text("", "length", **usage(3)), "[DONE]"))
     assert answer.chunk_times == [0.0, 0.0]
     assert answer.chunk_tokens == []
@@ -89,12 +89,12 @@ def test_a_single_token_without_text_has_a_time() -> None:
     [
         (sse(text("a"), {"error": {"message": "the engine died"}}, "[DONE]"), "the engine died"),
         (sse(text("a"), {"error": "died"}), "died"),
-        (sse(text("a"), "{"), "an event is not what it should be"),
-        (sse(text("a")), "the stream broke off before its end"),
+        (sse(text("a"), "{"), "the server sent an invalid event"),
+        (sse(text("a")), "the stream ended early, without a finish reason or [DONE]"),
         (sse("[DONE]"), "the stream ended without a token"),
     ],
 )
-def test_what_went_wrong_is_said(body: bytes, error: str) -> None:
+def test_stream_errors_are_reported(body: bytes, error: str) -> None:
     assert (read(body).error or "").startswith(error)
 
 
@@ -109,5 +109,5 @@ def test_what_went_wrong_is_said(body: bytes, error: str) -> None:
         (b"", ""),
     ],
 )
-def test_refusals_in_any_form(body: bytes, message: str) -> None:
+def test_error_responses_of_any_shape_are_read(body: bytes, message: str) -> None:
     assert read(body[:5], body[5:], status=404).error == message

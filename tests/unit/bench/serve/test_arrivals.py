@@ -1,4 +1,4 @@
-"""Requests arrive at the rate that was asked for, at the same times for the same seed."""
+"""Requests arrive at the requested rate, and at the same times for the same seed."""
 
 import random
 from itertools import pairwise
@@ -26,7 +26,7 @@ OPEN = st.one_of(
 
 
 @given(OPEN, st.integers(1, 200), st.integers())
-def test_times_start_at_zero_rise_and_come_again(arrivals: Open, count: int, seed: int) -> None:
+def test_times_start_at_zero_are_sorted_and_reproducible(arrivals: Open, count: int, seed: int) -> None:
     times = arrivals.times(count, random.Random(seed))
     assert len(times) == count
     assert times[0] == 0.0
@@ -34,7 +34,7 @@ def test_times_start_at_zero_rise_and_come_again(arrivals: Open, count: int, see
     assert times == arrivals.times(count, random.Random(seed))
 
 
-def test_poisson_has_its_rate_and_independent_gaps() -> None:
+def test_poisson_arrivals_have_their_rate_and_independent_gaps() -> None:
     times = Poisson(8.0).times(20_001, random.Random(1))
     gaps = [after - before for before, after in pairwise(times)]
     mean = sum(gaps) / len(gaps)
@@ -47,24 +47,24 @@ def test_poisson_has_its_rate_and_independent_gaps() -> None:
 
 
 @given(RATES, st.integers(2, 100))
-def test_steady_has_equal_gaps(rate: float, count: int) -> None:
+def test_steady_arrivals_have_equal_gaps(rate: float, count: int) -> None:
     times = Steady(rate).times(count, random.Random(0))
     assert times[-1] == pytest.approx((count - 1) / rate)
     assert times[1] == pytest.approx(1 / rate)
 
 
-def test_bursts_come_in_full() -> None:
+def test_bursts_arrive_together() -> None:
     assert Bursts(3, 2.0).times(8, random.Random(0)) == [0, 0, 0, 2, 2, 2, 4, 4]
 
 
 @pytest.mark.parametrize("arrivals", [Poisson(0.5), Steady(4.0), Bursts(8, 2.5), AtOnce(), Closed(16)])
-def test_what_is_said_can_be_typed(arrivals: Arrivals) -> None:
+def test_the_text_form_can_be_parsed(arrivals: Arrivals) -> None:
     assert parse_arrivals(str(arrivals)) == arrivals
 
 
 @pytest.mark.parametrize(
     "text", ["", "poisson", "poisson:0", "steady:x", "bursts:8", "bursts:0x1", "closed:1.5", "closed:0", "4"]
 )
-def test_what_says_nothing_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="says not how requests arrive: give poisson:RATE"):
+def test_invalid_arrival_patterns_are_rejected(text: str) -> None:
+    with pytest.raises(ConfigError, match="is not an arrival pattern: use poisson:RATE"):
         parse_arrivals(text)

@@ -1,4 +1,4 @@
-"""The client against a server that computes nothing, as `--ceiling` runs it; and what a chunk costs it."""
+"""The client against a server that computes nothing, as with `--ceiling`, and its cost per chunk."""
 
 import asyncio
 import sys
@@ -7,20 +7,20 @@ from unittest.mock import Mock
 
 import pytest
 
-from octavo.bench.serve.answer import Answer
+from octavo.bench.serve.answer import MeasuredAnswer
 from octavo.bench.serve.ceiling import measure_ceiling
-from octavo.bench.serve.connection import Connection
+from octavo.bench.serve.connection import LoadConnection
 from octavo.bench.serve.stub import END, HEAD, WORD_CHUNKS
 
 
-def test_the_stub_is_a_server_like_others() -> None:
+def test_the_client_runs_against_the_stub() -> None:
     ceiling = measure_ceiling(concurrency=8, output_tokens=16, num_requests=64)
     assert ceiling.chunks_per_second > 0
     assert ceiling.chunks_per_core_second == pytest.approx(16 * ceiling.requests_per_core_second)
 
 
-def calls_to_read(connection: Connection, chunks: list[bytes]) -> int:
-    """Calls of Python and of C: counted, as a clock would tell more of the neighbours than of the client."""
+def calls_to_read(connection: LoadConnection, chunks: list[bytes]) -> int:
+    """Count Python and C calls: elapsed time would depend on other load on the machine."""
     num_calls = 0
 
     def count(_frame: FrameType, event: str, _argument: object) -> None:
@@ -37,9 +37,9 @@ def calls_to_read(connection: Connection, chunks: list[bytes]) -> int:
     return num_calls
 
 
-async def read_whole_answer(answer: Answer) -> int:
-    """The calls that its chunks cost."""
-    connection = Connection()
+async def read_whole_answer(answer: MeasuredAnswer) -> int:
+    """Return the number of calls for all chunks of an answer."""
+    connection = LoadConnection()
     connection.connection_made(Mock(asyncio.Transport))
     asked = asyncio.ensure_future(connection.ask(b"", answer))
     await asyncio.sleep(0)
@@ -51,8 +51,8 @@ async def read_whole_answer(answer: Answer) -> int:
 
 
 def test_a_chunk_costs_few_calls() -> None:
-    """The clock, the parser, the line, its JSON and what is kept of it. For httpx it is a hundred."""
-    answer, num_chunks = Answer(0.0), len(WORD_CHUNKS)
+    """Calls of the clock, the parser, the line, its JSON and the record. httpx needs a hundred."""
+    answer, num_chunks = MeasuredAnswer(0.0), len(WORD_CHUNKS)
     num_calls = asyncio.run(read_whole_answer(answer))
     assert (len(answer.chunk_times), answer.is_done, answer.error) == (num_chunks, True, None)
     assert num_calls <= 14 * num_chunks, f"{num_calls / num_chunks:.1f} calls a chunk"

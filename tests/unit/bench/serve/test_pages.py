@@ -1,4 +1,4 @@
-"""The pages stand alone, say what the JSON says, and cannot be written into by a server."""
+"""The pages are self-contained, match the JSON, and escape text from the server."""
 
 import json
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import pytest
 
 from data.json_types import JsonObject
 from octavo.bench.serve import AtOnce, Fixed, LoadReport, LogUniform, Slo, Workload, find_target, run_load
-from octavo.bench.serve.load_page import load_page, tokens_by_time, under_way_by_time
+from octavo.bench.serve.load_page import in_flight_by_time, load_page, tokens_by_time
 from octavo.bench.serve.sweep import SweepBy, SweepPlan, SweepReport, run_sweep
 from octavo.bench.serve.sweep_page import sweep_page
 from unit.bench.serve.fake_server import FakeServer, Piece, running
@@ -20,7 +20,7 @@ EVIL = "<script>alert(1)</script>\"'&"
 
 
 class Reader(HTMLParser):
-    """Checks that elements are closed in order; keeps attributes, numbers and the images' names."""
+    """Checks that elements are closed in order; collects attributes, numbers and the labels of images."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -80,23 +80,23 @@ def check_alone(page: str) -> Reader:
     return reader
 
 
-def test_a_load_page_stands_alone_and_says_what_the_json_says(report: LoadReport) -> None:
+def test_a_load_page_is_self_contained_and_matches_the_json(report: LoadReport) -> None:
     reader = check_alone(load_page(report))
     summary = json.loads(report.as_json())["summary"]
-    told = {
+    expected = {
         f"{field}.{name}": value
         for field in ("ttft", "itl", "tpot", "e2e")
         for name, value in summary[field].items()
     }
     for field in ("output_tokens_per_second", "requests_per_second", "goodput"):
-        told[field] = summary[field]
-    told["cache_hit_rate"] = summary["cached_tokens"] / summary["prompt_tokens"]
-    assert reader.numbers == told
+        expected[field] = summary[field]
+    expected["cache_hit_rate"] = summary["cached_tokens"] / summary["prompt_tokens"]
+    assert reader.numbers == expected
     assert len(reader.images) == 4 + 1 + 2
     assert all(reader.images)
 
 
-def test_a_sweep_page_stands_alone_and_says_what_the_json_says(sweep: SweepReport) -> None:
+def test_a_sweep_page_is_self_contained_and_matches_the_json(sweep: SweepReport) -> None:
     reader = check_alone(sweep_page(sweep))
     content = json.loads(sweep.as_json())
     assert reader.numbers["knee"] == content["knee"] == 4.0
@@ -112,13 +112,13 @@ def test_a_sweep_page_stands_alone_and_says_what_the_json_says(sweep: SweepRepor
 
 
 @pytest.mark.parametrize("knee", [None, 2.0])
-def test_a_sweep_page_of_any_outcome(sweep: SweepReport, knee: float | None) -> None:
+def test_sweep_pages_exist_for_every_outcome(sweep: SweepReport, knee: float | None) -> None:
     points = tuple(replace(point, holds=knee is not None and point.level <= knee) for point in sweep.points)
     check_alone(sweep_page(replace(sweep, points=points, knee=knee, is_end_of_range=False)))
     check_alone(sweep_page(replace(sweep, points=points[:1], knee=None, slo=Slo())))
 
 
-def test_what_a_server_says_is_text(report: LoadReport) -> None:
+def test_server_text_is_escaped(report: LoadReport) -> None:
     bad = replace(report.requests[0], error=EVIL)
     requests = (bad, *report.requests[1:])
     spoilt = replace(
@@ -130,21 +130,21 @@ def test_what_a_server_says_is_text(report: LoadReport) -> None:
     assert "&lt;script&gt;" in page
 
 
-def test_a_load_of_which_nothing_came_has_a_page(report: LoadReport) -> None:
+def test_a_load_without_a_success_has_a_page(report: LoadReport) -> None:
     failed = tuple(replace(record, error="no", chunk_times=(), status=500) for record in report.requests)
     empty = replace(report.summary, ttft=None, itl=None, tpot=None, e2e=None, num_failed=5)
-    assert "Nothing came." in load_page(replace(report, requests=failed, summary=empty))
+    assert "No request succeeded." in load_page(replace(report, requests=failed, summary=empty))
 
 
-def test_a_long_load_has_a_page_of_bounded_size(report: LoadReport) -> None:
+def test_the_page_of_a_long_load_is_bounded(report: LoadReport) -> None:
     many = tuple(replace(report.requests[0], number=number) for number in range(5000))
     page = load_page(replace(report, requests=many))
     check_alone(page)
     assert page.count('class="row"') <= 300
-    assert "3000 more are in the JSON file." in page
+    assert "The JSON file contains 3000 more." in page
 
 
-def test_tokens_over_time_are_all_the_tokens(report: LoadReport) -> None:
+def test_tokens_over_time_sum_to_all_tokens(report: LoadReport) -> None:
     end = max(record.ended_at for record in report.requests)
     steps = tokens_by_time(report.requests, end)
     area = sum(
@@ -153,6 +153,6 @@ def test_tokens_over_time_are_all_the_tokens(report: LoadReport) -> None:
     assert area == pytest.approx(report.summary.completion_tokens)
 
 
-def test_requests_under_way_begin_and_end_with_none(report: LoadReport) -> None:
-    counts = [count for _, count in under_way_by_time(report.requests, 1e9)]
+def test_in_flight_counts_begin_and_end_at_zero(report: LoadReport) -> None:
+    counts = [count for _, count in in_flight_by_time(report.requests, 1e9)]
     assert (counts[0], counts[-1], max(counts)) == (0, 0, 5)

@@ -1,4 +1,4 @@
-"""Prompts are exact, reproducible, and unknown to every cache."""
+"""Prompts have exact lengths, are reproducible, and do not hit a prefix cache."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.bench.serve.prompts import Vocabulary, plan_requests
+from octavo.bench.serve.prompts import PromptVocabulary, plan_requests
 from octavo.bench.serve.words import WORDS
 from octavo.bench.serve.workload import WORKLOADS
 from octavo.checkpoint import open_checkpoint
 from octavo.text.tokenizer import Tokenizer
 
-SMALL = Vocabulary(tuple(range(7, 60)), WORDS)
+SMALL = PromptVocabulary(tuple(range(7, 60)), WORDS)
 
 
 @settings(max_examples=10, deadline=None)
@@ -29,7 +29,7 @@ def test_a_plan_is_a_function_of_workload_and_seed(name: str, seed: int) -> None
     assert len(beginnings) == 1
 
 
-def test_no_two_requests_of_any_seed_begin_alike_beyond_what_is_shared() -> None:
+def test_prompts_differ_after_the_shared_prefix() -> None:
     for workload in WORKLOADS.values():
         plans = [plan_requests(workload, seed) for seed in range(3)]
         own = [
@@ -43,7 +43,7 @@ def test_no_two_requests_of_any_seed_begin_alike_beyond_what_is_shared() -> None
             assert len({tuple(plan[0].token_ids(SMALL)[:8]) for plan in plans}) == len(plans)
 
 
-def test_a_vocabulary_is_drawn_from_evenly() -> None:
+def test_tokens_are_drawn_uniformly_from_the_vocabulary() -> None:
     plan = plan_requests(WORKLOADS["chunked_prefill"], 5)
     ids = [token for one in plan for token in one.token_ids(SMALL)]
     counts = [ids.count(token) for token in SMALL.token_ids]
@@ -53,7 +53,7 @@ def test_a_vocabulary_is_drawn_from_evenly() -> None:
 
 @pytest.mark.assets
 @pytest.mark.parametrize("name", ["tokenizer-llama3.2", "tokenizer-gemma3", "tokenizer-gpt2"])
-def test_texts_too_have_the_exact_number_of_tokens(name: str, assets: Callable[[str], Path]) -> None:
+def test_text_prompts_have_the_exact_number_of_tokens(name: str, assets: Callable[[str], Path]) -> None:
     from octavo.text.huggingface import text_assets_from_directory
 
     tokenizer = Tokenizer(text_assets_from_directory(assets(name)))
@@ -61,12 +61,14 @@ def test_texts_too_have_the_exact_number_of_tokens(name: str, assets: Callable[[
 
 
 @pytest.mark.assets
-def test_texts_too_are_exact_in_a_gguf_file(assets: Callable[[str], Path]) -> None:
+def test_text_prompts_have_the_exact_number_of_tokens_with_a_gguf_tokenizer(
+    assets: Callable[[str], Path],
+) -> None:
     _check_exact(Tokenizer(open_checkpoint(str(assets("smollm2-135m-instruct-q4_1.gguf"))).text))
 
 
 def _check_exact(tokenizer: Tokenizer) -> None:
-    vocabulary = Vocabulary.of_words(lambda text: tokenizer.encode(text, add_special_tokens=False))
+    vocabulary = PromptVocabulary.of_words(lambda text: tokenizer.encode(text, add_special_tokens=False))
     assert len(vocabulary.words) > len(WORDS) / 2
     assert not tokenizer.special_ids & set(vocabulary.token_ids)
     for one in plan_requests(WORKLOADS["paged_attention"], 3):

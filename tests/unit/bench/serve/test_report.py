@@ -1,4 +1,4 @@
-"""A report says what a reader must know before believing it."""
+"""A report warns of conditions that make its figures unreliable."""
 
 from dataclasses import replace
 
@@ -15,11 +15,11 @@ QUIET = ClientFacts(cpu_fraction=0.1, late_p99=0.001, late_max=0.5)
     ("client", "warnings"),
     [
         (QUIET, []),
-        (replace(QUIET, cpu_fraction=0.85), ["the client used 85% of a core: it may be what was slow"]),
-        (replace(QUIET, late_p99=0.02), ["1 % of the requests were sent 20 ms or more after they were due"]),
+        (replace(QUIET, cpu_fraction=0.85), ["the client used 85% of a core and may be the bottleneck"]),
+        (replace(QUIET, late_p99=0.02), ["1 % of the requests were sent at least 20 ms late"]),
     ],
 )
-def test_a_client_that_was_the_bottleneck_is_said(client: ClientFacts, warnings: list[str]) -> None:
+def test_a_bottleneck_in_the_client_causes_a_warning(client: ClientFacts, warnings: list[str]) -> None:
     facts = WorkloadFacts.of(WORKLOADS["baseline"])
     report = LoadReport("0", 0.0, "u", "m", "ids", facts, 0, Slo(), client, summarise([], Slo()), ())
     assert [

@@ -1,4 +1,4 @@
-"""Figures against those that are counted by hand, and percentiles against their definition."""
+"""Compares figures with a manual count, and percentiles with their definition."""
 
 import math
 from collections.abc import Sequence
@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.bench.serve.record import RequestRecord
+from octavo.bench.serve.record import LoadRecord
 from octavo.bench.serve.summary import Slo, distribution, percentile, summarise
 
 VALUES = st.lists(st.floats(0, 1e6), min_size=1, max_size=60)
 
 
 def by_definition(values: Sequence[float], percent: float) -> float:
-    """Ranks from 0 to n - 1 are percentages from 0 to 100; between two ranks, in proportion."""
+    """Return the percentile by linear interpolation: ranks 0 to n - 1 correspond to 0 to 100 percent."""
     ordered = sorted(values)
     rank = percent / 100 * (len(ordered) - 1)
     below = math.floor(rank)
@@ -23,22 +23,22 @@ def by_definition(values: Sequence[float], percent: float) -> float:
 
 
 @given(VALUES)
-def test_distributions(values: list[float]) -> None:
+def test_percentiles_match_their_definition(values: list[float]) -> None:
     found = distribution(values)
     assert found is not None
     assert found.count == len(values)
     assert (found.min, found.max) == (min(values), max(values))
     assert found.mean == pytest.approx(sum(values) / len(values))
-    for percent, told in ((50, found.p50), (90, found.p90), (95, found.p95), (99, found.p99)):
-        assert told == pytest.approx(by_definition(values, percent), rel=1e-9, abs=1e-9)
-        assert told == pytest.approx(percentile(values, percent))
+    for percent, value in ((50, found.p50), (90, found.p90), (95, found.p95), (99, found.p99)):
+        assert value == pytest.approx(by_definition(values, percent), rel=1e-9, abs=1e-9)
+        assert value == pytest.approx(percentile(values, percent))
 
 
-def test_nothing_has_no_distribution() -> None:
+def test_an_empty_sample_has_no_distribution() -> None:
     assert distribution([]) is None
 
 
-def record(number: int, sent: float, times: Sequence[float], ended: float, **other: object) -> RequestRecord:
+def record(number: int, sent: float, times: Sequence[float], ended: float, **other: object) -> LoadRecord:
     fields = {
         "number": number,
         "prompt_tokens": 100,
@@ -48,24 +48,24 @@ def record(number: int, sent: float, times: Sequence[float], ended: float, **oth
         "ended_at": ended,
         "chunk_times": tuple(times),
         "chunk_tokens": None,
-        "told_prompt_tokens": 100,
-        "told_cached_tokens": 25,
-        "told_completion_tokens": len(times),
-        "told_queue_seconds": None,
+        "reported_prompt_tokens": 100,
+        "reported_cached_tokens": 25,
+        "reported_completion_tokens": len(times),
+        "reported_queue_seconds": None,
         "finish_reason": "length",
         "status": 200,
         "error": None,
     }
-    return RequestRecord(**fields | other)  # type: ignore[arg-type]
+    return LoadRecord(**fields | other)  # type: ignore[arg-type]
 
 
 FAST = record(0, 1.0, (1.5, 1.6, 1.7, 1.8), 2.0)
 SLOW = record(1, 1.5, (4.5, 4.6, 5.6), 6.0)
-FAILED = record(2, 2.0, (), 2.1, told_completion_tokens=None, error="no", status=500)
+FAILED = record(2, 2.0, (), 2.1, reported_completion_tokens=None, error="no", status=500)
 ALL = (FAST, SLOW, FAILED)
 
 
-def test_figures_of_three_requests() -> None:
+def test_figures_of_three_requests_match_a_manual_count() -> None:
     found = summarise(ALL, Slo(ttft=1.0))
     assert (found.num_requests, found.num_failed, found.seconds) == (3, 1, 5.0)
     assert (found.prompt_tokens, found.cached_tokens, found.completion_tokens) == (200, 50, 7)
@@ -102,22 +102,22 @@ def test_figures_of_three_requests() -> None:
         (Slo(ttft=3.1, tpot=0.5, itl=1.1, e2e=5), [True, False, False]),
     ],
 )
-def test_who_keeps_an_slo(slo: Slo, met: list[bool]) -> None:
+def test_slo_decisions(slo: Slo, met: list[bool]) -> None:
     assert [slo.is_met(one) for one in ALL] == met
 
 
-def test_chunks_of_several_tokens() -> None:
-    told = record(0, 0.0, (1.0, 2.0), 2.0, told_completion_tokens=5, chunk_tokens=(2, 3))
-    assert told.tpot == pytest.approx(1 / 3)
-    assert told.tokens_by_chunk == (2.0, 3.0)
-    untold = record(0, 0.0, (1.0, 2.0), 2.0, told_completion_tokens=5)
-    assert untold.tpot == pytest.approx(1 / 4)
-    assert untold.tokens_by_chunk == (2.5, 2.5)
-    assert not summarise([told], Slo()).itl_is_per_token
+def test_chunks_with_several_tokens() -> None:
+    counted = record(0, 0.0, (1.0, 2.0), 2.0, reported_completion_tokens=5, chunk_tokens=(2, 3))
+    assert counted.tpot == pytest.approx(1 / 3)
+    assert counted.tokens_by_chunk == (2.0, 3.0)
+    unreported = record(0, 0.0, (1.0, 2.0), 2.0, reported_completion_tokens=5)
+    assert unreported.tpot == pytest.approx(1 / 4)
+    assert unreported.tokens_by_chunk == (2.5, 2.5)
+    assert not summarise([counted], Slo()).itl_is_per_token
 
 
-def test_where_a_server_tells_nothing_chunks_count() -> None:
-    silent = record(0, 0.0, (1.0, 2.0), 2.0, told_completion_tokens=None, told_cached_tokens=None)
+def test_chunks_are_counted_when_the_server_reports_no_usage() -> None:
+    silent = record(0, 0.0, (1.0, 2.0), 2.0, reported_completion_tokens=None, reported_cached_tokens=None)
     found = summarise([silent], Slo())
     assert found.completion_tokens == 2
     assert found.cached_tokens is None
@@ -125,6 +125,6 @@ def test_where_a_server_tells_nothing_chunks_count() -> None:
     assert found.goodput is None
 
 
-def test_a_load_that_failed_as_a_whole_has_figures() -> None:
+def test_a_load_without_a_success_has_a_summary() -> None:
     found = summarise([FAILED], Slo(ttft=1.0))
     assert (found.ttft, found.itl, found.goodput, found.output_tokens_per_second) == (None, None, 0.0, 0.0)

@@ -1,4 +1,4 @@
-"""The knee of servers whose knee is known, without a server."""
+"""Sweeps find the knee of simulated servers with a known capacity."""
 
 import math
 from dataclasses import replace
@@ -18,7 +18,7 @@ BASE = WORKLOADS["baseline"]
 
 
 class ServerWithKnee:
-    """Carries so many requests a second (or at once); beyond that, throughput stays and answers are late."""
+    """Handles `capacity` requests per second (or at once); beyond it, only the latency grows."""
 
     def __init__(self, capacity: float) -> None:
         self.capacity = capacity
@@ -53,18 +53,18 @@ def test_the_knee_is_found(capacity: float, slo: Slo) -> None:
     assert min(point.level for point in points if not point.holds) <= max(2 * knee, 2.0)
 
 
-def test_a_server_without_a_knee_ends_at_the_last_level() -> None:
+def test_a_sweep_without_a_knee_ends_at_the_last_level() -> None:
     points = swept(1e9, SweepPlan(last=20.0), Slo())
     assert [point.level for point in points] == [1, 2, 4, 8, 16, 20]
     assert all(point.holds for point in points)
 
 
-def test_a_server_that_is_too_slow_ends_at_the_first() -> None:
+def test_a_sweep_of_a_slow_server_ends_at_the_first_level() -> None:
     points = swept(0.1, SweepPlan(), Slo(ttft=1.0))
     assert [(point.level, point.holds) for point in points] == [(1.0, False)]
 
 
-def test_levels_of_concurrency_are_whole_and_never_asked_twice() -> None:
+def test_concurrency_levels_are_integers_and_run_once() -> None:
     server = ServerWithKnee(11)
     plan = SweepPlan(SweepBy.CONCURRENCY, num_halvings=9)
     points = list(climb(BASE, plan, Slo(ttft=1.0), server.run))
@@ -75,7 +75,7 @@ def test_levels_of_concurrency_are_whole_and_never_asked_twice() -> None:
     assert [number for _, _, number in server.asked] == list(range(len(levels)))
 
 
-def test_levels_have_requests_in_proportion_and_arrive_as_the_workload_does() -> None:
+def test_levels_scale_the_number_of_requests_and_keep_the_arrival_pattern() -> None:
     plan = SweepPlan(requests_per_level=10)
     assert plan.workload(BASE, 4.0).num_requests == 40
     assert plan.workload(BASE, 0.1).num_requests == 8
@@ -85,7 +85,7 @@ def test_levels_have_requests_in_proportion_and_arrive_as_the_workload_does() ->
 
 
 @pytest.mark.parametrize("bad", [{"first": 0.0}, {"first": 8.0, "last": 4.0}, {"attainment": 1.5}])
-def test_plans_without_sense_are_refused(bad: dict[str, float]) -> None:
+def test_invalid_plans_are_rejected(bad: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=r"--(from|attain)"):
         SweepPlan(**bad)  # type: ignore[arg-type]
 
@@ -99,6 +99,6 @@ def test_a_sweep_over_http() -> None:
         prompts = [str(one["prompt"]) for one in server.asked]
     assert [point.level for point in report.points] == [1, 2, 4] == [point.level for point in seen]
     assert (report.knee, report.is_end_of_range) == (4.0, True)
-    assert len(set(prompts)) == len(prompts)  # no level finds the prompts of another
+    assert len(set(prompts)) == len(prompts)  # levels do not share prompts
     assert type(report).of_json(report.as_json()) == report
     assert math.isclose(report.points[0].summary.slo_attainment or 0, 1.0)

@@ -1,4 +1,4 @@
-"""Quantised while read, or written to a folder: the same bits, and those that compressed-tensors has."""
+"""Quantising at load and writing a quantised folder give the same bits as compressed-tensors."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ from unit.checkpoint.quantized.tiny_schemes import PACK, ranges, tiny_llama, wei
 from unit.checkpoint.tiny_gguf import WriteGguf
 
 SCHEMES: tuple[SchemeName, ...] = ("int8", "int4")
-# Rows of 128 and 256 columns; of 96 and 128, so int4 has two sizes of groups; of 96 and 84, which stay.
+# Rows of 128 and 256 columns; of 96 and 128, so int4 has two group sizes; of 96 and 84, not quantised.
 SIZES = {"whole": (128, 256), "mixed": (96, 128), "odd": (96, 84)}
 
 
@@ -57,9 +57,9 @@ def write_plain(tmp_path: Path) -> Callable[..., Path]:
 
 def write_out(plain: Path, out: Path, scheme: SchemeName, **settings: int) -> Path:
     opened = open_checkpoint(checkpoint_path=plain)
-    told: list[int] = []
-    write_quantised(plain, opened.config, opened.store, scheme, out, on_written=told.append, **settings)
-    assert sum(told) == sum(tensor.nbytes for tensor in opened.tensors.values())
+    written: list[int] = []
+    write_quantised(plain, opened.config, opened.store, scheme, out, on_written=written.append, **settings)
+    assert sum(written) == sum(tensor.nbytes for tensor in opened.tensors.values())
     return out
 
 
@@ -86,7 +86,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_the_written_folder_reads_back_as_the_option_does(
+def test_the_written_folder_equals_quantising_at_load(
     scheme: SchemeName, dtype: torch.dtype, sizes: str, write_plain: Callable[..., Path], tmp_path: Path
 ) -> None:
     plain = write_plain(dtype, sizes)
@@ -109,10 +109,10 @@ def test_the_written_folder_reads_back_as_the_option_does(
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_the_library_stores_the_same(
+def test_stored_tensors_match_compressed_tensors(
     scheme: SchemeName, write_plain: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """In float32. In bfloat16 the library divides in bfloat16, too, and its codes are less exact."""
+    """In float32. In bfloat16 the library also divides in bfloat16, and its codes are less accurate."""
     plain = write_plain(torch.float32)
     written = load_file(write_out(plain, tmp_path / "out", scheme) / "model.safetensors")
     args = (
@@ -135,7 +135,7 @@ def test_the_library_stores_the_same(
 
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_transformers_reads_it(
+def test_transformers_reads_the_written_folder(
     scheme: SchemeName, sizes: str, write_plain: Callable[..., Path], tmp_path: Path
 ) -> None:
     out = write_out(write_plain(sizes=sizes), tmp_path / "out", scheme)
@@ -154,7 +154,7 @@ def test_transformers_reads_it(
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_answers_of_the_folder_are_those_of_the_option(
+def test_the_written_folder_gives_the_same_answers_as_quantising_at_load(
     scheme: SchemeName, write_plain: Callable[..., Path], tmp_path: Path
 ) -> None:
     plain = write_plain()
@@ -170,8 +170,8 @@ def test_answers_of_the_folder_are_those_of_the_option(
     assert answer(plain, scheme) != answer(plain, None)
 
 
-def test_by_hand() -> None:
-    """Ties go to even codes, and the largest weight of one sign is half a step out of range."""
+def test_hand_computed_example() -> None:
+    """Ties round to even codes, and the largest weight of one sign is half a step out of range."""
     coding = coding_for("int4", 32)
     assert coding is not None
     weights = np.zeros((1, 32), dtype=np.float32)
@@ -183,14 +183,14 @@ def test_by_hand() -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 3e38])
-def test_weights_that_cannot_be_quantised(bad: float) -> None:
+def test_weights_that_cannot_be_quantised_are_rejected(bad: float) -> None:
     coding = coding_for("int8", 32)
     assert coding is not None
     with pytest.raises(CheckpointError, match=r"layer\.weight has weights"):
         quantise("layer.weight", np.full((1, 32), bad, dtype=np.float32), coding, "F32")
 
 
-def test_weights_too_small_for_a_scale_are_zero() -> None:
+def test_weights_too_small_for_a_scale_become_zero() -> None:
     coding = coding_for("int8", 32)
     assert coding is not None
     rows = quantise("w", np.full((1, 32), 1e-38, dtype=np.float32), coding, "F32")
@@ -198,7 +198,7 @@ def test_weights_too_small_for_a_scale_are_zero() -> None:
     assert np.isfinite(rows.scales).all()
 
 
-def test_the_scheme_is_in_the_fingerprint(write_plain: Callable[..., Path]) -> None:
+def test_the_fingerprint_includes_the_scheme(write_plain: Callable[..., Path]) -> None:
     plain = write_plain()
     ops = select_ops("cpu", torch.bfloat16)
     words = {
@@ -209,8 +209,8 @@ def test_the_scheme_is_in_the_fingerprint(write_plain: Callable[..., Path]) -> N
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("BF16", torch.bfloat16), ("F16", torch.float16)])
-def test_scales_are_rounded_as_torch_does(name: str, dtype: torch.dtype) -> None:
-    """With ties, subnormal numbers and those next to a power of two."""
+def test_scales_are_rounded_as_in_torch(name: str, dtype: torch.dtype) -> None:
+    """Includes ties, subnormal numbers and numbers next to a power of two."""
     random = np.random.default_rng(0)
     bits = random.integers(0, 0x7F000000, 100_000, dtype=np.uint32)
     bits[::2] = (bits[::2] & 0xFFFF0000) | 0x8000
@@ -220,7 +220,7 @@ def test_scales_are_rounded_as_torch_does(name: str, dtype: torch.dtype) -> None
 
 
 def test_tensors_are_aligned(write_plain: Callable[..., Path], tmp_path: Path) -> None:
-    """Others map the file and look at it as numbers."""
+    """Other programs map the file and view it as numbers."""
     plain = write_plain()
     tensors = load_file(plain / "model.safetensors")
     save_file({"a.norm.weight": torch.ones(3).bfloat16(), **tensors}, plain / "model.safetensors")
@@ -230,7 +230,7 @@ def test_tensors_are_aligned(write_plain: Callable[..., Path], tmp_path: Path) -
         assert entry.offset % sizes[entry.dtype] == 0
 
 
-def test_shards(write_plain: Callable[..., Path], tmp_path: Path) -> None:
+def test_output_is_split_into_shards(write_plain: Callable[..., Path], tmp_path: Path) -> None:
     plain = write_plain()
     whole, cut = (
         write_out(plain, tmp_path / "whole", "int4"),
@@ -246,7 +246,7 @@ def test_shards(write_plain: Callable[..., Path], tmp_path: Path) -> None:
     assert_same(open_checkpoint(checkpoint_path=whole), open_checkpoint(checkpoint_path=cut))
 
 
-def test_other_files_come_along(write_plain: Callable[..., Path], tmp_path: Path) -> None:
+def test_other_files_are_copied(write_plain: Callable[..., Path], tmp_path: Path) -> None:
     plain = write_plain()
     (plain / "chat_template.jinja").write_text("{{ messages }}")
     (plain / "pytorch_model.bin").write_text("not this")
@@ -258,12 +258,12 @@ def test_other_files_come_along(write_plain: Callable[..., Path], tmp_path: Path
     assert {file.name for file in out.iterdir()} == texts | {"model.safetensors"}
 
 
-def test_what_is_there_is_not_touched_and_failures_leave_nothing(
+def test_existing_folders_are_kept_and_failures_leave_no_files(
     write_plain: Callable[..., Path], tmp_path: Path
 ) -> None:
     plain = write_plain()
     opened = open_checkpoint(checkpoint_path=plain)
-    with pytest.raises(ConfigError, match="there already"):
+    with pytest.raises(ConfigError, match="already exists"):
         write_quantised(plain, opened.config, opened.store, "int8", plain)
 
     def fail(num_bytes: int) -> None:
@@ -274,19 +274,19 @@ def test_what_is_there_is_not_touched_and_failures_leave_nothing(
     assert [file.name for file in tmp_path.iterdir()] == ["plain"]
 
 
-def test_quantised_checkpoints_are_not_quantised_again(tmp_path: Path, write_tiny_gguf: WriteGguf) -> None:
-    made = tiny_schemes.COMPRESSED["w4a16-16"].make(tmp_path / "made")  # all of it widened
-    with pytest.raises(ConfigError, match="quantised already"):
+def test_quantised_checkpoints_are_rejected(tmp_path: Path, write_tiny_gguf: WriteGguf) -> None:
+    made = tiny_schemes.COMPRESSED["w4a16-16"].make(tmp_path / "made")  # all weights are widened
+    with pytest.raises(ConfigError, match="already quantised"):
         open_checkpoint(checkpoint_path=made.folder, quantize="int8")
     opened = open_checkpoint(checkpoint_path=made.folder)
-    with pytest.raises(ConfigError, match="quantised already"):
+    with pytest.raises(ConfigError, match="already quantised"):
         write_quantised(made.folder, opened.config, opened.store, "int8", tmp_path / "out")
     write_tiny_gguf(tmp_path / "a.gguf")
-    with pytest.raises(ConfigError, match=r"quantised already.*Q8_0"):
+    with pytest.raises(ConfigError, match=r"already quantised.*Q8_0"):
         open_checkpoint(checkpoint_path=tmp_path / "a.gguf", quantize="int8")
 
 
-def test_gguf_files_that_are_not_quantised(tmp_path: Path, write_tiny_gguf: WriteGguf) -> None:
+def test_unquantised_gguf_files_can_be_quantised(tmp_path: Path, write_tiny_gguf: WriteGguf) -> None:
     write_tiny_gguf(tmp_path / "a.gguf", kind=GGMLQuantizationType.F16)
     plain, quantised = (
         open_checkpoint(checkpoint_path=tmp_path / "a.gguf", quantize=scheme) for scheme in (None, "int8")
@@ -298,11 +298,11 @@ def test_gguf_files_that_are_not_quantised(tmp_path: Path, write_tiny_gguf: Writ
             assert np.array_equal(close, wide)
         else:
             step = np.abs(wide).max(axis=1, keepdims=True) / 127.5
-            assert (np.abs(close - wide) <= step * 0.57).all()  # half a step, and the scale's own rounding
+            assert (np.abs(close - wide) <= step * 0.57).all()  # half a step plus the rounding of the scale
     assert quantised.tensors["model.layers.0.self_attn.q_proj.weight"].source_dtype == "INT8_32"
 
 
-def test_the_command_takes_no_gguf_file(
+def test_the_command_rejects_gguf_files(
     tmp_path: Path, write_tiny_gguf: WriteGguf, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_tiny_gguf(tmp_path / "a.gguf", kind=GGMLQuantizationType.F16)

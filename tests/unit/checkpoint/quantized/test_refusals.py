@@ -1,4 +1,4 @@
-"""What is not supported is refused by name; what is damaged ends in a CheckpointError and nothing else."""
+"""Unsupported schemes are rejected by name; damaged checkpoints raise CheckpointError and nothing else."""
 
 import json
 import logging
@@ -25,7 +25,7 @@ from unit.checkpoint.quantized import tiny_schemes
 from unit.checkpoint.quantized.tiny_schemes import CASES, COMPRESSED, OTHERS, Made, Tensors
 from unit.checkpoint.test_header_fuzz import NASTY_INTEGERS, mutate, mutate_digits
 
-MUTATED_FILES = int(os.environ.get("OCTAVO_FUZZ_FILES", "2500")) // 40  # of each scheme
+MUTATED_FILES = int(os.environ.get("OCTAVO_FUZZ_FILES", "2500")) // 40  # per scheme
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
     return cache(lambda name: CASES[name].make(tmp_path_factory.mktemp(name)))
 
 
-# -- refused by name ------------------------------------------------------------------------------------
+# -- rejected by name -----------------------------------------------------------------------------------
 
 
 def _group(**weights: Any) -> dict[str, Any]:
@@ -62,18 +62,18 @@ INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128}
         (_group(**INT4 | {"num_bits": 4, "type": "float", "group_size": 16}), "4-bit float per group of 16"),
         (_group(num_bits=8, type="float", strategy="tensor_group"), "8-bit float per tensor_group"),
         (_group(num_bits=8, type="float", strategy="tensor", symmetric=False), "asymmetric"),
-        ({"quant_method": "gptq", "bits": 3, "group_size": 128}, "GPTQ of 3 bits"),
+        ({"quant_method": "gptq", "bits": 3, "group_size": 128}, "GPTQ with 3 bits"),
         (
             {"quant_method": "gptq", "bits": 4, "group_size": 128, "checkpoint_format": "marlin"},
             "checkpoint_format 'marlin'",
         ),
         ({"quant_method": "gptq", "bits": 4, "group_size": 128, "dynamic": {"+:.*": {"bits": 8}}}, "dynamic"),
         ({"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemv"}, "version 'gemv'"),
-        ({"quant_method": "awq", "bits": 8, "group_size": 128}, "AWQ of 8 bits"),
-        ({"quant_method": "fp8", "fmt": "e5m2"}, "fp8 of the kind 'e5m2'"),
+        ({"quant_method": "awq", "bits": 8, "group_size": 128}, "AWQ with 8 bits"),
+        ({"quant_method": "fp8", "fmt": "e5m2"}, "fp8 in the format 'e5m2'"),
     ],
 )
-def test_other_schemes_are_refused_by_name(tmp_path: Path, config: object, named: str) -> None:
+def test_unsupported_schemes_are_rejected_by_name(tmp_path: Path, config: object, named: str) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"quantization_config": config}))
     save_file({"layer.weight": torch.zeros(4, 4)}, tmp_path / "model.safetensors")
     with pytest.raises(CheckpointError) as caught:
@@ -99,10 +99,10 @@ def test_other_schemes_are_refused_by_name(tmp_path: Path, config: object, named
         {"config_groups": {str(index): {} for index in range(1001)}},
     ],
 )
-def test_a_config_that_makes_no_sense(tmp_path: Path, config: object) -> None:
+def test_invalid_configs_are_rejected(tmp_path: Path, config: object) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"quantization_config": config}))
     save_file({"layer.weight": torch.zeros(4, 4)}, tmp_path / "model.safetensors")
-    if not config:  # as good as none
+    if not config:  # an empty config counts as none
         open_checkpoint(checkpoint_path=tmp_path)
         return
     with pytest.raises(CheckpointError, match="quantization_config"):
@@ -134,12 +134,12 @@ LAYER = "model.layers.0.mlp.up_proj"
 
 
 @pytest.mark.parametrize("part", ["weight_scale", "weight_shape", "weight_zero_point"])
-def test_a_part_that_is_missing(made: Callable[[str], Made], tmp_path: Path, part: str) -> None:
+def test_missing_tensors_are_rejected(made: Callable[[str], Made], tmp_path: Path, part: str) -> None:
     def lose(tensors: Tensors) -> None:
         del tensors[f"{LAYER}.{part}"]
 
     folder = changed(made("w4a16-128-asymmetric"), tmp_path, lose)
-    with pytest.raises(CheckpointError, match=f"{LAYER} is quantised and lacks {part}"):
+    with pytest.raises(CheckpointError, match=f"{LAYER} is quantised but has no {part}"):
         read_everything(folder)
 
 
@@ -155,33 +155,35 @@ def test_a_part_that_is_missing(made: Callable[[str], Made], tmp_path: Path, par
         ("gptq-ordered", "g_idx", -5),
     ],
 )
-def test_numbers_that_no_quantiser_writes(
+def test_invalid_numbers_are_rejected(
     made: Callable[[str], Made], tmp_path: Path, name: str, part: str, value: float
 ) -> None:
     def spoil(tensors: Tensors) -> None:
         tensors[f"{LAYER}.{part}"].view(-1)[3] = value
 
-    complaints = {"weight": "weights that are not numbers", "g_idx": "names groups that are not there"}
+    complaints = {"weight": "weights that are NaN", "g_idx": "refers to groups that do not exist"}
     with pytest.raises(CheckpointError, match=complaints.get(part, "has a scale that is not finite")):
         read_everything(changed(made(name), tmp_path, spoil))
 
 
-def test_a_weight_that_is_there_twice(made: Callable[[str], Made], tmp_path: Path) -> None:
+def test_duplicate_weights_are_rejected(made: Callable[[str], Made], tmp_path: Path) -> None:
     folder = changed(
         made("w4a16-128"),
         tmp_path,
         lambda tensors: tensors.update({f"{LAYER}.weight": torch.zeros(256, 128)}),
     )
-    with pytest.raises(CheckpointError, match="is there twice"):
+    with pytest.raises(CheckpointError, match="is present twice"):
         read_everything(folder)
 
 
-def test_tensors_that_do_not_fit_the_config(made: Callable[[str], Made], tmp_path: Path) -> None:
+def test_tensors_that_do_not_match_the_config_are_rejected(
+    made: Callable[[str], Made], tmp_path: Path
+) -> None:
     def double(tensors: Tensors) -> None:
         scale = tensors[f"{LAYER}.weight_scale"]
         tensors[f"{LAYER}.weight_scale"] = torch.cat([scale, scale], 1)
 
-    with pytest.raises(CheckpointError, match="fit nothing that quantization_config describes"):
+    with pytest.raises(CheckpointError, match="match no scheme in quantization_config"):
         read_everything(changed(made("w4a16-128"), tmp_path, double))
 
 
@@ -189,7 +191,7 @@ NASTY_VALUES: tuple[object, ...] = (*NASTY_INTEGERS, -1, 0.5, None, True, "x", [
 
 
 def mutate_config(config: Mapping[str, Any], dice: random.Random) -> dict[str, Any]:
-    """One entry anywhere in quantization_config is lost or becomes something else."""
+    """Delete or replace one entry anywhere in quantization_config."""
     copy: dict[str, Any] = json.loads(json.dumps(config))
     at: Any = copy["quantization_config"]
     while True:
@@ -214,7 +216,7 @@ def bounded_memory() -> Iterator[None]:
 
 
 def damaged_files(model: Made, dice: random.Random) -> Iterator[tuple[bytes, bytes]]:
-    """config.json and the weights, with one of them damaged: the config, the header, or the data."""
+    """Yield config.json and the weights with one part damaged: the config, the header or the data."""
     original = (model.folder / "model.safetensors").read_bytes()
     config = json.loads((model.folder / "config.json").read_text())
     whole_config = json.dumps(config).encode()
@@ -240,7 +242,7 @@ def damaged_files(model: Made, dice: random.Random) -> Iterator[tuple[bytes, byt
 @pytest.mark.parametrize(
     "name", ["w4a16-64-asymmetric", "w8a16-channel", "w8a8-asymmetric", "fp8-block", "mxfp4", *OTHERS]
 )
-def test_damaged_checkpoints(name: str, tmp_path: Path) -> None:
+def test_damaged_checkpoints_are_read_or_rejected(name: str, tmp_path: Path) -> None:
     model = CASES[name].make(tmp_path / "made")
     folder = tmp_path / "damaged"
     folder.mkdir()
@@ -262,7 +264,7 @@ def test_damaged_checkpoints(name: str, tmp_path: Path) -> None:
 # -- not quantised, widened, left out -------------------------------------------------------------------
 
 
-def test_scales_out_of_bounds_are_widened(
+def test_weights_with_out_of_range_scales_are_widened(
     made: Callable[[str], Made], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def shrink(tensors: Tensors) -> None:
@@ -275,16 +277,17 @@ def test_scales_out_of_bounds_are_widened(
         kinds = {name: info.source_dtype for name, info in checkpoint.tensors.items()}
     assert kinds[f"{LAYER}.weight"] == "F32"
     assert kinds["model.layers.1.mlp.up_proj.weight"] == "INT4_128"
-    assert "1 quantised weights are widened when they are loaded: scales out of range" in caplog.messages
+    assert "dequantising 1 weights at load: scales out of range" in caplog.messages
     read_everything(folder)
 
 
-def test_the_log_says_that_activations_are_not_quantised(
+def test_unquantised_activations_are_logged(
     made: Callable[[str], Made], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "octavo"):
         _ = open_checkpoint(checkpoint_path=made("w8a8-channel").folder).tensors
-    assert "made for 8-bit int activations, which are not quantised here" in caplog.messages
+    note = "the checkpoint was made for 8-bit int activations; Octavo does not quantise activations"
+    assert note in caplog.messages
 
 
 def test_two_schemes_in_one_checkpoint(tmp_path: Path) -> None:
@@ -302,7 +305,7 @@ def test_two_schemes_in_one_checkpoint(tmp_path: Path) -> None:
         assert torch.equal(torch.from_numpy(values), meant)
 
 
-def test_other_scales_and_biases_of_zero_are_no_weights(made: Callable[[str], Made], tmp_path: Path) -> None:
+def test_other_scales_and_zero_biases_are_ignored(made: Callable[[str], Made], tmp_path: Path) -> None:
     model = made("gptq-128")
 
     def add(tensors: Tensors) -> None:
@@ -324,8 +327,8 @@ def test_other_scales_and_biases_of_zero_are_no_weights(made: Callable[[str], Ma
         LLM(str(folder), dtype="float32", kv_memory="4MiB", progress=False)
 
 
-def test_the_type_to_compute_in() -> None:
-    """GPTQ and AWQ checkpoints say float16, which no CPU computes well in; --dtype overrides it."""
+def test_compute_dtype_of_quantised_checkpoints() -> None:
+    """GPTQ and AWQ checkpoints declare float16, which CPUs compute badly; the default is bfloat16."""
     quantised = {"dtype": "float16", "quantization_config": {"quant_method": "awq"}}
     assert EngineOptions().dtype_for(quantised) == "bfloat16"
     assert EngineOptions(dtype="float16").dtype_for(quantised) == "float16"

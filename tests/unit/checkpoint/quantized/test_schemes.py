@@ -1,4 +1,4 @@
-"""Every scheme against the library that defines it: values bit for bit, blocks, and the engine's logits."""
+"""Every scheme compared with its library: values bit for bit, weight blocks, and the engine's logits."""
 
 import json
 from collections.abc import Callable
@@ -38,7 +38,7 @@ def values_of(checkpoint: Checkpoint, name: str) -> torch.Tensor:
 
 
 def value_of_block(form: str, block: npt.NDArray[np.uint8]) -> list[float]:
-    """By the definition of the form, one weight after the other."""
+    """Decode by the definition of the format, one weight at a time."""
     scale = block[:4].view(np.float32)[0]
     codes: list[float]
     match form.partition("_")[0]:
@@ -60,8 +60,10 @@ def values_of_blocks(form: str, rows: npt.NDArray[np.uint8]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_values_and_blocks(name: str, made: Callable[[str], Made], monkeypatch: pytest.MonkeyPatch) -> None:
-    """In many chunks, too, and the last one shorter."""
+def test_values_and_blocks_match_the_library(
+    name: str, made: Callable[[str], Made], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in many chunks, of which the last one is shorter."""
     model = made(name)
     monkeypatch.setattr(tensors_module, "CHUNK_ELEMENTS", 5000)
     checkpoint = open_checkpoint(checkpoint_path=model.folder)
@@ -84,15 +86,15 @@ def test_values_and_blocks(name: str, made: Callable[[str], Made], monkeypatch: 
             few = slice(0, None, 37)  # the decoder above is slow
             assert torch.equal(values_of_blocks(info.source_dtype, rows[few]), ours[few])
         else:
-            with pytest.raises(ValueError, match="not kept in blocks"):
+            with pytest.raises(ValueError, match="not stored in weight blocks"):
                 next(checkpoint.store.blocks(weight_name))
     for plain_name, tensor in model.plain.items():
         assert torch.equal(values_of(checkpoint, plain_name), tensor)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_logits_of_the_engine(name: str, made: Callable[[str], Made]) -> None:
-    """Against transformers, with the weights that the library dequantises, in float32."""
+def test_engine_logits_match_transformers(name: str, made: Callable[[str], Made]) -> None:
+    """Compare with transformers in float32, with weights dequantised by the library."""
     model = made(name)
     reference = model.model
     reference.load_state_dict(model.plain | model.weights)
@@ -111,10 +113,10 @@ def test_logits_of_the_engine(name: str, made: Callable[[str], Made]) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_kept_quantised_or_widened_the_answer_is_the_same(
+def test_quantised_and_widened_weights_give_the_same_answer(
     name: str, made: Callable[[str], Made], tmp_path: Path
 ) -> None:
-    """In bfloat16, bit for bit, against a checkpoint of the dequantised weights."""
+    """Compare in bfloat16, bit for bit, with a checkpoint of the dequantised weights."""
     model = made(name)
     rounded = {key: value.bfloat16().float() for key, value in model.weights.items()}
     save_file(rounded | model.plain, tmp_path / "model.safetensors")
@@ -137,8 +139,8 @@ def scores_of(folder: Path) -> object:
 @pytest.mark.parametrize(
     ("layer", "form"), [("groups4", "INT4_32"), ("ordered4", "F32"), ("sixteen4", "F32"), ("groups8", "F32")]
 )
-def test_layers_that_autogptq_packed(layer: str, form: str, tmp_path: Path) -> None:
-    """data/make_gptq_layers.py tells where they are from."""
+def test_layers_packed_by_autogptq(layer: str, form: str, tmp_path: Path) -> None:
+    """data/make_gptq_layers.py documents their origin."""
     tensors = load_file(make_gptq_layers.OUT)
     parts = {name: value for name, value in tensors.items() if name.startswith(layer)}
     meant = parts.pop(f"{layer}.meant")

@@ -1,7 +1,7 @@
-"""Tiny random Llamas in every scheme, each with the weights that the scheme's own library makes of them.
+"""Tiny random Llamas in every scheme, with the weights as the scheme's own library dequantises them.
 
-compressed-tensors writes and reads its formats itself, and has readers for AWQ and for FP8 by blocks. GPTQ
-has no library that installs everywhere: its tensors are packed here by AutoGPTQ's definition.
+compressed-tensors writes and reads its own formats and can read AWQ and block-wise FP8. No GPTQ library
+installs on every platform, so GPTQ tensors are packed here by AutoGPTQ's definition.
 """
 
 import json
@@ -28,8 +28,8 @@ HIDDEN, FEED_FORWARD = 128, 256
 
 @dataclass(frozen=True)
 class Made:
-    """A checkpoint folder. `weights`: what each quantised matrix means in float32, by its library; `rounded`:
-    what the library makes of it in the type of its scales. `plain`: all other tensors."""
+    """A checkpoint folder. `weights`: each quantised matrix, dequantised by its library in float32;
+    `rounded`: the same in the dtype of its scales. `plain`: all other tensors."""
 
     folder: Path
     model: LlamaForCausalLM
@@ -56,7 +56,7 @@ def tiny_llama(hidden: int = HIDDEN, feed_forward: int = FEED_FORWARD) -> LlamaF
     return LlamaForCausalLM(config)
 
 
-# One matrix to the tensors of its module, and to what they mean, in float32 and in the type of the scales.
+# Maps a matrix to the tensors of its module and to their values, in float32 and in the dtype of the scales.
 Encoded = tuple[Tensors, torch.Tensor, torch.Tensor]
 Encode = Callable[[torch.Tensor], Encoded]
 
@@ -69,7 +69,7 @@ def make(
     hidden: int = HIDDEN,
     feed_forward: int = FEED_FORWARD,
 ) -> Made:
-    """Quantises all matrices but embedding and head; of several encoders, each takes names with its key."""
+    """Quantise all matrices except embedding and head; each encoder takes the names that contain its key."""
     folder.mkdir(parents=True, exist_ok=True)
     model = tiny_llama(hidden, feed_forward)
     stored: Tensors = {}
@@ -105,7 +105,7 @@ def weight_args(bits: int, kind: str = "int", **settings: Any) -> QuantizationAr
 
 
 def ranges(weight: torch.Tensor, args: QuantizationArgs) -> tuple[torch.Tensor, torch.Tensor]:
-    """Smallest and largest weights that share a scale."""
+    """Return the smallest and largest of the weights that share a scale."""
     match args.strategy:
         case "tensor":
             return weight.min().reshape(1), weight.max().reshape(1)
@@ -125,7 +125,7 @@ def ranges(weight: torch.Tensor, args: QuantizationArgs) -> tuple[torch.Tensor, 
 
 
 def meant_by_library(stored: Tensors, form: str, scheme: QuantizationScheme) -> Encoded:
-    """The library multiplies in the type of the scales."""
+    """The library multiplies in the dtype of the scales."""
     compressor = BaseCompressor.get_value_from_registry(form)
     scale = stored["weight_scale"]
     exact = stored | {"weight_scale": scale.float() if scale.is_floating_point() else scale}
@@ -162,7 +162,7 @@ def compressed_config(form: str, *args: QuantizationArgs, activations: bool = Fa
 class CompressedCase:
     form: str
     args: QuantizationArgs
-    source_dtype: str  # what our store says
+    source_dtype: str  # as reported by our tensor store
     dtype: torch.dtype = torch.bfloat16
     activations: bool = False
     hidden: int = HIDDEN
@@ -236,7 +236,7 @@ COMPRESSED: Mapping[str, CompressedCase] = {
 
 
 def integer_codes(weight: torch.Tensor, bits: int, group_size: int) -> tuple[torch.Tensor, ...]:
-    """Asymmetric codes, scales in float16 and zero points of every group: [out, in], [out, groups] twice."""
+    """Return asymmetric codes [out, in], and float16 scales and zero points [out, groups]."""
     groups = weight.unflatten(1, (-1, group_size))
     low, high = groups.amin(2).clamp(max=0), groups.amax(2).clamp(min=0)
     top = 2**bits - 1
@@ -247,7 +247,7 @@ def integer_codes(weight: torch.Tensor, bits: int, group_size: int) -> tuple[tor
 
 
 def packed(codes: torch.Tensor, bits: int, dim: int, order: tuple[int, ...] | None = None) -> torch.Tensor:
-    """32 / bits codes along `dim` to a word: code `order[j]` at bit `j * bits`."""
+    """Pack 32 / bits codes along `dim` into each word, with code `order[j]` at bit `j * bits`."""
     per_word = 32 // bits
     cut = codes.long().unflatten(dim, (-1, per_word)).movedim(dim + 1, -1)
     shifts = torch.arange(per_word) * bits
@@ -256,7 +256,7 @@ def packed(codes: torch.Tensor, bits: int, dim: int, order: tuple[int, ...] | No
 
 
 def gptq(bits: int, group_size: int, *, stored_less_one: bool, order: torch.Tensor | None = None) -> Encode:
-    """`order`: the columns as they were quantised, by activation."""
+    """`order`: the columns in the order of quantisation (by activation)."""
 
     def encode(weight: torch.Tensor) -> Encoded:
         k = weight.shape[1]
@@ -296,7 +296,7 @@ AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
 
 def awq(group_size: int) -> Encode:
-    """What the tensors mean is for compressed-tensors' converter to say."""
+    """compressed-tensors' converter defines the values of the tensors."""
     converter = AutoAWQConverter(group_size=group_size)
     args = weight_args(4, group_size=group_size, symmetric=False, strategy="group")
     scheme = QuantizationScheme(targets=["Linear"], weights=args)

@@ -1,8 +1,8 @@
-// Numbers of eight bits with a scale for each group of 32 or 128 k: integers, or floats of four bits of exponent and
-// three of mantissa (float8_e4m3fn).
+// 8-bit numbers with a scale for each group of 32 or 128 k: integers, or floats with a 4-bit exponent and a 3-bit
+// mantissa (float8_e4m3fn).
 //
-//     a block       scale float | GROUP bytes
-//     the header    scale[32] float
+//     weight block   scale float | GROUP bytes
+//     header         scale[32] float
 #pragma once
 
 #include <type_traits>
@@ -50,9 +50,10 @@ struct Int8 : ByteGroups<GROUP> {
 #endif
 };
 
-// An e4m3 number becomes a float without subnormal floats on the way: some modes flush them, and a processor takes a hundred
-// times as long. Its bits moved to their places are a normal float f; of a subnormal number it has a bit too many, and is
-// 2^-7 and half of it. Twice f less 2^-6 is that number, and less than f; for all others it is f or more.
+// The conversion from e4m3 to float has no subnormal floats as intermediate results: some modes flush them, and they
+// take a hundred times as long. Shifted to their places in a float, the bits of e4m3 are a normal float f. For a
+// subnormal e4m3 number v, f has an implicit leading bit too many, so f = 2^-7 + v / 2. Then 2f - 2^-6 is v, and less
+// than f; for all other numbers 2f - 2^-6 is f or more.
 template <int64_t GROUP>
 struct Fp8 : ByteGroups<GROUP> {
   static float level(int code) {

@@ -1,10 +1,11 @@
-// Codes of two bits, and of three. A step has four lines of the low two bits, and those of three bits two lines more:
+// 2-bit and 3-bit codes. A step has four lines with the low two bits; 3-bit codes have two more lines:
 //
 //     word k of line l:       column 8l + i in bits 2i and 2i + 1
 //     word k of line 4 + h:   bit c is the third bit of column 16h + c
 //
-// These formats have two groups in a step, k below 16 and the others. With AVX512, a table is 16 bf16 values of each,
-// and bit 4 of an index is that of k. The levels are repeated in a table, so that bits between do no harm.
+// These formats have two groups per step: k below 16 and the others. With AVX512, a table holds 16 bf16 values of each
+// group, and bit 4 of an index selects the group. The levels are repeated in the table, so that the value of the bits
+// between the code and bit 4 does not matter.
 #pragma once
 
 #include "format.h"
@@ -89,7 +90,8 @@ struct LowCodes {
       const __m512i table = __m512i(_mm512_cvtne2ps_pbh(values(first + 1), values(first)));
       __m512i indices = _mm512_srli_epi16(_mm512_load_si512(codes + column / 8 * LINE_BYTES), c % 8 * 2);
       if constexpr (BITS == 3) {
-        const __m512i bit = c < 2 ? _mm512_slli_epi16(third, c < 2 ? 2 - c : 0) : _mm512_srli_epi16(third, c < 2 ? 0 : c - 2);
+        const __m512i bit =
+            c < 2 ? _mm512_slli_epi16(third, c < 2 ? 2 - c : 0) : _mm512_srli_epi16(third, c < 2 ? 0 : c - 2);
         constexpr int FIRST_CHOOSES = 0xca;  // low_two ? indices : bit
         indices = _mm512_ternarylogic_epi32(low_two, indices, bit, FIRST_CHOOSES);
       }
@@ -101,7 +103,7 @@ struct LowCodes {
 #endif
 
  private:
-  // Where a step has the line of a column's third bits.
+  // Returns the offset of the line with a column's third bits in a step.
   static int64_t third_bits(int column) { return LOW_BYTES + column / 16 * LINE_BYTES; }
 };
 

@@ -1,11 +1,11 @@
-// Codes of four bits. A step is eight lines of 32 words of 16 bits, each of four columns:
+// 4-bit codes. A step is eight lines of 32 words of 16 bits; a word holds the codes of four columns:
 //
 //     word k of line l:   column 4l in bits 0-3, 4l + 1 in bits 4-7, 4l + 2 in bits 8-11, 4l + 3 in bits 12-15
 //
-// With AVX512, sixteen codes are sixteen bf16 values, a table for each column and group; a line of 32 weights is one
-// look-up in it. What stands above the four bits of an index does no harm, as the table is in both halves of its
-// register: nothing is masked, converted or multiplied for each weight. The tables of a step are made before they are
-// looked up, because a load that follows its store too closely waits.
+// With AVX512, each column and group has a table of the sixteen bf16 values that its codes stand for; expanding a line
+// of 32 weights is one look-up in it. The table is in both halves of a register, so the bits above the four of an index
+// do not matter, and nothing is masked, converted or multiplied for each weight. The tables of a step are computed one
+// step before they are used, because a load that follows its store too closely stalls.
 #pragma once
 
 #include "format.h"
@@ -48,7 +48,7 @@ struct Codes4 {
     alignas(64) bf16 table[SPAN_COLUMNS][16];
   };
 
-  // Two tables at a time, as one rounding instruction takes two vectors.
+  // Computes two tables at a time, because the rounding instruction takes two vectors.
   template <class Format>
   static OCTAVO_INLINED void prepare(const Scales<Format>& scales, int64_t step, int half, Tables& tables) {
     const __m512 levels = _mm512_loadu_ps(Format::LEVELS);
@@ -91,7 +91,7 @@ struct Codes4 {
 #endif
 };
 
-// Levels that are the codes themselves, some number less.
+// The levels `code - less`.
 #define OCTAVO_SIXTEEN_LEVELS(less)                                                                                \
   {0 - less, 1 - less, 2 - less,  3 - less,  4 - less,  5 - less,  6 - less,  7 - less, 8 - less, 9 - less,       \
    10 - less, 11 - less, 12 - less, 13 - less, 14 - less, 15 - less}

@@ -1,8 +1,8 @@
-// Codes of five bits: eight lines of the low four, as codes_4bit.h has them, and two lines of the fifth:
+// 5-bit codes: eight lines with the low four bits, as in codes_4bit.h, and two lines with the fifth bits:
 //
-//     word k of line 8 + h:   bit c is that of column 16h + c
+//     word k of line 8 + h:   bit c is the fifth bit of column 16h + c
 //
-// With AVX512, a table is 32 bf16 values, one register. It is made where it is looked up, and never goes to memory.
+// With AVX512, a table of 32 bf16 values fills one register. It is computed right before it is used and never stored.
 #pragma once
 
 #include "codes_4bit.h"
@@ -71,7 +71,8 @@ struct Codes5 {
       };
       const __m512i table = __m512i(_mm512_cvtne2ps_pbh(values(high), values(low)));
       const __m512i four = _mm512_srli_epi16(_mm512_load_si512(codes + column / 4 * LINE_BYTES), c % 4 * 4);
-      const __m512i bit = c < 4 ? _mm512_slli_epi16(fifth, c < 4 ? 4 - c : 0) : _mm512_srli_epi16(fifth, c < 4 ? 0 : c - 4);
+      const __m512i bit =
+          c < 4 ? _mm512_slli_epi16(fifth, c < 4 ? 4 - c : 0) : _mm512_srli_epi16(fifth, c < 4 ? 0 : c - 4);
       constexpr int FIRST_CHOOSES = 0xca;  // low_four ? four : bit
       const __m512i indices = _mm512_ternarylogic_epi32(low_four, four, bit, FIRST_CHOOSES);
       _mm512_store_si512(lines + c * CODES_K, _mm512_permutexvar_epi16(indices, table));
@@ -80,7 +81,7 @@ struct Codes5 {
 #endif
 
  private:
-  // Where a step has the line of a column's fifth bits.
+  // Returns the offset of the line with a column's fifth bits in a step.
   static int64_t high_bits(int column) { return Codes4::STEP_BYTES + column / 16 * LINE_BYTES; }
 };
 

@@ -1,4 +1,4 @@
-// Codes of six bits. A step is four times three lines, and three lines hold eight columns, 32 bytes a column:
+// 6-bit codes. A step is four times three lines; three lines hold eight columns, 32 bytes per column:
 //
 //     bits 0-5 of lines 0, 1, 2:   columns 0 and 1, columns 2 and 3, columns 4 and 5
 //     bits 6-7 of lines 0, 1, 2:   bits 0-1, 2-3 and 4-5 of columns 6 and 7
@@ -37,7 +37,7 @@ struct Codes6 {
     alignas(64) uint8_t columns[SPAN_COLUMNS * CODES_K];
     uint8_t* to = columns;
     for (int eight = 0; eight < 4; ++eight, step += 3 * LINE_BYTES, to += 4 * LINE_BYTES) {
-      for (int i = 0; i < LINE_BYTES; ++i) {  // not memcpy: loads wait for stores that are shorter
+      for (int i = 0; i < LINE_BYTES; ++i) {  // not memcpy: later loads would stall on its shorter stores
         const uint8_t a = step[i], b = step[LINE_BYTES + i], c = step[2 * LINE_BYTES + i];
         to[i] = a;
         to[LINE_BYTES + i] = b;
@@ -57,7 +57,7 @@ struct Codes6 {
   template <class Format>
   static OCTAVO_INLINED void prepare(const Scales<Format>&, int64_t, int, Tables&) {}
 
-  // Of formats with two groups in a step, k below 16 and the others.
+  // For formats with two groups per step: k below 16 and the others.
   template <class Format>
   static OCTAVO_INLINED void expand(const uint8_t* span, int64_t step, int half, const Scales<Format>& scales,
                                     const Tables&, bf16* lines) {
@@ -70,7 +70,8 @@ struct Codes6 {
     for (int eight = 0; eight < 2; ++eight, codes += 3 * LINE_BYTES) {
       const __m512i a = _mm512_load_si512(codes), b = _mm512_load_si512(codes + LINE_BYTES);
       const __m512i c = _mm512_load_si512(codes + 2 * LINE_BYTES);
-      const __m512i low = _mm512_ternarylogic_epi32(low_two, _mm512_srli_epi16(a, 6), _mm512_srli_epi16(b, 4), FIRST_CHOOSES);
+      const __m512i low =
+          _mm512_ternarylogic_epi32(low_two, _mm512_srli_epi16(a, 6), _mm512_srli_epi16(b, 4), FIRST_CHOOSES);
       const __m512i last = _mm512_ternarylogic_epi32(low_four, low, _mm512_srli_epi16(c, 2), FIRST_CHOOSES);
       const int first = half * HALF_COLUMNS + eight * 8;
       bf16* to = lines + eight * 8 * CODES_K;

@@ -1,4 +1,4 @@
-// Codes of eight bits: a column's 32 bytes follow those of the column before it.
+// 8-bit codes: 32 bytes per column, column after column.
 #pragma once
 
 #include "format.h"
@@ -14,7 +14,7 @@ struct Codes8 {
     memcpy(step + column * CODES_K, codes, CODES_K);
   }
 
-  // Side by side, a code is the highest byte of its word.
+  // `unpack` returns codes in the highest byte of their words.
   static constexpr int AT_ONCE = 4, POSITION[AT_ONCE] = {};
   struct Words {
     alignas(64) uint32_t of[CODES_K / 4][SPAN_COLUMNS];
@@ -42,7 +42,7 @@ struct Codes8 {
 #pragma GCC unroll 8
     for (int c = 0; c < HALF_COLUMNS; c += 2, codes += 2 * CODES_K) {
       const int column = half * HALF_COLUMNS + c;
-      // Of two columns, sixteen at a time.
+      // Sixteen values of two columns: quarters 0 and 1 are of the first column.
       const auto values = [&](int quarter) {
         return Format::sixteen_values(codes, quarter, scales, group, column + quarter / 2);
       };

@@ -1,36 +1,35 @@
-// Formats in which weights stay quantised, and what they have in common.
+// Formats in which weights stay quantised, and the code that they share.
 //
 // The value of a weight is computed from its code and the scale of its group, and rounded to bf16:
 //
 //     value = bf16((level(code) - zero) * factor + offset)
 //
-// The product rounds at most once before the offset is added: it is exact wherever there is an offset, so a fused
-// multiply-add gives the same bits as a multiplication and an addition. These are the values that widening the
-// checkpoint gives (`gguf.dequantize`, then bf16): storage is not part of the function.
+// The product is rounded at most once before the offset is added: it is exact in all formats with an offset, so a fused
+// multiply-add gives the same bits as a multiplication and an addition. The values are those of the widened checkpoint
+// (`gguf.dequantize`, then bf16): the storage format does not change results.
 //
-// The packed form. A block is 32 columns of y (rows of w), in two halves of 16. A step is 32 k. A span is as many steps
-// as one block of the file has, so that its scales are read once:
+// Packed form. A column block is 32 columns of y (rows of w), in two halves of 16. A step is 32 k. A span has as many
+// steps as one weight block of the file, so that its scales are read once:
 //
-//     packed = [n / 32 blocks][k / BLOCK_K spans] of SPAN_BYTES:   header | SPAN_STEPS steps of codes
+//     packed = [n / 32 column blocks][k / BLOCK_K spans] of SPAN_BYTES:   header | SPAN_STEPS steps of codes
 //
-// Everything is whole cache lines. Columns beyond n are zeros, which every format takes for the weight 0 or, with
-// a product of 0, for what nobody reads.
+// All sizes are multiples of a cache line. Columns beyond n are filled with zeros; their results are never read.
 //
 // A format is a struct with
 //
-//     BLOCK_K, BLOCK_BYTES   the block of one row, as it is in the file
-//     GROUPS                 scales of a block; each is that of BLOCK_K / GROUPS consecutive k
-//     HEADER_BYTES           of a span
-//     Codes                  how the codes of a step lie: codes_*.h
-//     level(code)            from codes to numbers
-//     LEVEL_OF_ZERO          where a level is that and the code, or
-//     levels(lanes)          those of a register (code_lanes.h)
-//     HAS_ZERO, HAS_OFFSET   whether a scale has them
-//     VALUES                 what values can be, before they are rounded
-//     codes(block, step, codes)           the 32 codes of a step, out of one row's block
-//     pack_scales(block, column, span)    its scales to the header; false if one is not finite, or beyond `is_scale`
-//     scale(span, group, column)          back again: the reference for `read_scales`
-//     read_scales(span, scales)           those of all columns
+//     BLOCK_K, BLOCK_BYTES   size of a weight block (of one row) in the file
+//     GROUPS                 number of scales per weight block; each is for BLOCK_K / GROUPS consecutive k
+//     HEADER_BYTES           size of the header of a span
+//     Codes                  layout of the codes of a step: codes_*.h
+//     level(code)            the number that a code stands for
+//     LEVEL_OF_ZERO          the level of code 0, if level(code) = LEVEL_OF_ZERO + code; other formats have
+//     levels(lanes)          the levels of a register of codes (code_lanes.h)
+//     HAS_ZERO, HAS_OFFSET   whether scales have a zero point or an offset
+//     VALUES                 the range of values before they are rounded
+//     codes(block, step, codes)           reads the 32 codes of a step from a weight block
+//     pack_scales(block, column, span)    writes its scales to the header; false if one is not finite or not `is_scale`
+//     scale(span, group, column)          reads one scale from the header: the reference for `read_scales`
+//     read_scales(span, scales)           reads the scales of all columns
 #pragma once
 
 #include <cstdint>
@@ -42,8 +41,8 @@
 #include <immintrin.h>
 #endif
 
-// For what is expanded in an inner loop: gcc, left to itself, makes calls of half of it, which costs up to a fifth of the
-// time.
+// For functions that expand weights in an inner loop: by default gcc does not inline half of them, which costs up to a
+// fifth of the time.
 #define OCTAVO_INLINED inline __attribute__((always_inline))
 
 namespace octavo {
@@ -54,21 +53,21 @@ constexpr int LINE_BYTES = 64;
 
 enum class Values {
   BF16,      // nothing to round
-  ORDINARY,  // 0, or from 2^-110 to 2^110: far from both ends of a float's range, and so is all they are computed from
+  ORDINARY,  // 0, or from 2^-110 to 2^110: far from the limits of float, and so are all intermediate results
 };
 
 struct Scale {
   float factor, offset = 0.0f, zero = 0.0f;
 };
 
-// Those of a span: [group][column].
+// The scales of a span: [group][column].
 template <class Format>
 struct Scales {
   alignas(64) float factor[Format::GROUPS][SPAN_COLUMNS];
   alignas(64) float offset[Format::HAS_OFFSET ? Format::GROUPS : 1][SPAN_COLUMNS];
   alignas(64) float zero[Format::HAS_ZERO ? Format::GROUPS : 1][SPAN_COLUMNS];
 #if defined(__AVX512BF16__)
-  alignas(64) float back[Format::GROUPS][SPAN_COLUMNS];  // mantissa_codes.h: of formats that use it
+  alignas(64) float back[Format::GROUPS][SPAN_COLUMNS];  // for formats that use mantissa_codes.h
 #endif
 };
 
@@ -79,13 +78,13 @@ constexpr int64_t SPAN_BYTES = Format::HEADER_BYTES + SPAN_STEPS<Format>* Format
 template <class Format>
 constexpr int64_t GROUP_K = Format::BLOCK_K / Format::GROUPS;
 
-// Where a span lies, from the start of the packed weights: that of `step` of a block.
+// Returns the offset of the span with `step` of a column block, from the start of the packed weights.
 template <class Format>
 constexpr int64_t span_offset(int64_t k, int64_t block, int64_t step) {
   return (block * (k / Format::BLOCK_K) + step / SPAN_STEPS<Format>) * SPAN_BYTES<Format>;
 }
 
-// A product that expands ahead of itself reads that much beyond the last span.
+// The number of spans beyond the last that an expansion that works ahead may read.
 constexpr int64_t SLACK_SPANS = 4;
 
 // The codes of a step.
@@ -94,7 +93,7 @@ inline const uint8_t* codes_at(const uint8_t* span, int64_t step) {
   return span + Format::HEADER_BYTES + step * Format::Codes::STEP_BYTES;
 }
 
-// The group of k, counted from the start of the span.
+// Returns the group of k, where k is relative to the start of the span.
 template <class Format>
 constexpr int64_t group_of(int64_t k) {
   return k / GROUP_K<Format>;
@@ -117,7 +116,7 @@ inline Scale scale_at(const Scales<Format>& scales, int64_t group, int column) {
   return scale;
 }
 
-// All scales of a span, one after the other: what a format without a `read_scales` of its own has.
+// Reads all scales of a span one by one, for formats without a vectorised `read_scales`.
 template <class Format>
 inline void read_each_scale(const uint8_t* span, Scales<Format>& to) {
   for (int64_t group = 0; group < Format::GROUPS; ++group) {
@@ -130,7 +129,7 @@ inline void read_each_scale(const uint8_t* span, Scales<Format>& to) {
   }
 }
 
-// One row's block to its column of a span. False if a scale or a weight is not finite.
+// Packs a weight block of one row into its column of a span. Returns false if a scale or a weight is not finite.
 template <class Format>
 inline bool pack(const uint8_t* block, int column, uint8_t* span) {
   for (int64_t step = 0; step < SPAN_STEPS<Format>; ++step) {
@@ -141,8 +140,8 @@ inline bool pack(const uint8_t* block, int column, uint8_t* span) {
   return Format::pack_scales(block, column, span);
 }
 
-// The reference, one weight at a time: BLOCK_K values of one column. `gguf` computes them in this order, so that even
-// the signs of zeros are the same. (A product cannot tell zeros apart: sums begin with +0.)
+// The reference, one weight at a time: unpacks BLOCK_K values of one column. The operations are in the same order as in
+// `gguf`, so even the signs of zeros are the same. (Products do not depend on them, because sums begin with +0.)
 template <class Format>
 inline void unpack(const uint8_t* span, int column, float* values) {
   for (int64_t k = 0; k < Format::BLOCK_K; ++k) {
@@ -151,16 +150,17 @@ inline void unpack(const uint8_t* span, int column, float* values) {
   }
 }
 
-// -- Codes side by side -----------------------------------------------------------------------------------------------
+// -- Columns side by side in a register -------------------------------------------------------------------------------
 //
-// Where columns are side by side in a register (expand.h), codes have
+// For the expansion in expand.h, Codes have
 //
-//     Words                  a step, so arranged that a register of columns is loaded at once
-//     arrange(step, words)
-//     unpack(words, k, column, codes)   of AT_ONCE k from k on, and the columns from `column` on
-//     POSITION[AT_ONCE]      in which bit of a word a code begins, and MASK: its bits. What is beside it is anything.
+//     Words                  a step, arranged so that one load reads a register of columns
+//     arrange(step, words)   fills the Words
+//     unpack(words, k, column, codes)   returns the codes of k to k + AT_ONCE - 1, for the columns from `column` on
+//     POSITION[AT_ONCE]      the bit of a word at which a code begins
+//     MASK                   the bits of a code at position 0; other bits of a word are undefined
 
-// By how much the word of a column is shifted, in which COLUMNS share 16 bits.
+// How far the word of a column is shifted if COLUMNS columns share 16 bits.
 template <int COLUMNS>
 struct ColumnShifts {
   uint32_t of[HALF_COLUMNS];
@@ -189,7 +189,7 @@ inline float half_to_float(uint16_t half) {
 #if defined(__F16C__)
   return _cvtsh_ss(half);
 #else
-  // Subnormal halves are small integers, counted by 2^-24. Infinities and not-a-numbers have the largest exponent in both.
+  // Subnormal halves are small multiples of 2^-24. Infinity and NaN have the largest exponent in both types.
   const uint32_t sign = uint32_t(half & 0x8000) << 16, magnitude = half & 0x7fff;
   const float small = float(int32_t(magnitude)) * 0x1p-24f;
   uint32_t bits;
@@ -206,24 +206,25 @@ inline float half_to_float(uint16_t half) {
 inline float half_at(const uint8_t* from, int index) { return half_to_float(read<uint16_t>(from + 2 * index)); }
 
 inline bool is_finite_half(const uint8_t* half) { return (read<uint16_t>(half) & 0x7c00) != 0x7c00; }
-// A scale that is a float: 0, or from 2^-100 to 2^100.
+// Whether a float is a valid scale: 0, or a magnitude from 2^-100 to 2^100.
 inline bool is_scale(const uint8_t* number) {
   const float scale = __builtin_fabsf(read<float>(number));
   return scale == 0.0f || (scale >= 0x1p-100f && scale <= 0x1p100f);
 }
 
-// Nibbles of a block of 32, as in most formats: byte j holds k = j in its low and k = 16 + j in its high half.
+// Reads the nibbles of 32 k, in the order of most formats: byte j holds k = j in its low half and k = 16 + j in its
+// high half.
 inline void read_nibbles(const uint8_t* bytes, uint8_t* codes) {
   for (int j = 0; j < 16; ++j) codes[j] = bytes[j] & 15;
   for (int j = 0; j < 16; ++j) codes[16 + j] = bytes[j] >> 4;
 }
 
-// One bit of each of 32 numbers becomes bit `place` of their codes. Eight at a time: a byte's copies, in each of which
-// one bit is looked at.
+// Sets bit `place` of 32 codes from 32 bits. Eight at a time: each byte of `selected` is a copy of one byte of bits, of
+// which it keeps one bit.
 inline void add_bits(const uint8_t* bits, int place, uint8_t* codes) {
   for (int first = 0; first < CODES_K; first += 8) {
-    const uint64_t looked_at = bits[first / 8] * uint64_t(0x0101010101010101) & uint64_t(0x8040201008040201);
-    const uint64_t are_set = (looked_at + uint64_t(0x7f7f7f7f7f7f7f7f)) >> 7 & uint64_t(0x0101010101010101);
+    const uint64_t selected = bits[first / 8] * uint64_t(0x0101010101010101) & uint64_t(0x8040201008040201);
+    const uint64_t are_set = (selected + uint64_t(0x7f7f7f7f7f7f7f7f)) >> 7 & uint64_t(0x0101010101010101);
     write(codes + first, read<uint64_t>(codes + first) | are_set << place);
   }
 }

@@ -1,8 +1,8 @@
-// Integers of four bits with a scale and a zero point for each group of 32 or 128 k, as compressed-tensors, GPTQ and AWQ
-// checkpoints have them.
+// 4-bit integers with a scale and a zero point for each group of 32 or 128 k, as in compressed-tensors, GPTQ and AWQ
+// checkpoints.
 //
-//     a block       scale float | zero uint8 | GROUP / 2 bytes of nibbles, the even k in the low halves
-//     the header    scale[32] float | zero[32] uint8, and 32 bytes unused
+//     weight block   scale float | zero uint8 | GROUP / 2 bytes of nibbles, the even k in the low halves
+//     header         scale[32] float | zero[32] uint8 | 32 unused bytes
 #pragma once
 
 #include "codes_4bit.h"

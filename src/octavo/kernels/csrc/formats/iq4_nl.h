@@ -1,4 +1,7 @@
-// IQ4_NL: 4.5 bits a weight.   In the file: d half | 16 bytes of nibbles;   the header: d[32] half
+// IQ4_NL: 4.5 bits per weight.
+//
+//     weight block   d half | 16 bytes of nibbles
+//     header         d[32] half
 #pragma once
 
 #include "codes_4bit.h"

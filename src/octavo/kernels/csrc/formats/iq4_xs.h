@@ -1,7 +1,7 @@
-// IQ4_XS: 4.25 bits a weight, in groups of 32 with a scale of six bits.
+// IQ4_XS: 4.25 bits per weight, in groups of 32 with a 6-bit scale.
 //
-//     in the file   d half | high two bits of scales uint16 | low four bits of scales [4 bytes] | 128 bytes of nibbles
-//     the header    d[32] half | scale[8 groups][32] int8, less 32
+//     weight block   d half | high two bits of scales uint16 | low four bits of scales [4 bytes] | 128 bytes of nibbles
+//     header         d[32] half | scale[8 groups][32] int8, with 32 subtracted
 #pragma once
 
 #include "codes_4bit.h"

@@ -1,5 +1,5 @@
-// The scales of Q4_K and Q5_K: of each block a factor d and a minimum dmin, and of each of its eight groups a scale and
-// a minimum of six bits, which count d and dmin:
+// The scales of Q4_K and Q5_K. A weight block has a factor d and a minimum dmin, and each of its eight groups has a
+// 6-bit scale and a 6-bit minimum, which are multiples of d and dmin:
 //
 //     factor = d * scale,  offset = -(dmin * minimum)
 //
@@ -9,7 +9,7 @@
 //     bytes 4-7    minima 0-3 in six bits; bits 4-5 of minima 4-7 above
 //     bytes 8-11   bits 0-3 of scales 4-7; bits 0-3 of minima 4-7 above
 //
-// The header of a span, 512 bytes, has the same bytes, those of 16 columns side by side:
+// The header of a span, 512 bytes, holds the same bytes, with those of 16 columns side by side:
 //
 //     d[32] half | dmin[32] half | for each half of the columns [3 parts][4 bytes][16 columns]
 #pragma once
@@ -23,7 +23,7 @@ struct KScales {
   static constexpr int64_t GROUPS = 8, HEADER_BYTES = 512;
   static constexpr bool HAS_OFFSET = true, HAS_ZERO = false;
   static constexpr Values VALUES = Values::ORDINARY;
-  static constexpr int64_t BYTES = 12;  // of a block
+  static constexpr int64_t BYTES = 12;  // of scales and minima in a weight block
 
   // `block` begins with d, dmin and the twelve bytes.
   static bool pack_scales(const uint8_t* block, int column, uint8_t* header) {
@@ -69,17 +69,18 @@ struct KScales {
   }
 
  private:
-  // Of the twelve bytes of a column.
+  // Returns the offset in the header of one of the twelve bytes of a column.
   static int64_t place(int column, int64_t byte) {
     return 2 * LINE_BYTES + column / 16 * 3 * LINE_BYTES + byte * 16 + column % 16;
   }
 
 #if defined(__AVX512BF16__)
-  // A number of six bits in the mantissa of 128.0 is 128 + it; a fused multiply-add takes the 128 off, exactly.
+  // A 6-bit number n in the mantissa of 128.0 makes 128 + n; a fused multiply-add subtracts the 128 exactly.
   template <class Format>
   static inline void read_half(const uint8_t* bytes, __m512 d, __m512 dmin, int first, Scales<Format>& to) {
     const __m512i low_six = _mm512_set1_epi8(63), low_four = _mm512_set1_epi8(15), middle = _mm512_set1_epi8(0x30);
-    const __m512i a = _mm512_loadu_si512(bytes), b = _mm512_loadu_si512(bytes + 64), c = _mm512_loadu_si512(bytes + 128);
+    const __m512i a = _mm512_loadu_si512(bytes), b = _mm512_loadu_si512(bytes + 64);
+    const __m512i c = _mm512_loadu_si512(bytes + 128);
     constexpr int FIRST_OR_BOTH = 0xf8;  // x | (y & z)
     const __m512i scales[2] = {_mm512_and_si512(a, low_six),
                                _mm512_ternarylogic_epi32(_mm512_and_si512(c, low_four), _mm512_srli_epi16(a, 2), middle,
@@ -118,7 +119,7 @@ struct KScales {
 #endif
 };
 
-// In both formats two steps share 32 bytes of nibbles: the first has the low halves.
+// In both formats two steps share 32 bytes of nibbles: the first step is in the low halves.
 inline void read_k_nibbles(const uint8_t* nibbles, int step, uint8_t* codes) {
   const int shift = step % 2 * 4;
   for (int k = 0; k < CODES_K; ++k) codes[k] = nibbles[step / 2 * 32 + k] >> shift & 15;

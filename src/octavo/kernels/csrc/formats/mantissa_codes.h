@@ -1,10 +1,10 @@
-// Codes to floats in two instructions, with AVX512: a byte permutation puts sixteen codes into the mantissas of a power of
-// two, and a fused multiply-add multiplies by the scale and takes the power off again:
+// Converts codes to floats in two instructions, with AVX512: a byte permutation inserts sixteen codes into the
+// mantissas of a power of two, and a fused multiply-add multiplies by the scale and subtracts the power again:
 //
 //     (2^p + code) * factor + back,   back = (level of code 0 - 2^p) * factor
 //
-// That is exact where both products are, and their difference: for scales of at most 19 bits, as halves and halves times
-// a small integer are.
+// That is exact if both products and their sum are, which is the case for scales of at most 19 bits: halves, and halves
+// times a small integer.
 #pragma once
 
 #include "format.h"
@@ -14,16 +14,15 @@ namespace {
 
 #if defined(__AVX512BF16__)
 
-// The power of two as a float's bits, and which byte of a float the code becomes.
 struct Mantissa {
-  int bits;
-  int byte;
-  float power;
+  int bits;     // of the power of two as a float
+  int byte;     // the byte of the float into which the code is inserted
+  float power;  // the power of two
 };
-constexpr Mantissa SIX_BITS = {0x43000000, 2, 128.0f};      // bit 16 counts 1
-constexpr Mantissa EIGHT_BITS = {0x47000000, 1, 32768.0f};  // bit 8 counts 1
+constexpr Mantissa SIX_BITS = {0x43000000, 2, 128.0f};      // bit 16 of the float has the value 1
+constexpr Mantissa EIGHT_BITS = {0x47000000, 1, 32768.0f};  // bit 8 of the float has the value 1
 
-// Sixteen weights: codes 16 * quarter and on.
+// Returns sixteen weights, from code 16 * quarter on.
 template <const Mantissa& MANTISSA>
 OCTAVO_INLINED __m512 mantissa_values(__m512i codes, int quarter, float factor, float back) {
   constexpr int SHIFT = MANTISSA.byte * 8;
@@ -34,7 +33,7 @@ OCTAVO_INLINED __m512 mantissa_values(__m512i codes, int quarter, float factor, 
   return _mm512_fmadd_ps(__m512(floats), _mm512_set1_ps(factor), _mm512_set1_ps(back));
 }
 
-// `level_of_zero`: of the code 0, as it is put into the mantissa.
+// `level_of_zero` is the level of the code that is 0 in the mantissa.
 template <class Format>
 inline void fill_back(float level_of_zero, const Mantissa& mantissa, Scales<Format>& scales) {
   for (int64_t group = 0; group < Format::GROUPS; ++group) {

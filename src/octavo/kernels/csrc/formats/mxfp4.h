@@ -1,7 +1,10 @@
-// MXFP4: 4.25 bits a weight: floats of four bits (one of sign, two of exponent, one of mantissa) and a power of two for
-// each 32 of them.   In the file: exponent uint8 | 16 bytes of nibbles;   the header: exponent[32] uint8, and 32 unused
+// MXFP4: 4.25 bits per weight: 4-bit floats (1 bit sign, 2 bits exponent, 1 bit mantissa), and a power of two for each
+// 32 of them.
 //
-// Levels are twice the numbers, which makes them integers, and the power of two is half of what it says.
+//     weight block   exponent uint8 | 16 bytes of nibbles
+//     header         exponent[32] uint8 | 32 unused bytes
+//
+// Levels are twice the 4-bit floats, which makes them integers; the factor is half the stored power of two.
 #pragma once
 
 #include "codes_4bit.h"
@@ -23,9 +26,9 @@ struct MXFP4 {
 
   static void codes(const uint8_t* block, int, uint8_t* codes) { read_nibbles(block + 1, codes); }
   static bool pack_scales(const uint8_t* block, int column, uint8_t* span) {
-    constexpr uint8_t GREATEST = 252;  // with which the greatest level is finite
+    constexpr uint8_t MAX_EXPONENT = 252;  // the maximum with which the greatest level is finite
     span[column] = block[0];
-    return block[0] <= GREATEST;
+    return block[0] <= MAX_EXPONENT;
   }
   static Scale scale(const uint8_t* span, int64_t, int column) {
     const uint32_t exponent = span[column];

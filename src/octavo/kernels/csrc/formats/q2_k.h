@@ -1,7 +1,7 @@
-// Q2_K: 2.625 bits a weight, in groups of 16 with a scale and a minimum of four bits.
+// Q2_K: 2.625 bits per weight, in groups of 16 with a 4-bit scale and a 4-bit minimum.
 //
-//     in the file   (scale | minimum << 4)[16] | 64 bytes of codes | d half | dmin half
-//     the header    d[32] half | dmin[32] half | (scale | minimum << 4)[16 groups][32]
+//     weight block   (scale | minimum << 4)[16] | 64 bytes of codes | d half | dmin half
+//     header         d[32] half | dmin[32] half | (scale | minimum << 4)[16 groups][32]
 #pragma once
 
 #include "codes_2bit.h"
@@ -10,7 +10,7 @@
 namespace octavo {
 namespace {
 
-// In Q2_K and Q3_K, 32 bytes have two bits each of four steps.
+// In Q2_K and Q3_K, each of 32 bytes has two bits of each of four steps.
 inline void read_two_bits(const uint8_t* bytes, int step, uint8_t* codes) {
   for (int k = 0; k < CODES_K; ++k) codes[k] = bytes[step / 4 * 32 + k] >> (step % 4 * 2) & 3;
 }

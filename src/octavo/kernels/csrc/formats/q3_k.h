@@ -1,7 +1,7 @@
-// Q3_K: 3.44 bits a weight, in groups of 16 with a scale of six bits.
+// Q3_K: 3.44 bits per weight, in groups of 16 with a 6-bit scale.
 //
-//     in the file   32 bytes of third bits | 64 bytes of low two bits | 12 bytes of scales | d half
-//     the header    d[32] half | scale[16 groups][32] int8, less 32
+//     weight block   32 bytes of third bits | 64 bytes of low two bits | 12 bytes of scales | d half
+//     header         d[32] half | scale[16 groups][32] int8, with 32 subtracted
 #pragma once
 
 #include "q2_k.h"

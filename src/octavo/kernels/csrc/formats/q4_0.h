@@ -1,4 +1,7 @@
-// Q4_0: 4.5 bits a weight.   In the file: d half | 16 bytes of nibbles;   the header: d[32] half
+// Q4_0: 4.5 bits per weight.
+//
+//     weight block   d half | 16 bytes of nibbles
+//     header         d[32] half
 #pragma once
 
 #include "codes_4bit.h"

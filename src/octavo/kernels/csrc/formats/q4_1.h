@@ -1,4 +1,7 @@
-// Q4_1: 5 bits a weight.   In the file: d half | m half | 16 bytes of nibbles;   the header: d[32] half | m[32] half
+// Q4_1: 5 bits per weight.
+//
+//     weight block   d half | m half | 16 bytes of nibbles
+//     header         d[32] half | m[32] half
 #pragma once
 
 #include "codes_4bit.h"

@@ -1,4 +1,7 @@
-// Q4_K: 4.5 bits a weight.   In the file: d half | dmin half | 12 bytes of scales | 128 bytes of nibbles
+// Q4_K: 4.5 bits per weight.
+//
+//     weight block   d half | dmin half | 12 bytes of scales | 128 bytes of nibbles
+//     header         see k_scales.h
 #pragma once
 
 #include "codes_4bit.h"

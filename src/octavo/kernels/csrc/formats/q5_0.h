@@ -1,4 +1,7 @@
-// Q5_0: 5.5 bits a weight.   In the file: d half | fifth bits uint32 | 16 bytes of nibbles;   the header: d[32] half
+// Q5_0: 5.5 bits per weight.
+//
+//     weight block   d half | fifth bits uint32 | 16 bytes of nibbles
+//     header         d[32] half
 #pragma once
 
 #include "codes_5bit.h"

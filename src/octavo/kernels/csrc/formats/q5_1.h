@@ -1,5 +1,7 @@
-// Q5_1: 6 bits a weight.   In the file: d half | m half | fifth bits uint32 | 16 bytes of nibbles
-// The header: d[32] half | m[32] half
+// Q5_1: 6 bits per weight.
+//
+//     weight block   d half | m half | fifth bits uint32 | 16 bytes of nibbles
+//     header         d[32] half | m[32] half
 #pragma once
 
 #include "codes_5bit.h"

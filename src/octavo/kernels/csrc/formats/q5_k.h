@@ -1,5 +1,9 @@
-// Q5_K: 5.5 bits a weight.   In the file: d half | dmin half | 12 bytes of scales | 32 bytes of fifth bits | 128 bytes of
-// nibbles. Bit g of byte i is the fifth bit of weight i of group g.
+// Q5_K: 5.5 bits per weight.
+//
+//     weight block   d half | dmin half | 12 bytes of scales | 32 bytes of fifth bits | 128 bytes of nibbles
+//     header         see k_scales.h
+//
+// Bit g of byte i of the fifth bits belongs to weight i of group g.
 #pragma once
 
 #include "codes_5bit.h"

@@ -1,7 +1,7 @@
-// Q6_K: 6.56 bits a weight, in groups of 16 with a signed scale.
+// Q6_K: 6.56 bits per weight, in groups of 16 with a signed scale.
 //
-//     in the file   low four bits [2][64 bytes] | high two bits [2][32 bytes] | scale[16] int8 | d half
-//     the header    d[32] half | scale[16 groups][32] int8
+//     weight block   low four bits [2][64 bytes] | high two bits [2][32 bytes] | scale[16] int8 | d half
+//     header         d[32] half | scale[16 groups][32] int8
 #pragma once
 
 #include "codes_6bit.h"

@@ -1,4 +1,7 @@
-// Q8_0: 8.5 bits a weight.   In the file: d half | 32 int8;   the header: d[32] half
+// Q8_0: 8.5 bits per weight.
+//
+//     weight block   d half | 32 int8
+//     header         d[32] half
 #pragma once
 
 #include "codes_8bit.h"
@@ -18,7 +21,7 @@ struct Q8_0 : HalfScales {
 #if defined(__AVX512BF16__)
   static OCTAVO_INLINED __m512 sixteen_values(const uint8_t* codes, int quarter, const Scales<Q8_0>& scales, int64_t,
                                               int column) {
-    // With 128 added, codes are 0 to 255.
+    // Adding 128 maps the codes to 0 to 255.
     const __m512i from_zero = _mm512_xor_si512(_mm512_load_si512(codes), _mm512_set1_epi8(char(0x80)));
     return mantissa_values<EIGHT_BITS>(from_zero, quarter, scales.factor[0][column], scales.back[0][column]);
   }

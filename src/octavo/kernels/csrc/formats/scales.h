@@ -1,4 +1,4 @@
-// Scales of all columns of a span at once, as headers have them.
+// Reads the scales of all columns of a span from its header.
 #pragma once
 
 #include "format.h"
@@ -6,7 +6,7 @@
 namespace octavo {
 namespace {
 
-// 32 halves, one for each column.
+// Reads 32 halves (IEEE 754 binary16), one for each column.
 inline void read_halves(const uint8_t* header, float* to) {
 #if defined(__AVX512F__)
   for (int column = 0; column < SPAN_COLUMNS; column += 16) {
@@ -23,7 +23,7 @@ inline void read_halves(const uint8_t* header, float* to) {
 #endif
 }
 
-// factor[group][column] = d[column] * scale[group][column], of a header `d[32] half | scale[groups][32] int8`.
+// Reads a header `d[32] half | scale[groups][32] int8`: factor[group][column] = d[column] * scale[group][column].
 template <int64_t GROUPS>
 inline void read_scaled_bytes(const uint8_t* header, float (&factor)[GROUPS][SPAN_COLUMNS]) {
   alignas(64) float d[SPAN_COLUMNS];
@@ -36,20 +36,22 @@ inline void read_scaled_bytes(const uint8_t* header, float (&factor)[GROUPS][SPA
       (Vector::load(d + column) * signed_byte).store(factor[group] + column);
     }
 #else
-    for (int column = 0; column < SPAN_COLUMNS; ++column) factor[group][column] = d[column] * float(int8_t(scales[column]));
+    for (int column = 0; column < SPAN_COLUMNS; ++column) {
+      factor[group][column] = d[column] * float(int8_t(scales[column]));
+    }
 #endif
   }
 }
 
-// One of them.
+// Returns one of these factors.
 inline float scaled_byte(const uint8_t* header, int64_t group, int column) {
   const int8_t scale = int8_t(header[LINE_BYTES + group * SPAN_COLUMNS + column]);
   return half_at(header, column) * float(scale);
 }
 
-// -- What formats with the same kind of scales have in common: they inherit it ------------------------------------------
+// -- Base classes of formats with the same kind of scales -------------------------------------------------------------
 
-// Blocks begin with a factor, a half.   The header: d[32] half
+// Weight blocks begin with a factor, d half.   The header: d[32] half
 struct HalfScales {
   static constexpr int64_t GROUPS = 1, HEADER_BYTES = LINE_BYTES;
   static constexpr bool HAS_OFFSET = false, HAS_ZERO = false;
@@ -66,7 +68,7 @@ struct HalfScales {
   }
 };
 
-// Blocks begin with a factor and an offset.   The header: d[32] half | m[32] half
+// Weight blocks begin with a factor and an offset, d half | m half.   The header: d[32] half | m[32] half
 struct HalfScalesAndOffsets {
   static constexpr int64_t GROUPS = 1, HEADER_BYTES = 2 * LINE_BYTES;
   static constexpr bool HAS_OFFSET = true, HAS_ZERO = false;
@@ -87,7 +89,8 @@ struct HalfScalesAndOffsets {
   }
 };
 
-// A factor for each block, which each group counts.   The header: d[32] half | scale[NUM_GROUPS][32] int8
+// Weight blocks have a factor d, and groups an integer multiple of it.   The header:
+// d[32] half | scale[NUM_GROUPS][32] int8
 template <int64_t NUM_GROUPS>
 struct ByteScales {
   static constexpr int64_t GROUPS = NUM_GROUPS, HEADER_BYTES = LINE_BYTES + NUM_GROUPS * SPAN_COLUMNS;

@@ -1,4 +1,4 @@
-// Numbers as people read them.
+// Formats numbers, durations, sizes and ids for display.
 
 export function count(value: number): string {
   return Math.round(value).toLocaleString("en");
@@ -30,7 +30,7 @@ export function percent(share: number): string {
   return `${value.toFixed(value < 1 ? 2 : value < 99.95 ? 1 : 0)} %`;
 }
 
-/** Ids are long, and their ends tell them apart. */
+/** Shorten an id to its last 8 characters, in which ids differ. */
 export function shortId(id: string): string {
   return id.length <= 14 ? id : `…${id.slice(-8)}`;
 }

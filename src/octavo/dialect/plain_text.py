@@ -1,7 +1,7 @@
-"""Tools for models whose template knows none: told in plain words, with calls and results as plain text.
+"""Tools for models whose template does not support them: described, called and answered in plain text.
 
-Such a model was not trained on tools, so it may or may not understand. What is certain is that its own calls
-come back to it as it wrote them, and that with `tool_choice: required` the grammar makes them valid.
+Such a model was not trained on tools, so it may not understand them. Two things are guaranteed: later prompts
+repeat its calls as it wrote them, and with `tool_choice: required` the grammar makes its calls valid.
 """
 
 import json
@@ -30,27 +30,27 @@ function(argument="value")
 def in_plain_words(
     messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], family: str
 ) -> list[dict[str, Any]]:
-    """A conversation of system, user and assistant only. Tools are described in the system message."""
+    """Return the conversation with roles system, user and assistant only, and tools in the system message."""
     rules = GEMMA_RULES if family == "gemma" else HERMES_RULES
     rules = rules.format(tools="\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools))
-    told: list[dict[str, Any]] = []
+    conversation: list[dict[str, Any]] = []
     last_role = None
     for message in messages:
         if message["role"] == "tool" == last_role:
-            # Results of several calls are one message: many templates want users and assistants to alternate.
-            told[-1]["content"] += "\n" + _result(message, family)
+            # Join results of several calls: many templates require user and assistant messages to alternate.
+            conversation[-1]["content"] += "\n" + _result(message, family)
         elif message["role"] == "tool":
-            told.append({"role": "user", "content": _result(message, family)})
+            conversation.append({"role": "user", "content": _result(message, family)})
         elif message.get("tool_calls"):
-            told.append({"role": "assistant", "content": _with_calls(message, family)})
+            conversation.append({"role": "assistant", "content": _with_calls(message, family)})
         else:
-            told.append(dict(message))
+            conversation.append(dict(message))
         last_role = message["role"]
-    if told and told[0]["role"] == "system":
-        told[0]["content"] = f"{told[0]['content']}\n\n{rules}"
+    if conversation and conversation[0]["role"] == "system":
+        conversation[0]["content"] = f"{conversation[0]['content']}\n\n{rules}"
     else:
-        told.insert(0, {"role": "system", "content": rules})
-    return told
+        conversation.insert(0, {"role": "system", "content": rules})
+    return conversation
 
 
 def _result(message: Message, family: str) -> str:

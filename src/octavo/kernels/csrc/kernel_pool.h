@@ -1,5 +1,5 @@
-// What kernels run on: threads, scratch memory, and the instruction set that was chosen. And the checks that every
-// border function makes.
+// The kernel thread pool: threads, scratch memory and the chosen instruction set. Also the argument checks that all
+// functions of the C interface share.
 #pragma once
 
 #include <chrono>
@@ -10,26 +10,28 @@
 #include "octavo_kernels.h"
 #include "pool.h"
 
-struct ov_engine {
-  ov_engine(int num_threads, ov_isa isa) : pool(num_threads), isa(isa) {}
-  octavo::ThreadPool pool;
+struct ov_pool {
+  ov_pool(int num_threads, ov_isa isa) : threads(num_threads), isa(isa) {}
+  octavo::ThreadPool threads;
   const ov_isa isa;
-  octavo::Scratch scratch;  // for the length of one call
+  octavo::Scratch scratch;  // contents are valid during one call
   octavo::AttentionPlans attention_plans;
   ov_times times = {};
 };
 
 namespace octavo {
 
-constexpr int64_t MOST = int64_t(1) << 40;  // strides below this cannot overflow when multiplied by an element's size
+// Maximum stride, offset or number of elements: multiplied by the size of an element, it does not overflow.
+constexpr int64_t MAX_SIZE = int64_t(1) << 40;
 
-// Adds its own lifetime to one kind of kernel. A border function has one, from where it knows its engine to its end.
+// Adds its own lifetime to the time of one kind of kernel. A function of the C interface creates one as soon as it has
+// checked its pool.
 class Timer {
  public:
   explicit Timer(ov_time& time) : time_(time) {}
   ~Timer() {
-    const auto passed = std::chrono::steady_clock::now() - start_;
-    time_.nanoseconds += uint64_t(std::chrono::duration_cast<std::chrono::nanoseconds>(passed).count());
+    const auto elapsed = std::chrono::steady_clock::now() - start_;
+    time_.nanoseconds += uint64_t(std::chrono::duration_cast<std::chrono::nanoseconds>(elapsed).count());
     ++time_.calls;
   }
   Timer(const Timer&) = delete;

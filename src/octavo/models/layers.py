@@ -1,4 +1,4 @@
-"""The parts that decoder families share. What differs between families is an argument here."""
+"""The parts that all decoder families share. Differences between families are arguments."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -12,7 +12,7 @@ from octavo.ops import KV, AttentionSpec, Batch, Norm, RopeTable
 
 
 class Attention:
-    """Projections, optional norms of queries and keys, rope, attention over pages, output projection."""
+    """Projections, optional norms of queries and keys, rope, attention over KV blocks, output projection."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ MakeLayer = Callable[[ModelConfig, LayerConfig, WeightSet, str, RopeTable], Laye
 
 
 class Decoder:
-    """Embedding, layers, final norm, head. `make_layer` gives it a family's layers."""
+    """Embedding, layers, final norm, head. `make_layer` makes the layers of a family."""
 
     def __init__(
         self,
@@ -114,12 +114,12 @@ class Decoder:
         )
 
     def forward(self, batch: Batch, kv: Sequence[KV]) -> torch.Tensor:
-        """Hidden states after the final norm: [T, hidden_size]"""
+        """Return the hidden states after the final norm, [T, hidden_size]."""
         stream = self.ops.embedding(self.embedding, batch.token_ids, scale=self.embedding_scale)
         for layer, layer_kv in zip(self.layers, kv, strict=True):
             stream = layer.forward(stream, batch, layer_kv)
         return self.ops.rms_norm(stream, self.norm)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """float32 [R, vocab_size]"""
+        """Return float32 [R, vocab_size]."""
         return self.ops.logits(hidden, self.head, softcap=self.config.logit_softcap)

@@ -1,4 +1,4 @@
-"""Work for a client that may leave before it is done."""
+"""Cancel work when its client disconnects."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -6,25 +6,25 @@ from typing import Any, TypeVar
 
 from starlette.types import Receive
 
-from octavo.server.http.errors import ClientGone
+from octavo.server.http.errors import ClientDisconnected
 
 Result = TypeVar("Result")
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
-    """Raises ClientGone when the client leaves, and the work is cancelled: nothing is made for nobody."""
-    working, watching = asyncio.create_task(work), asyncio.create_task(until_gone(receive))
+    """Return the result of `work`, or cancel it and raise ClientDisconnected when the client disconnects."""
+    working, watching = asyncio.create_task(work), asyncio.create_task(until_disconnected(receive))
     try:
         await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
-            raise ClientGone
+            raise ClientDisconnected
         return working.result()
     finally:
         working.cancel()
         watching.cancel()
 
 
-async def until_gone(receive: Receive) -> None:
-    """Returns when the client has left. The body has been read."""
+async def until_disconnected(receive: Receive) -> None:
+    """Return when the client has disconnected. The body must have been read."""
     while (await receive())["type"] != "http.disconnect":
         pass

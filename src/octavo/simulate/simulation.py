@@ -1,4 +1,4 @@
-"""Drives the real scheduler and cache through a workload, and checks every rule after every step."""
+"""Drive the real scheduler and cache through a workload and check all rules at every step."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -13,29 +13,29 @@ from octavo.schedule import Scheduler
 from octavo.simulate.cost import StepCost
 from octavo.simulate.fake_worker import FakeWorker, PlanError
 from octavo.simulate.oracle import expected_answer
-from octavo.simulate.rules_of_cache import WatchedTree, check_committed, check_outline, check_page_map
+from octavo.simulate.rules_of_cache import WatchedTree, check_block_map, check_committed, check_outline
 from octavo.simulate.rules_of_plans import PlanRules
-from octavo.simulate.ticket import Ticket, Violation
-from octavo.simulate.workload import Workload
+from octavo.simulate.tracked_request import TrackedRequest, Violation
+from octavo.simulate.workload import SimulatedWorkload
 
-PATIENCE_EVERY = 128  # steps between looks at who waits too long
-PICTURE_EVERY = 64  # steps between looks at what those who watch would see
+WAIT_CHECK_STEPS = 128  # steps between checks for starvation
+VIEW_CHECK_STEPS = 64  # steps between checks of the view
 
 
 @dataclass
 class Figures:
-    """What happened in one world, or in many."""
+    """Counts of events in one or more simulations."""
 
-    worlds: int = 0
+    simulations: int = 0
     steps: int = 0
     requests: int = 0
-    refused: int = 0
+    rejected: int = 0
     tokens_computed: int = 0
     tokens_sampled: int = 0
     prompt_tokens: int = 0
     prompt_tokens_cached: int = 0
     preemptions: int = 0
-    pages_evicted: int = 0
+    blocks_evicted: int = 0
     aborts: int = 0
     deadlines: int = 0
     errors: int = 0
@@ -51,32 +51,32 @@ class Figures:
         return ", ".join(f"{getattr(self, f.name):,} {f.name.replace('_', ' ')}" for f in fields(self))
 
 
-class World:
-    """One run. `log`, if given, receives every plan and every output, encoded."""
+class Simulation:
+    """One run. Appends every encoded plan and result to `log`, if given."""
 
     def __init__(self, seed: int, log: list[bytes] | None = None, cost: StepCost | None = None) -> None:
         self.seed = seed
-        self.workload = Workload(seed)
+        self.workload = SimulatedWorkload(seed)
         self.settings = self.workload.settings
-        self.figures = Figures(worlds=1)
+        self.figures = Figures(simulations=1)
         self._cost = cost or StepCost()
         self._log = log
         self._now = 0.0
-        self._work_total = 0  # of all tickets so far
+        self._work_total = 0  # of all requests so far
         self._work_ended = 0
-        self._live: dict[tuple[int, int], Ticket] = {}  # by seed and choice, in order of arrival
-        self._by_name: dict[tuple[str, int], Ticket] = {}  # by request id and choice, ended ones too
-        self._with_deadline: list[Ticket] = []
+        self._live: dict[tuple[int, int], TrackedRequest] = {}  # by seed and choice, in order of arrival
+        self._by_name: dict[tuple[str, int], TrackedRequest] = {}  # by id and choice, including ended ones
+        self._with_deadline: list[TrackedRequest] = []
         self._last_ended = "none yet"
         self._start_engine()
 
     def run(self) -> Figures:
-        """To the end of the workload, until all is answered. Raises Violation."""
+        """Run the workload until every request is answered. Raises Violation."""
         try:
             for step in self._steps():
-                if step % PATIENCE_EVERY == 0:
-                    for ticket in self._live.values():
-                        self._check_patience(ticket)
+                if step % WAIT_CHECK_STEPS == 0:
+                    for tracked in self._live.values():
+                        self._check_wait(tracked)
             self._check_end()
         except (
             AssertionError,
@@ -87,7 +87,7 @@ class World:
             TypeError,
             AttributeError,
         ) as error:
-            # Whatever breaks inside the engine is a finding too.
+            # Any failure inside the engine is a finding, too.
             kind = "" if isinstance(error, Violation) else f"{type(error).__name__}: "
             raise Violation(f"seed {self.seed}, step {self.figures.steps}: {kind}{error}") from error
         self._collect_figures()
@@ -111,26 +111,26 @@ class World:
 
     def _start_engine(self) -> None:
         settings = self.settings
-        self._kv = KVManager(settings.num_blocks, settings.page_size, prefix_caching=settings.prefix_caching)
+        self._kv = KVManager(settings.num_blocks, settings.block_size, prefix_caching=settings.prefix_caching)
         if settings.prefix_caching:
-            self._kv.tree = WatchedTree(settings.page_size)
+            self._kv.tree = WatchedTree(settings.block_size)
         self._scheduler = Scheduler(settings.scheduler, self._kv)
         self._worker = FakeWorker(
             settings.num_blocks,
-            settings.page_size,
+            settings.block_size,
             settings.scheduler.max_running,
             settings.vocab,
             late_rate=settings.late_rate,
             seed=self.seed,
         )
-        self._rules = PlanRules(settings.scheduler, settings.page_size, settings.prefix_caching)
+        self._rules = PlanRules(settings.scheduler, settings.block_size, settings.prefix_caching)
         self._num_steps = 0
         self._num_sampled = 0
 
     def _step(self) -> None:
         scheduler = self._scheduler
         plan = scheduler.schedule(self._now)
-        self._take_outputs()  # of aborts and deadlines: the rules must know who ended
+        self._take_outputs()  # of aborts and deadlines: the rules must know which requests ended
         self._check_deadlines()
         self._rules.follow(plan, self._live, self._kv.num_available)
         self._now += self._cost.seconds(plan)
@@ -145,12 +145,12 @@ class World:
             self._take_outputs()
             if self._log is not None:
                 self._log.append(msgspec.json.encode((plan, result)))
-        # The engine's own check walks over every request: while hundreds wait, it is made in every eighth.
+        # The scheduler's own check visits every request: while many wait, run it only in every eighth step.
         if len(self._live) < 64 or self._num_steps % 8 == 0:
             scheduler.check()
         check_committed(scheduler._running, self._kv)
-        if self._num_steps % PICTURE_EVERY == 0:
-            check_page_map(scheduler.running(), self._kv)
+        if self._num_steps % VIEW_CHECK_STEPS == 0:
+            check_block_map(scheduler.running(), self._kv)
             if self._kv.tree is not None:
                 check_outline(self._kv.tree)
         self._check_counters()
@@ -162,16 +162,16 @@ class World:
         self._rules.lose_step(plan)
 
     def _restart(self) -> None:
-        """The engine dies with all its state; the front end replays what is unfinished."""
+        """Simulate an engine crash: all state is lost, and the front end replays unfinished requests."""
         self._collect_figures()
         self.figures.restarts += 1
         self._start_engine()
         survivors, self._live = self._live, {}
-        for handle, ticket in survivors.items():
-            ticket.forget_engine()
-            ticket.leader = self._leader_of(ticket.request)
-            self._scheduler.add(ticket.request, self._now)
-            self._live[handle] = ticket
+        for handle, tracked in survivors.items():
+            tracked.reset_after_crash()
+            tracked.leader = self._leader_of(tracked.request)
+            self._scheduler.add(tracked.request, self._now)
+            self._live[handle] = tracked
 
     # -- events ---------------------------------------------------------------------------------------------
 
@@ -183,67 +183,69 @@ class World:
         num_prompt = len(request.prompt_ids)
         fits = 0 < num_prompt < longest and min(num_prompt + params.max_tokens, longest) <= settings.capacity
         if not fits:
-            self._expect_refusal(request)
+            self._expect_rejection(request)
             return
-        ticket = Ticket(request, expected_answer(request, settings.vocab, longest), self.figures.requests)
-        ticket.leader = self._leader_of(request)
-        ticket.born, ticket.work_before = self.figures.steps, self._work_ended
+        tracked = TrackedRequest(
+            request, expected_answer(request, settings.vocab, longest), self.figures.requests
+        )
+        tracked.leader = self._leader_of(request)
+        tracked.arrival_step, tracked.work_done_at_arrival = self.figures.steps, self._work_ended
         self._scheduler.add(request, self._now)
         self.figures.requests += 1
-        self._work_total += ticket.work
-        self._live[params.seed, request.choice] = ticket
-        self._by_name[request.request_id, request.choice] = ticket
+        self._work_total += tracked.work
+        self._live[params.seed, request.choice] = tracked
+        self._by_name[request.request_id, request.choice] = tracked
         if request.deadline is not None:
-            self._with_deadline.append(ticket)
-        if not ticket.is_complete and self.workload.wants_duplicate():
-            self._expect_refusal(request)
-        self.workload.remember(request.prompt_ids + ticket.answer.tokens[:-1])
+            self._with_deadline.append(tracked)
+        if not tracked.is_complete and self.workload.wants_duplicate():
+            self._expect_rejection(request)
+        self.workload.remember(request.prompt_ids + tracked.answer.tokens[:-1])
 
-    def _expect_refusal(self, request: GenerateRequest) -> None:
-        self.figures.refused += 1
+    def _expect_rejection(self, request: GenerateRequest) -> None:
+        self.figures.rejected += 1
         try:
             self._scheduler.add(request, self._now)
         except RequestError:
             return
-        raise Violation(f"{request} was accepted, though it cannot fit or its id is in use")
+        raise Violation(f"{request} was accepted although it cannot fit or its id is in use")
 
-    def _leader_of(self, request: GenerateRequest) -> Ticket | None:
-        """The choice that computes the prompt for `request`."""
+    def _leader_of(self, request: GenerateRequest) -> TrackedRequest | None:
+        """Return the choice that computes the prompt for `request`, if any."""
         if request.params.prompt_logprobs is not None and len(request.prompt_ids) > 1:
             return None
         for choice in range(request.choice if self.settings.prefix_caching else 0):
-            ticket = self._by_name.get((request.request_id, choice))
-            if ticket and ticket.finish is None and not ticket.started and not ticket.is_complete:
-                return ticket
+            tracked = self._by_name.get((request.request_id, choice))
+            if tracked and tracked.finish is None and not tracked.started and not tracked.is_complete:
+                return tracked
         return None
 
     def _abort(self) -> None:
-        live = [ticket.request.request_id for ticket in self._live.values()]
+        live = [tracked.request.request_id for tracked in self._live.values()]
         for abort in self.workload.aborts(live, self._last_ended):
             self._take_outputs()
-            for ticket in self._live.values():
-                request = ticket.request
+            for tracked in self._live.values():
+                request = tracked.request
                 if request.request_id == abort.request_id and abort.choice in (None, request.choice):
-                    ticket.is_aborted = True
+                    tracked.is_aborted = True
             self._scheduler.abort(abort.request_id, self._now, abort.choice)
             self._take_outputs()
-            if any(ticket.is_aborted for ticket in self._live.values()):
-                raise Violation(f"{abort} left something alive")
+            if any(tracked.is_aborted for tracked in self._live.values()):
+                raise Violation(f"{abort} did not end all requests that it names")
 
     def _take_outputs(self) -> None:
         figures = self.figures
         for output in self._scheduler.drain():
-            ticket = self._by_name.get((output.request_id, output.choice))
-            if ticket is None:
-                raise Violation(f"an output for {output.request_id}, which nobody asked for")
-            ticket.take(output, self._now)
+            tracked = self._by_name.get((output.request_id, output.choice))
+            if tracked is None:
+                raise Violation(f"an output for the unknown request {output.request_id}")
+            tracked.receive(output, self._now)
             self._num_sampled += len(output.token_ids)
             if output.finish is not None:
-                self._check_patience(ticket)
-                seed = ticket.request.params.seed
+                self._check_wait(tracked)
+                seed = tracked.request.params.seed
                 assert seed is not None
                 del self._live[seed, output.choice]
-                self._work_ended += ticket.work
+                self._work_ended += tracked.work
                 self._last_ended = output.request_id
                 figures.aborts += output.finish is FinishReason.ABORT
                 figures.deadlines += output.finish is FinishReason.DEADLINE
@@ -253,20 +255,23 @@ class World:
 
     def _check_deadlines(self) -> None:
         if self._with_deadline:
-            self._with_deadline = [ticket for ticket in self._with_deadline if ticket.finish is None]
-            for ticket in self._with_deadline:
-                deadline = ticket.request.deadline
+            self._with_deadline = [tracked for tracked in self._with_deadline if tracked.finish is None]
+            for tracked in self._with_deadline:
+                deadline = tracked.request.deadline
                 if deadline is not None and deadline <= self._now:
-                    raise Violation(f"{ticket} outlived its deadline")
+                    raise Violation(f"{tracked} continues after its deadline")
 
-    def _check_patience(self, ticket: Ticket) -> None:
-        """Every step computes at least a token, unless all are late. So nobody waits longer than all work
-        there was takes, with some of it done again after preemptions and restarts."""
-        work = self._work_total - ticket.work_before
+    def _check_wait(self, tracked: TrackedRequest) -> None:
+        """Check that the request does not starve.
+
+        Every step computes at least one token unless all slots are late. A request therefore waits at most
+        for all work since its arrival, part of which is repeated after preemptions and restarts.
+        """
+        work = self._work_total - tracked.work_done_at_arrival
         if self.settings.late_rate:
             work *= 2
-        if self.figures.steps - ticket.born > 64 + 4 * work * (1 + self.figures.restarts):
-            raise Violation(f"{ticket} starves: it has waited since step {ticket.born}")
+        if self.figures.steps - tracked.arrival_step > 64 + 4 * work * (1 + self.figures.restarts):
+            raise Violation(f"{tracked} starves: it has waited since step {tracked.arrival_step}")
 
     def _check_counters(self) -> None:
         stats = self._scheduler.stats()
@@ -275,24 +280,24 @@ class World:
         expected = (self._num_steps, self._num_sampled, rules.num_preemptions, num_running)
         actual = (stats.steps, stats.tokens_sampled, stats.preemptions, stats.num_running)
         if actual != expected:
-            raise Violation(f"steps, tokens, preemptions, running: counted {actual}, happened {expected}")
+            raise Violation(f"steps, tokens, preemptions, running: counted {actual}, expected {expected}")
         if stats.num_running + stats.num_waiting != len(self._live):
-            raise Violation(f"{len(self._live)} requests are unfinished, not as counted in {stats}")
+            raise Violation(f"{len(self._live)} requests are unfinished, but the scheduler counted {stats}")
         if not 0 <= stats.prompt_tokens_cached <= stats.prompt_tokens:
-            raise Violation(f"more prompt tokens were cached than came: {stats}")
+            raise Violation(f"more prompt tokens were cached than received: {stats}")
 
     def _check_end(self) -> None:
-        """All is answered: every page is free or cached, and nothing runs."""
+        """Check that, after all answers, every block is free or cached and nothing runs."""
         plan = self._scheduler.schedule(self._now)
         self._rules.follow(plan, self._live, self._kv.num_available)
         self._worker.execute(plan)
         if any(slot.is_open for slot in self._worker.slots):
-            raise Violation("a slot is open in the workers at the end")
+            raise Violation("a slot of the worker is still open at the end")
         if self._scheduler.has_unfinished or self._kv.num_available != self.settings.num_blocks:
-            raise Violation("pages or requests are left at the end")
+            raise Violation("blocks or requests remain at the end")
 
     def _collect_figures(self) -> None:
-        """The counters of this engine, before it goes."""
+        """Add the counters of this engine, at its end, to the figures."""
         figures, stats = self.figures, self._scheduler.stats()
         figures.tokens_computed += stats.tokens_computed
         figures.tokens_sampled += stats.tokens_sampled
@@ -300,13 +305,13 @@ class World:
         figures.prompt_tokens_cached += stats.prompt_tokens_cached
         figures.preemptions += stats.preemptions
         if isinstance(self._kv.tree, WatchedTree):
-            figures.pages_evicted += self._kv.tree.num_evicted
+            figures.blocks_evicted += self._kv.tree.num_evicted
 
 
-def run_worlds(first_seed: int, num_steps: int) -> Figures:
-    """Worlds of seed after seed, until they made `num_steps` in all. Raises Violation."""
+def run_simulations(first_seed: int, num_steps: int) -> Figures:
+    """Run simulations with consecutive seeds until they total `num_steps` steps. Raises Violation."""
     total, seed = Figures(), first_seed
     while total.steps < num_steps:
-        total.add(World(seed).run())
+        total.add(Simulation(seed).run())
         seed += 1
     return total
