@@ -139,7 +139,7 @@ def test_it_waits_for_a_server(start: StartServer, terminal: StartTerminal) -> N
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     top = terminal(f"127.0.0.1:{port}")
-    top.until(b"no server listens at", b"serve MODEL")
+    top.until(b"no server at", b"serve MODEL")
     server = start("--port", str(port))
     top.until(VIEWED)
     server.terminate()
@@ -160,10 +160,14 @@ def test_once_prints_plain_text(server: Server, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["http://127.0.0.1:1", "--once"], 1, "start a server there with `octavo serve MODEL`"),
-        (["ftp://a", "--once"], 2, "is not the address of a server"),
+        (
+            ["http://127.0.0.1:1", "--once"],
+            1,
+            "no server at http://127.0.0.1:1: start one with `octavo serve",
+        ),
+        (["ftp://a", "--once"], 2, "'ftp://a' is not a server address"),
         (["127.0.0.1:1", "--once", "--interval", "99"], 2, "from 0.1 to 10"),
-        (["127.0.0.1:1"], 2, "for a script, use --once"),
+        (["127.0.0.1:1"], 2, "use --once in scripts"),
     ],
 )
 def test_unusable_arguments_are_reported(

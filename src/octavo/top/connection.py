@@ -132,7 +132,7 @@ def _busy(status: int) -> str:
 def explain_error(error: Exception, address: ViewAddress) -> str:
     """Return what went wrong and what to do next."""
     if isinstance(error, ConnectionRefusedError):
-        return f"no server listens at {address}: start one with `octavo serve MODEL`"
+        return f"no server at {address}: start one with `octavo serve MODEL`"
     if isinstance(error, TimeoutError):
         return f"{address} does not respond: check the address"
     if isinstance(error, msgspec.MsgspecError):

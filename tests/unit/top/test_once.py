@@ -49,7 +49,7 @@ def said(port: int, capsys: pytest.CaptureFixture[str]) -> str:
 
 def test_a_closed_port_is_reported_with_advice(dead_port: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert said(dead_port, capsys) == (
-        f"error: cannot reach the server: no server listens at http://127.0.0.1:{dead_port}:"
+        f"error: cannot reach the server: no server at http://127.0.0.1:{dead_port}:"
         " start one with `octavo serve MODEL`\n"
     )
 
