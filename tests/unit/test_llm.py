@@ -260,7 +260,7 @@ def test_a_step_that_raises_ends_only_the_culprit(tiny_checkpoint: Path) -> None
         prompts: list[Prompt] = ["one", [98, 99, 100], "two"]
         outputs = llm.generate(prompts, msgspec.structs.replace(SAMPLED))
         assert outputs[1].finish_reason == "error"
-        assert "log has the reason" in (outputs[1].choices[0].error or "")
+        assert "see its log for the reason" in (outputs[1].choices[0].error or "")
         assert [content(outputs[0]), content(outputs[2])] == expected
         llm.check()
 
