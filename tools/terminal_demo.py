@@ -55,10 +55,9 @@ class Recording:
 
     pieces: list[Piece] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
-    skipped: float = 0.0  # seconds cut out of the picture
 
     def add(self, pane: int, text: str, *, is_typed: bool = False) -> None:
-        self.pieces.append(Piece(time.monotonic() - self.began - self.skipped, pane, text, is_typed))
+        self.pieces.append(Piece(time.monotonic() - self.began, pane, text, is_typed))
 
     def type(self, pane: int, command: str) -> None:
         """Show a command as if it were typed, one character at a time."""
@@ -75,8 +74,7 @@ class Recording:
 
 def record(model: str) -> list[Piece]:
     recording = Recording()
-    command = "octavo serve $MODEL"
-    recording.type(RIGHT, command)
+    recording.type(RIGHT, "octavo serve $MODEL")
     program = [sys.executable, "-m", "octavo.cli.main", "serve", model, "--port", str(PORT)]
     with subprocess.Popen(
         program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, "NO_COLOR": "1"}

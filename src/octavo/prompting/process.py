@@ -50,7 +50,7 @@ from octavo.prompting.jobs import (
 from octavo.protocol import SamplingParams
 from octavo.text.assets import TextAssets
 from octavo.text.chat_template import ChatTemplate
-from octavo.text.tokenizer import Tokenizer
+from octavo.text.tokenizer import Tokenizer, is_panic
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ class PromptBuilder:
             raise
         except BaseException as error:  # a Rust panic is not an `Exception`
             logger.exception("cannot build a prompt")
-            if type(error).__name__ == "PanicException":
+            if is_panic(error):
                 return PromptRejected.of(RequestError(PANICKED, "prompt"))
             return PromptFailed()
 

@@ -75,7 +75,7 @@ class Tokenizer:
                 "prompt",
             ) from error
         except BaseException as error:  # a Rust panic is not an `Exception`
-            if type(error).__name__ != "PanicException":
+            if not is_panic(error):
                 raise
             raise RequestError("The model's tokenizer failed on this text.", "prompt") from error
         ids = [encoding.ids for encoding in encodings]
@@ -120,6 +120,11 @@ class Tokenizer:
     def _token(self, token_id: int) -> str | None:
         token: str | None = self._backend.id_to_token(token_id) if 0 <= token_id < _ID_LIMIT else None
         return token
+
+
+def is_panic(error: BaseException) -> bool:
+    """Whether a Rust library panicked. Its exception type cannot be imported."""
+    return type(error).__name__ == "PanicException"
 
 
 def _load_backend(tokenizer_json: str) -> Any:
