@@ -1,4 +1,4 @@
-"""Measures the scheduler alone: milliseconds per step by running and waiting sequences and by KV blocks.
+"""Measures the scheduler alone: milliseconds per step by sequences, KV blocks and tenants.
 
 python benchmarks/scheduler.py [--steps 200]
 """
@@ -13,6 +13,8 @@ LOADS = (
     SchedulerLoad(512, 10_000, 1_000_000),
     SchedulerLoad(512, 10_000, 20_000),
     SchedulerLoad(512, 100_000, 1_000_000),
+    SchedulerLoad(512, 10_000, 1_000_000, 10),
+    SchedulerLoad(512, 10_000, 1_000_000, 1_000),
 )
 
 
@@ -22,9 +24,12 @@ def main() -> None:
     )
     parser.add_argument("--steps", type=int, default=200, help="measured steps per line")
     options = parser.parse_args()
-    print(f"{'running':>8} {'waiting':>8} {'blocks':>10} {'ms/step (median)':>20}")
+    print(f"{'running':>8} {'waiting':>8} {'blocks':>10} {'tenants':>8} {'ms/step (median)':>20}")
     for load, milliseconds in zip(LOADS, median_step_milliseconds(LOADS, options.steps), strict=True):
-        print(f"{load.num_running:>8,} {load.num_waiting:>8,} {load.num_blocks:>10,} {milliseconds:>20.2f}")
+        print(
+            f"{load.num_running:>8,} {load.num_waiting:>8,} {load.num_blocks:>10,} {load.num_tenants:>8,}"
+            f" {milliseconds:>20.2f}"
+        )
 
 
 if __name__ == "__main__":

@@ -55,6 +55,14 @@ class GrammarNotChecked(GrammarError):
     """A grammar could not be checked at present. It may be valid."""
 
 
+class TooManyGrammars(GrammarNotChecked):
+    """Too many grammars are waiting to be checked."""
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after  # seconds
+
+
 @contextmanager
 def grammar_of(field: str) -> Iterator[None]:
     """Add the name of a grammar's field to the grammar errors raised inside."""

@@ -151,7 +151,10 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate")
     prompt_ids: tuple[int, ...]
     params: SamplingParams  # params.seed and params.max_tokens are set
     stop_ids: tuple[int, ...] = ()  # end-of-sequence (unless ignored) and stop_token_ids
-    priority: int = 0  # smaller is more urgent
+    priority: int = 0  # among the requests of its tenant; smaller is more urgent
+    tenant: str = ""  # tenants get equal service in proportion to their weights
+    weight: float = 1.0
+    rank: int = 0  # among all tenants, before their service is compared; smaller is more urgent
     arrival: float = 0.0
     deadline: float | None = None
     cache_salt: str = ""  # prefixes are shared only between requests with the same salt

@@ -40,7 +40,7 @@ def roomy_checkpoint(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFac
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A key file that contains an indented comment, which must not be a key."""
     path = tmp_path_factory.mktemp("keys") / "keys.txt"
-    path.write_text(f"neighbour {KEY}\n  # todo\n")
+    path.write_text(f"neighbour {KEY} role=operator\n  # todo\n")
     return path
 
 

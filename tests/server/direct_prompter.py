@@ -2,6 +2,7 @@
 
 import asyncio
 
+from octavo.fairness.tenant import Tenant
 from octavo.frontend.text_model import TextModel
 from octavo.prompting.jobs import (
     Job,
@@ -27,7 +28,7 @@ class DirectPrompter(Prompter):
         self.works.set()
         self.num_asked = self.num_given_up = 0
 
-    async def run(self, job: Job) -> JobOutput:
+    async def run(self, tenant: Tenant, job: Job) -> JobOutput:
         self.num_asked += 1
         try:
             await self.works.wait()

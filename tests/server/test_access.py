@@ -28,26 +28,35 @@ NUM_TIMED = 400 if FULL else 0
 
 PROBES = {"/livez", "/readyz", "/healthz", "/health"}
 WRONG_KEYS: tuple[bytes | None, ...] = (
-    *(None, b"", b"Bearer", b"Bearer ", b"Bearer wrong", b"Bearer key-", b"Bearer key-a2", b"Basic key-a"),
-    *(b"key-a", b"Bearer key-a key-a", b"Bearer \xff\xfe\xc3", b"Bearer " + b"x" * (60 << 10)),
+    *(
+        None,
+        b"",
+        b"Bearer",
+        b"Bearer ",
+        b"Bearer wrong",
+        b"Bearer the-key-",
+        b"Bearer the-key-a2",
+        b"Basic the-key-a",
+    ),
+    *(b"the-key-a", b"Bearer the-key-a the-key-a", b"Bearer \xff\xfe\xc3", b"Bearer " + b"x" * (60 << 10)),
 )
 
 
 @pytest.fixture(scope="module")
 def keyed(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("keyed")
-    (folder / "keys").write_text("alice key-a\nbob key-b\n")
+    (folder / "keys").write_text("alice the-key-a role=operator\nbob the-key-b\n")
     flags = ("--kv-memory", "4MiB", "--served-model-name", "tiny", "--api-key-file", str(folder / "keys"))
     running = Server(folder, tiny_checkpoint, *flags)
     try:
         yield running.wait_until_ready()
-        assert "key-a" not in running.log
+        assert "the-key-a" not in running.log
     finally:
         running.stop()
 
 
 def as_user(name: str) -> dict[str, str]:
-    return {"authorization": f"Bearer key-{name}"}
+    return {"authorization": f"Bearer the-key-{name}"}
 
 
 def routes(server: Server) -> list[tuple[str, str]]:

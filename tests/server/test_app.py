@@ -423,11 +423,17 @@ def test_invalid_keys_are_rejected(run: Run, headers: tuple[tuple[bytes, bytes],
 
 def test_each_identity_has_its_own_cache(run: Run, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
-    keys.write_text("# ours\nalice key-a\nalice key-a2\nbob key-b\nkey-c\n")
+    keys.write_text("# ours\nalice the-key-a\nalice the-key-a2\nbob the-key-b\nthe-key-c\n")
 
     async def test(bench: Bench) -> None:
         salts = []
-        for key, salt in ((b"key-a", ""), (b"key-a2", ""), (b"key-b", ""), (b"key-c", ""), (b"key-b", "s")):
+        for key, salt in (
+            (b"the-key-a", ""),
+            (b"the-key-a2", ""),
+            (b"the-key-b", ""),
+            (b"the-key-c", ""),
+            (b"the-key-b", "s"),
+        ):
             header = (b"authorization", b"bearer " + key)
             asked = bench.ask({"prompt": "x", "cache_salt": salt}, COMPLETIONS, header)
             number = len(bench.hub.submitted)

@@ -11,6 +11,7 @@ import pytest
 from octavo.checkpoint import open_checkpoint
 from octavo.config import ServerOptions
 from octavo.errors import ConfigError
+from octavo.fairness.tenant import ONLY_TENANT
 from octavo.protocol import LOGPROB_FLOOR, SamplingParams, TokenLogprob
 from octavo.server.admission import DEFAULT_RETRY_AFTER, HALF_LIFE, MAX_RETRY_AFTER, Admission
 from octavo.server.http.errors import ApiError
@@ -40,25 +41,27 @@ class Clock:
 def test_retry_after_follows_the_throughput_of_the_queue() -> None:
     clock = Clock()
     admission = Admission(100, 10_000, clock)
-    admission.enter(100, 100)
-    assert admission.retry_after == DEFAULT_RETRY_AFTER  # nothing has moved yet
+    admission.enter(ONLY_TENANT, 100, 100)
+    assert admission.retry_after(ONLY_TENANT) == DEFAULT_RETRY_AFTER  # nothing has moved yet
     for _ in range(200):  # ten a second, for long enough
         clock.now += 0.1
-        admission.leave(1, 1)
-        admission.enter(1, 1)
-        assert admission.retry_after == pytest.approx(5, rel=0.01)  # half of the queue, from the first on
-    admission.leave(100, 100)
+        admission.leave(ONLY_TENANT, 1, 1)
+        admission.enter(ONLY_TENANT, 1, 1)
+        assert admission.retry_after(ONLY_TENANT) == pytest.approx(
+            5, rel=0.01
+        )  # half of the queue, from the first on
+    admission.leave(ONLY_TENANT, 100, 100)
     clock.now += 1000  # an empty queue gives no information
-    admission.enter(100, 100)
-    assert admission.retry_after < 5
+    admission.enter(ONLY_TENANT, 100, 100)
+    assert admission.retry_after(ONLY_TENANT) < 5
     clock.now += 10 * HALF_LIFE  # from now on nothing moves
-    assert admission.retry_after == MAX_RETRY_AFTER
+    assert admission.retry_after(ONLY_TENANT) == MAX_RETRY_AFTER
     with pytest.raises(ApiError) as refused:
-        admission.check_queue()
+        admission.check_queue(ONLY_TENANT)
     assert refused.value.status == 429
-    admission.leave(100, 100)
-    admission.check_queue()
-    assert (admission.num_sequences, admission.num_tokens, admission.retry_after) == (0, 0, 0.5)
+    admission.leave(ONLY_TENANT, 100, 100)
+    admission.check_queue(ONLY_TENANT)
+    assert (admission.num_sequences, admission.num_tokens, admission.retry_after(ONLY_TENANT)) == (0, 0, 0.5)
 
 
 def test_json_has_no_infinity(tokenizer: Tokenizer) -> None:
@@ -107,12 +110,17 @@ def test_key_files(tmp_path: Path) -> None:
         path.write_text(content)
         with pytest.raises(ConfigError, match="api_key_file"):
             Keys.from_options(ServerOptions(api_key_file=str(path)))
-    path.write_text("# ours\n\nalice  key-a\nkey-b\n")
+    path.write_text("# ours\n\nalice  the-key-a\nthe-key-b\n")
     keys = Keys.from_options(ServerOptions(api_key_file=str(path), api_key="key-c"))
-    assert keys.identify(b"Bearer key-a") == "alice"
-    assert keys.identify(b"bearer key-b") not in (None, "", "alice", "key-b")
-    assert keys.identify(b"Bearer key-c") not in (None, "", keys.identify(b"Bearer key-b"))
-    assert keys.identify(b"Bearer alice") is None
+
+    def name_of(authorization: bytes) -> str | None:
+        key = keys.identify(authorization)
+        return None if key is None else key.tenant.name
+
+    assert name_of(b"Bearer the-key-a") == "alice"
+    assert name_of(b"bearer the-key-b") not in (None, "", "alice", "the-key-b")
+    assert name_of(b"Bearer key-c") not in (None, "", name_of(b"Bearer the-key-b"))
+    assert name_of(b"Bearer alice") is None
 
 
 def test_answers_before_the_application_is_imported() -> None:

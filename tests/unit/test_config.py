@@ -58,6 +58,7 @@ SAMPLES: Mapping[str, tuple[tuple[str, object], ...]] = {
     "otlp_endpoint": (("http://a", "http://a"), ("http://b:1", "http://b:1"), ("none", None)),
     "api_key": (("a", "a"), ("b", "b"), ("none", None)),
     "api_key_file": (("a", "a"), ("b", "b"), ("none", None)),
+    "priority_across_keys": (("true", True), ("yes", True), ("1", True)),
     "cors_origins": (("*", "*"), ("https://a.b", "https://a.b"), ("none", None)),
     "allowed_hosts": (("*", "*"), ("a.example,b", "a.example,b"), ("none", None)),
     "max_queued_requests": (("1", 1), ("2", 2), ("100000", 100000)),

@@ -51,8 +51,14 @@ class ServerOptions(Options, frozen=True):
     api_key_file: str | None = option(
         None,
         Group.ACCESS,
-        "file of API keys, one per line, each optionally preceded by a name and a space",
+        "file of API keys, one per line, with an optional name before the key and options after it; the"
+        " server reads it again when it changes",
         min_length=1,
+    )
+    priority_across_keys: bool = option(
+        False,
+        Group.ACCESS,
+        "let the priority of a request order it among the requests of all keys, not only of its own key",
     )
     cors_origins: str | None = option(
         None,
@@ -93,7 +99,7 @@ class ServerOptions(Options, frozen=True):
     max_held: ByteCount = option(
         64 * MIB,
         Group.LIMITS,
-        "maximum bytes of all in-flight requests and responses; further requests get 503",
+        "maximum bytes of all in-flight requests and responses; further requests get 429",
         ge=64 << 10,
     )
     max_n: int = option(8, Group.LIMITS, "maximum number of answers per prompt", ge=1, le=128)

@@ -152,13 +152,18 @@ def outline(tree: RadixTree, limit: int) -> TreeView:
 
 def first_waiting(scheduler: Scheduler, limit: int) -> list[Sequence]:
     """Return waiting sequences in serving order, including those that wait for another choice's prompt."""
-    queued = first_queued(scheduler.queued(), limit)
-    parked = [other for leader in (*scheduler.running(), *queued) for other in leader.followers]
-    waiting = {other.key: other for other in (*queued, *parked) if other.status is SequenceStatus.WAITING}
-    return [waiting[key] for key in sorted(waiting)[:limit]]
+    found: list[Sequence] = []
+    for queue in scheduler.queues():
+        queued = first_queued(queue.waiting.entries, limit - len(found))
+        parked = [other for leader in (*queue.running, *queued) for other in leader.followers]
+        waiting = {other.key: other for other in (*queued, *parked) if other.status is SequenceStatus.WAITING}
+        found += [waiting[key] for key in sorted(waiting)]
+        if len(found) >= limit:
+            break
+    return found[:limit]
 
 
-def first_queued(heap: list[Entry], limit: int) -> list[Sequence]:
+def first_queued(heap: list[Entry[Sequence]], limit: int) -> list[Sequence]:
     """Return the first sequences of a heap, in order. Pops nothing and visits few other entries."""
     found: list[Sequence] = []
     front = [(heap[0], 0)] if heap else []

@@ -13,6 +13,7 @@ import msgspec
 from octavo.checks import check_ids, check_integer, check_number
 from octavo.dialect.reader import AnswerFormat
 from octavo.errors import ContextLengthError, GrammarError, RequestError
+from octavo.fairness.tenant import ONLY_TENANT, Tenant
 from octavo.protocol import MAY_BE_NONE, WHOLE_NUMBERS, GenerateRequest, GrammarSpec, SamplingParams
 from octavo.text.tokenizer import Tokenizer
 
@@ -102,6 +103,8 @@ class Intake:
         arrival: float | None = None,
         name: str | None = None,
         priority: int = 0,
+        tenant: Tenant = ONLY_TENANT,
+        rank: int = 0,
         timeout: float | None = None,
         cache_salt: str = "",
     ) -> PreparedRequest:
@@ -134,6 +137,9 @@ class Intake:
                 params=params if choice == 0 else unscored,
                 stop_ids=tuple(dict.fromkeys((*eos_ids, *params.stop_token_ids))),
                 priority=priority,
+                tenant=tenant.name,
+                weight=tenant.weight,
+                rank=rank,
                 arrival=now,
                 deadline=None if timeout is None else (now if arrival is None else arrival) + timeout,
                 cache_salt=cache_salt,

@@ -6,8 +6,8 @@
        +---------------------------------->    |
        <----------------------------------+    writes a line: the problem with the grammar, if any
 
-Neither engine steps nor event loops wait for a check. Verdicts, positive and negative, are cached in up to
-KNOWN_BYTES.
+Neither engine steps nor event loops wait for a check. Checks wait in a queue that is fair between tenants, by
+the seconds that their checks take. Verdicts, positive and negative, are cached in up to KNOWN_BYTES.
 """
 
 import logging
@@ -16,11 +16,17 @@ import select
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
 import msgspec
 
-from octavo.errors import GrammarError, GrammarNotChecked
+from octavo.errors import GrammarError, GrammarNotChecked, TooManyGrammars
+from octavo.fairness.queue import FairEntry, FairQueue
+from octavo.fairness.shared_room import SharedRoom
+from octavo.fairness.tenant import ONLY_TENANT, Tenant
 from octavo.grammar.limits import KNOWN_BYTES, check_spec, estimated_bytes
 from octavo.grammar.lru import ByteBoundedLru
 from octavo.protocol import GrammarSpec
@@ -28,7 +34,8 @@ from octavo.protocol import GrammarSpec
 logger = logging.getLogger(__name__)
 
 CHECK_MODULE = "octavo.grammar.check_process"
-MAX_WAITING = 256
+MAX_WAITING = 256  # checks; beyond this, one for each tenant
+RETRY_AFTER = 2.0  # seconds
 TIMEOUT = 30.0  # seconds; far longer than any verdict takes, even that a grammar is too complex
 
 NOT_CHECKED = "the grammar could not be checked; send the request again"
@@ -40,58 +47,114 @@ class Verdict(msgspec.Struct, frozen=True):
     is_final: bool = True  # False: inconclusive; a later check of the same grammar may succeed
 
 
+@dataclass(frozen=True, eq=False)
+class PendingCheck:
+    """A check that waits or runs."""
+
+    spec: GrammarSpec
+    tenant: Tenant
+    future: "Future[None]"
+
+
 class GrammarChecker:
     """Thread-safe. The process starts with the first check, and again with the next check if it has died."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards the next two attributes; held only briefly
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()  # guards the next five attributes; held only briefly
         self._verdicts: ByteBoundedLru[GrammarSpec, Verdict] = ByteBoundedLru(KNOWN_BYTES)
-        self._num_waiting = 0
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="octavo-grammar-check")
+        self._queue: FairQueue[PendingCheck] = FairQueue()
+        self._room = SharedRoom(MAX_WAITING)  # of checks without a result
+        self._is_running = False  # whether the thread empties the queue
         self._is_closed = False
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="octavo-grammar-check")
         self._process: subprocess.Popen[bytes] | None = None  # used on that thread only, except in `close`
 
     def check(self, spec: GrammarSpec) -> None:
         """Raise GrammarError if the grammar cannot be used. Blocks until there is a verdict."""
         self.submit(spec).result()
 
-    def submit(self, spec: GrammarSpec) -> "Future[None]":
+    def submit(self, spec: GrammarSpec, tenant: Tenant = ONLY_TENANT) -> "Future[None]":
         """Return a future that fails with GrammarError if the grammar cannot be used.
 
-        In an event loop, use `wrap_future`.
+        In an event loop, use `wrap_future`. A check that is cancelled while it waits does not run.
         """
         try:
             check_spec(spec)
             with self._lock:
                 known = self._verdicts.get(spec)
-                if known is None and self._num_waiting >= MAX_WAITING:
-                    raise GrammarNotChecked(QUEUE_FULL)
-                self._num_waiting += known is None
+                entry = self._put(spec, tenant) if known is None else None
         except GrammarError as error:
             return _completed(error)
-        if known is not None:
+        if entry is None:
+            assert known is not None
             return _completed(None if known.problem is None else GrammarError(known.problem))
-        future = self._thread.submit(self._check, spec)
-        future.add_done_callback(self._count_done)
-        return future
+        entry.item.future.add_done_callback(
+            lambda future: self._withdraw(entry) if future.cancelled() else None
+        )
+        return entry.item.future
 
     def close(self) -> None:
         """Stop the process. Pending checks end without a verdict."""
-        if not self._is_closed:
-            self._is_closed = True
+        with self._lock:
+            was_closed, self._is_closed = self._is_closed, True
+        if not was_closed:
             process = self._process
             if process is not None:
                 process.kill()  # unblocks the thread if it is reading
             self._thread.submit(self._end_process)
             self._thread.shutdown()
 
-    def _count_done(self, _: "Future[None]") -> None:
+    def _put(self, spec: GrammarSpec, tenant: Tenant) -> FairEntry[PendingCheck]:
+        if self._is_closed:
+            raise GrammarNotChecked(NOT_CHECKED)
+        is_idle = not self._room.used_by(tenant)
+        if not (is_idle or self._room.is_guaranteed(tenant, 1) or self._room.fits(tenant, 1)):
+            raise TooManyGrammars(QUEUE_FULL, RETRY_AFTER)
+        self._room.take(tenant, 1)
+        entry = self._queue.put(tenant, PendingCheck(spec, tenant, Future()))
+        if not self._is_running:
+            self._is_running = True
+            self._thread.submit(self._run)
+        return entry
+
+    def _withdraw(self, entry: FairEntry[PendingCheck]) -> None:
         with self._lock:
-            self._num_waiting -= 1
+            self._room.give(entry.item.tenant, 1)
+            self._queue.remove(entry)
 
     # -- on the thread -----------------------------------------------------------------------------------
 
-    def _check(self, spec: GrammarSpec) -> None:
+    def _run(self) -> None:
+        """Run checks until none waits."""
+        while True:
+            with self._lock:
+                entry = self._queue.take()
+                self._is_running = entry is not None
+            if entry is None:
+                return
+            if entry.item.future.set_running_or_notify_cancel():
+                self._check(entry)
+            else:  # cancelled since it was taken
+                with self._lock:
+                    self._queue.end(entry, 0.0)
+
+    def _check(self, entry: FairEntry[PendingCheck]) -> None:
+        error: BaseException | None = None
+        started = self._clock()
+        try:
+            self._check_spec(entry.item.spec)
+        except BaseException as problem:
+            error = problem
+        with self._lock:  # before the result, after which the tenant may submit its next check
+            self._room.give(entry.item.tenant, 1)
+            self._queue.end(entry, self._clock() - started)
+        if error is None:
+            entry.item.future.set_result(None)
+        else:
+            entry.item.future.set_exception(error)
+
+    def _check_spec(self, spec: GrammarSpec) -> None:
         with self._lock:
             verdict = self._verdicts.get(spec)  # another request may have checked it meanwhile
         if verdict is None:

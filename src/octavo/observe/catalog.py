@@ -1,8 +1,8 @@
 """The list of all metrics. docs/observability.md documents the same list, and a test compares them.
 
 A metric that vLLM also has keeps vLLM's name with another prefix, so vLLM dashboards work after one text
-replacement. Every sample has the label `model_name`. Other labels have fixed sets of values, so clients
-cannot add time series.
+replacement. Every sample has the label `model_name`. Other labels have fixed sets of values or names from the
+key file, so clients cannot add time series.
 """
 
 from dataclasses import dataclass
@@ -51,6 +51,25 @@ PROMPT_TOKENS = counter(
 )
 GENERATION_TOKENS = counter("generation_tokens", "tokens generated for clients")
 
+# Only if API keys are set. The label `key` is the name of the keys.
+KEY_REQUESTS = counter(
+    "key_requests", "HTTP requests with a key of this name, by status class", "key", "status"
+)
+KEY_PROMPT_TOKENS = counter(
+    "key_prompt_tokens", "as octavo:prompt_tokens_total, for keys of this name", "key"
+)
+KEY_GENERATION_TOKENS = counter(
+    "key_generation_tokens", "as octavo:generation_tokens_total, for keys of this name", "key"
+)
+KEY_REJECTED = counter(
+    "key_rejected",
+    "requests with a key of this name that got 429; limit: that of the key, or queue if the server"
+    " had no room for it",
+    "key",
+    "limit",
+)
+KEY_IN_FLIGHT = gauge("key_requests_in_flight", "in-flight generation requests of keys of this name", "key")
+
 TIME_TO_FIRST_TOKEN = histogram(
     "time_to_first_token", "time from a request's arrival to a sequence's first token"
 )
@@ -94,11 +113,19 @@ BUILD = gauge(
     "system_fingerprint",
 )
 
+KEY_METRICS: tuple[Metric, ...] = (
+    KEY_REQUESTS,
+    KEY_PROMPT_TOKENS,
+    KEY_GENERATION_TOKENS,
+    KEY_REJECTED,
+    KEY_IN_FLIGHT,
+)
 METRICS: tuple[Metric, ...] = (
     HTTP_REQUESTS,
     FINISHED,
     PROMPT_TOKENS,
     GENERATION_TOKENS,
+    *KEY_METRICS,
     TIME_TO_FIRST_TOKEN,
     INTER_TOKEN_LATENCY,
     E2E_LATENCY,

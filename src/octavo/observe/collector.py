@@ -14,6 +14,7 @@ from octavo.observe import catalog
 from octavo.observe.catalog import Kind, Metric
 from octavo.observe.engine_tally import EngineTally
 from octavo.observe.histogram import Histogram
+from octavo.observe.key_usage import KeyUsage
 from octavo.observe.request_metrics import RequestMetrics
 from octavo.protocol import EngineFacts, EngineStats, FinishReason
 
@@ -33,6 +34,7 @@ class MetricsSnapshot:
     num_tasks: int
     is_ready: bool
     facts: EngineFacts | None
+    keys: Mapping[str, KeyUsage] | None = None  # by the name of the keys; None: no keys are required
 
 
 def make_registry(take_snapshot: Callable[[], MetricsSnapshot]) -> CollectorRegistry:
@@ -42,6 +44,23 @@ def make_registry(take_snapshot: Callable[[], MetricsSnapshot]) -> CollectorRegi
     registry.register(OctavoCollector(take_snapshot))
     ProcessCollector(registry=registry)
     return registry
+
+
+def make_usage_registry(model_name: str, keys: Mapping[str, KeyUsage]) -> CollectorRegistry:
+    """Return a registry of what some keys have used, and nothing else."""
+    registry = CollectorRegistry()
+    registry.register(UsageCollector(model_name, keys))
+    return registry
+
+
+class UsageCollector(Collector):
+    def __init__(self, model_name: str, keys: Mapping[str, KeyUsage]) -> None:
+        self._model_name = model_name
+        self._keys = keys
+
+    def collect(self) -> Iterator[Family]:
+        for metric, values in _of_keys(self._keys):
+            yield _filled(metric, self._model_name, values)
 
 
 class OctavoCollector(Collector):
@@ -54,7 +73,13 @@ class OctavoCollector(Collector):
 
     def collect(self) -> Iterator[Family]:
         snapshot = self._take_snapshot()
-        for metric, values in (*_of_requests(snapshot), *_of_engine(snapshot), *_of_server(snapshot)):
+        of_keys = () if snapshot.keys is None else _of_keys(snapshot.keys)
+        for metric, values in (
+            *_of_requests(snapshot),
+            *of_keys,
+            *_of_engine(snapshot),
+            *_of_server(snapshot),
+        ):
             yield _filled(metric, snapshot.model_name, values)
 
 
@@ -71,6 +96,20 @@ def _of_requests(snapshot: MetricsSnapshot) -> Iterator[tuple[Metric, Values | H
     yield catalog.QUEUE_TIME, requests.queue_time
     yield catalog.PREFILL_TIME, requests.prefill_time
     yield catalog.DECODE_TIME, requests.decode_time
+
+
+def _of_keys(keys: Mapping[str, KeyUsage]) -> Iterator[tuple[Metric, Values]]:
+    yield (
+        catalog.KEY_REQUESTS,
+        {(key, status): value for key, usage in keys.items() for status, value in usage.requests.items()},
+    )
+    yield catalog.KEY_PROMPT_TOKENS, {(key,): usage.prompt_tokens for key, usage in keys.items()}
+    yield catalog.KEY_GENERATION_TOKENS, {(key,): usage.generation_tokens for key, usage in keys.items()}
+    yield (
+        catalog.KEY_REJECTED,
+        {(key, limit): value for key, usage in keys.items() for limit, value in usage.rejected.items()},
+    )
+    yield catalog.KEY_IN_FLIGHT, {(key,): usage.num_in_flight for key, usage in keys.items()}
 
 
 def _of_engine(snapshot: MetricsSnapshot) -> Iterator[tuple[Metric, Values | Histogram]]:

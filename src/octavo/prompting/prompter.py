@@ -10,6 +10,8 @@ import subprocess
 import sys
 
 from octavo.errors import PromptNotMade, RequestError
+from octavo.fairness.tenant import Tenant
+from octavo.fairness.turns import FairTurns
 from octavo.prompting.jobs import (
     LENGTH,
     SECONDS,
@@ -77,16 +79,19 @@ class PromptWorker:
 
 
 class WorkerQueue:
-    """Runs jobs one at a time, in order of arrival. Cancelling a job that has started kills its worker."""
+    """Runs jobs one at a time, fair between tenants by the time that their jobs take.
+
+    Cancelling a job that has started kills its worker.
+    """
 
     def __init__(self, prompter: "Prompter", seconds: float) -> None:
         self._prompter = prompter
         self._seconds = seconds
-        self._turn = asyncio.Lock()
+        self._turns = FairTurns()
         self._worker: PromptWorker | None = None
 
-    async def run(self, job: bytes) -> bytes:
-        async with self._turn:
+    async def run(self, tenant: Tenant, job: bytes) -> bytes:
+        async with self._turns.turn(tenant):
             worker, self._worker = self._worker, None
             worker = worker or await self._prompter.fork(self._seconds)
             try:
@@ -133,21 +138,21 @@ class Prompter:
             self._control = control
             await asyncio.get_running_loop().sock_sendall(control, framed(encode_setup(Setup(self._assets))))
 
-    async def run(self, job: Job) -> JobOutput:
+    async def run(self, tenant: Tenant, job: Job) -> JobOutput:
         """Return the result of a job. Raises what building the prompt in this process would raise."""
-        result: JobResult = decode_result(await self._run(encode_job(job)))
+        result: JobResult = decode_result(await self._run(tenant, encode_job(job)))
         if isinstance(result, PromptRejected):
             raise result.error()
         if isinstance(result, PromptFailed):
             raise PromptNotMade(NOT_BUILT)
         return result
 
-    async def _run(self, job: bytes) -> bytes:
+    async def _run(self, tenant: Tenant, job: bytes) -> bytes:
         if len(job) <= MAX_SHORT_BYTES:
             with contextlib.suppress(TooComplex):
-                return await self._short.run(job)
+                return await self._short.run(tenant, job)
         try:
-            return await self._long.run(job)
+            return await self._long.run(tenant, job)
         except TooComplex as error:
             logger.warning("rejected a prompt: building it took too much time or memory")
             raise RequestError(TOO_COMPLEX, "prompt") from error

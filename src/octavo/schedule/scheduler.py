@@ -1,7 +1,8 @@
 """The scheduler: which tokens of which sequences the next step computes.
 
-Sequences are served in the order of (priority, arrival), running and waiting ones in one merged walk, until
-the token budget of the step is used up:
+Sequences are served in the order of (tenant, priority, arrival), running and waiting ones in one merged walk,
+until the token budget of the step is used up. `tenant_queues` orders the tenants by the service that each
+has received:
 
 1. A running sequence gets its pending tokens, or a chunk of them. A sequence with one pending token (a
    decode) always gets it: the chunks of others leave enough of the budget, so that streams do not stall.
@@ -9,29 +10,31 @@ the token budget of the step is used up:
 2. If blocks run out, the last running sequence in the order is preempted. It is always behind the one being
    served, so nothing already planned is undone. If none is behind, the sequence waits for the next step.
 3. A waiting sequence is admitted if there is a slot and its whole prompt fits, with one spare block for each
-   running sequence. To make room, it may preempt sequences of lower *priority*, but not those that are only
-   newer. If the first in the queue cannot be admitted, none behind it is, so no request starves.
+   running sequence. To make room, it may preempt sequences of lower *priority* or of tenants above their
+   share (see `tenant_queues`), but not those that are only newer. If the first in the order cannot be
+   admitted, none behind it is, so no request starves.
 4. A sequence whose grammar is late (as the worker reported) is skipped. It keeps its slot and its blocks.
 
 The first in the order can always continue: it may preempt all others, and alone it fits. So every step makes
-progress. A preempted sequence keeps its place in the order, and reuses its full blocks from the prefix tree
-unless they were evicted meanwhile.
+progress. A preempted sequence keeps its place among those of its tenant, and reuses its full blocks from the
+prefix tree unless they were evicted meanwhile. A tenant is not charged for computing tokens again.
 
-The cost of a step is proportional to running sequences, computed tokens and moved blocks, never to the length
-of the queue or the number of blocks. Nothing here reads a clock, draws a random number or iterates over a
-set: the plan is a function of the calls so far.
+The cost of a step is proportional to running sequences, tenants, computed tokens and moved blocks, never to
+the length of the queue or the number of blocks. Nothing here reads a clock, draws a random number or iterates
+over a set: the plan is a function of the calls so far.
 """
 
-from bisect import bisect_left, insort
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from octavo.cache import KVManager
 from octavo.errors import RequestError
 from octavo.plan import SequenceSlice, SliceResult, SlotOpening, StepPlan, StepResult
 from octavo.protocol import EngineStats, Failure, FinishReason, GenerateRequest, TokenLogprob, TokenOutput
-from octavo.schedule.lazy_heap import Entry, LazyHeap
+from octavo.schedule.lazy_heap import LazyHeap
 from octavo.schedule.policy import AdmissionPolicy, SchedulerConfig
-from octavo.schedule.sequence import Sequence, SequenceStatus
+from octavo.schedule.sequence import Sequence, SequenceStatus, TenantQueue
+from octavo.schedule.tenant_queues import TenantQueues
 
 
 @dataclass
@@ -45,6 +48,16 @@ class Counters:
     step_seconds: float = 0.0
 
 
+@dataclass
+class StepRoom:
+    """What is left of a step while it is planned."""
+
+    budget: int  # tokens
+    reserved: int  # of these, for decodes that are not planned yet
+    admits: bool  # whether waiting sequences may still be admitted
+    newest: Sequence | None = None  # admitted last
+
+
 class Scheduler:
     """Owns the sequences. Calls alternate: any number of `add` and `abort`, then `schedule`, then `apply`."""
 
@@ -55,10 +68,11 @@ class Scheduler:
         self._step_began = 0.0
         self._order = 0
         self._requests: dict[str, dict[int, Sequence]] = {}  # unfinished, by request id and choice
-        self._waiting = LazyHeap(lambda sequence: sequence.status is SequenceStatus.WAITING)
-        self._deadlines = LazyHeap(lambda sequence: sequence.status is not SequenceStatus.FINISHED)
+        self._queues = TenantQueues(config.max_running)
+        self._deadlines: LazyHeap[Sequence] = LazyHeap(
+            lambda sequence: sequence.status is not SequenceStatus.FINISHED
+        )
         self._num_waiting = 0
-        self._running: list[Sequence] = []  # sorted by key
         self._free_slots = list(range(config.max_running - 1, -1, -1))
         self._closed_slots: list[int] = []
         self._late: set[int] = set()  # slots that cannot sample a token yet, as the worker last reported
@@ -75,11 +89,12 @@ class Scheduler:
         sequence = Sequence(request, self._order, self.config.max_model_len)
         self._check_fits(sequence)
         self._order += 1
+        self._queues.add(sequence)
         self._requests.setdefault(request.request_id, choices)[request.choice] = sequence
         self._num_waiting += 1
         if request.deadline is not None:
             self._deadlines.push(request.deadline, sequence)
-        ended = request.resume_ids and self._finish_reason(sequence, request.resume_ids[-1])
+        ended = request.resume_ids and sequence.finish_reason(request.resume_ids[-1])
         if ended:
             self._finish(sequence, ended, now)
             return
@@ -87,7 +102,7 @@ class Scheduler:
         if leader is not sequence and self._may_follow(sequence):
             leader.followers.append(sequence)  # it will reuse the prompt's blocks in the tree
         else:
-            self._waiting.push(sequence.key, sequence)
+            sequence.queue.waiting.push(sequence.key, sequence)
 
     def abort(self, request_id: str, now: float, choice: int | None = None) -> None:
         """End one choice of a request, or all. Unknown and finished requests are ignored."""
@@ -108,43 +123,33 @@ class Scheduler:
         self._expire(now)
         opened: list[SlotOpening] = []
         slices: list[SequenceSlice] = []
-        running = self._running
-        budget = self.config.max_step_tokens
         late = self._late
+        queues = self._queues.sort()
+        running = self._queues.running()
         reserved = sum([len(s.token_ids) - s.num_computed == 1 and s.slot not in late for s in running])
+        room = StepRoom(self.config.max_step_tokens, reserved, self._may_admit())
         preemptions = self.counters.preemptions
-        head = self._waiting.peek() if self._may_admit() else None
-        index = 0
-        while budget > 0:
-            if head is not None and (index == len(running) or head.key < running[index].key):
-                if budget <= reserved or not self._admit(head, now):
-                    head = None
-                    continue
-                sequence, head = head, self._waiting.peek()
-                opened.append(self._opening(sequence))
-                pending = len(sequence.token_ids) - sequence.num_computed
-                is_reserved = False
-            elif index < len(running):
-                sequence = running[index]
-                if sequence.slot in late:
-                    index += 1
-                    continue
-                pending = len(sequence.token_ids) - sequence.num_computed
-                if is_reserved := pending == 1:
-                    reserved -= 1
-                else:
-                    pending -= self._adopt(sequence)
+        for sequence in self._walk(queues, running, room, now):
+            if sequence.slot in late or sequence.slot < 0:  # late, or preempted in this step
+                continue
+            pending = len(sequence.token_ids) - sequence.num_computed
+            is_reserved = False
+            if sequence is room.newest:
+                opened.append(sequence.opening())
+            elif is_reserved := pending == 1:
+                room.reserved -= 1
             else:
-                break
-            index += 1
-            take = 1 if is_reserved else min(pending, budget - reserved)
+                pending -= self._adopt(sequence)
+            take = 1 if is_reserved else min(pending, room.budget - room.reserved)
             if take > 0 and self._make_room(sequence, sequence.num_computed + take):
-                slices.append(self._slice(sequence, take))
+                slices.append(sequence.take(take))
                 self._in_flight.append(sequence)
-                budget -= take
+                room.budget -= take
+                if room.budget == 0:
+                    break
             if self.counters.preemptions != preemptions:
-                head = None  # a sequence was preempted for lack of blocks, so none is admitted now
-        if len(slices) + len(late) < len(running):
+                room.admits = False  # a sequence was preempted, so no other is admitted now
+        if len(slices) + len(late) < self._queues.num_running:
             self._count_passed_over()
         self.counters.steps += 1
         self._step_began = now
@@ -165,6 +170,8 @@ class Scheduler:
             num_tokens = len(piece.token_ids)
             # If late, the last row is computed again, which writes the same KV to the same block.
             computed = sequence.num_computed = piece.start + num_tokens - int(outcome.is_late)
+            if computed > sequence.num_charged:
+                self._queues.charge(sequence, piece.start, computed)
             if num_tokens > 1 or piece.start < sequence.num_prompt:  # else it is a decode
                 sequence.record_chunk(piece.start, num_tokens, seconds)
             self.counters.tokens_computed += num_tokens
@@ -181,7 +188,7 @@ class Scheduler:
         All running sequences start again in a new slot, and reuse finished blocks from the tree.
         """
         self._in_flight = []
-        for sequence in reversed(self._running[:]):
+        for sequence in reversed(self._queues.running()):
             self._preempt(sequence)
         # Slots of the lost plan are closed again, each once.
         self._closed_slots = list(dict.fromkeys(self._closed_slots))
@@ -195,7 +202,7 @@ class Scheduler:
         tokens = outcome.token_ids
         for number, token in enumerate(tokens, 1):
             sequence.token_ids.append(token)
-            finish = self._finish_reason(sequence, token)
+            finish = sequence.finish_reason(token)
             if finish is not None:
                 tokens = tokens[:number]
                 break
@@ -227,7 +234,7 @@ class Scheduler:
     def stats(self) -> EngineStats:
         counters = self.counters
         return EngineStats(
-            num_running=len(self._running),
+            num_running=self._queues.num_running,
             num_waiting=self._num_waiting,
             blocks_total=self.kv.pool.num_total,
             blocks_free=self.kv.pool.num_free,
@@ -244,17 +251,18 @@ class Scheduler:
 
     def running(self) -> list[Sequence]:
         """Return the running sequences in serving order. Read-only."""
-        return self._running[:]
+        return self._queues.running()
 
-    def queued(self) -> list[Entry]:
-        """Return the heap of the queue, without followers of another choice. Read-only."""
-        return self._waiting.entries
+    def queues(self) -> list[TenantQueue]:
+        """Return the queues in serving order. They do not contain followers of another choice. Read-only."""
+        return self._queues.in_order()
 
     def check(self) -> None:
         """Assert every invariant of scheduler and cache. For tests, simulation and idle time."""
-        running = self._running
-        keys = [s.key for s in running]
-        assert keys == sorted(keys), "running sequences are out of order"
+        running = self._queues.running()
+        for queue in self._queues.in_order():
+            keys = [s.key for s in queue.running]
+            assert keys == sorted(keys), "running sequences are out of order"
         num_running = num_waiting = 0
         for choices in self._requests.values():
             for sequence in choices.values():
@@ -265,7 +273,7 @@ class Scheduler:
                     assert sequence.status is SequenceStatus.WAITING, "a finished sequence is kept"
                     assert sequence.block_table is None, "a waiting sequence holds blocks"
                     assert sequence.slot == -1, "a waiting sequence holds a slot"
-        assert num_running == len(running), "a running sequence is lost"
+        assert num_running == len(running) == self._queues.num_running, "a running sequence is lost"
         assert num_waiting == self._num_waiting, "waiting is miscounted"
         slots = self._free_slots + [s.slot for s in running]
         slots.sort()
@@ -282,11 +290,37 @@ class Scheduler:
     # -- parts of the walk ----------------------------------------------------------------------------------
 
     def _may_admit(self) -> bool:
-        return self.config.admission is AdmissionPolicy.CONTINUOUS or not self._running
+        return self.config.admission is AdmissionPolicy.CONTINUOUS or not self._queues.num_running
+
+    def _walk(
+        self, queues: list[TenantQueue], running: list[Sequence], room: StepRoom, now: float
+    ) -> Iterator[Sequence]:
+        """Yield the sequences in serving order, and admit waiting ones on the way.
+
+        `running` are those that run before the step, in the same order. Some may be preempted meanwhile.
+        """
+        num_served = 0  # of these
+        for queue in queues:
+            if not room.admits:  # most steps of a busy engine
+                break
+            num_served += len(queue.running)
+            index = 0
+            while room.admits and (head := queue.waiting.peek()) is not None:
+                place = queue.place_of(head)
+                yield from queue.running[index:place]
+                index = place
+                if room.admits:
+                    room.admits = room.budget > room.reserved and self._admit(head, now)
+                if room.admits:
+                    room.newest = head
+                    index += 1
+                    yield head
+            yield from queue.running[index:]
+        yield from running[num_served:]
 
     def _admit(self, sequence: Sequence, now: float) -> bool:
-        """Give the head of the queue a slot and its shared blocks. Return False if there is no room."""
-        if not self._free_slots and not self._preempt_less_urgent(sequence):
+        """Give the head of a queue a slot and its shared blocks. Return False if there is no room."""
+        if not self._free_slots and not self._preempt_for(sequence):
             return False
         kv = self.kv
         if self._lacks_blocks(sequence) and not self._can_gain_blocks(sequence):
@@ -296,15 +330,15 @@ class Scheduler:
         )
         sequence.blocks_needed = kv.blocks_for(len(sequence.token_ids)) - len(table.block_ids)
         while self._lacks_blocks(sequence):
-            if not (self._can_gain_blocks(sequence) and self._preempt_less_urgent(sequence)):
+            if not (self._can_gain_blocks(sequence) and self._preempt_for(sequence)):
                 kv.release(table)
                 return False
-        self._waiting.pop()
+        sequence.queue.waiting.pop()
         self._num_waiting -= 1
         sequence.block_table = table
         sequence.slot = self._free_slots.pop()
         sequence.status = SequenceStatus.RUNNING
-        insort(self._running, sequence, key=lambda s: s.key)
+        self._queues.start(sequence)
         sequence.num_computed = table.num_shared * kv.block_size
         if sequence.admitted_at is None:
             sequence.admitted_at = now
@@ -319,17 +353,18 @@ class Scheduler:
 
     def _lacks_blocks(self, sequence: Sequence) -> bool:
         """Whether its prompt plus one block per running sequence does not fit. Alone, every sequence fits."""
-        margin = len(self._running)
+        margin = self._queues.num_running
         return margin > 0 and sequence.blocks_needed + margin > self.kv.num_available
 
     def _can_gain_blocks(self, sequence: Sequence) -> bool:
-        """Whether preempting all sequences of lower priority would free enough blocks."""
-        lacking = sequence.blocks_needed + len(self._running) - self.kv.num_available
-        for other in reversed(self._running):
-            if lacking <= 0 or other.request.priority <= sequence.request.priority:
-                break
-            assert other.block_table is not None
-            lacking -= len(other.block_table.block_ids)
+        """Whether preempting everything that may be preempted for it would free enough blocks."""
+        lacking = sequence.blocks_needed + self._queues.num_running - self.kv.num_available
+        if lacking > 0:
+            for other in self._queues.victims(sequence):
+                assert other.block_table is not None
+                lacking -= len(other.block_table.block_ids)
+                if lacking <= 0:
+                    break
         return lacking <= 0
 
     def _adopt(self, sequence: Sequence) -> int:
@@ -346,7 +381,7 @@ class Scheduler:
     def _count_passed_over(self) -> None:
         """Count this step for running sequences that have begun to stream and got no token in it."""
         exempt = {sequence.slot for sequence in self._in_flight} | self._late
-        for sequence in self._running:
+        for sequence in self._queues.running():
             if sequence.first_token_at is not None and sequence.slot not in exempt:
                 sequence.num_passed_over += 1
 
@@ -359,43 +394,11 @@ class Scheduler:
         table = sequence.block_table
         assert table is not None
         while not self.kv.grow(table, num_tokens):
-            victim = self._running[-1]
+            victim = self._queues.last_running()
             if victim is sequence:
                 return False
             self._preempt(victim)
         return True
-
-    def _slice(self, sequence: Sequence, take: int) -> SequenceSlice:
-        table = sequence.block_table
-        assert table is not None
-        start, end = sequence.num_computed, sequence.num_computed + take
-        tokens = sequence.token_ids
-        num_sent = table.num_sent
-        table.num_sent = len(table.block_ids)
-        score_ids: tuple[int, ...] = ()
-        if start < sequence.num_prompt and sequence.needs_prompt_scores:
-            score_ids = tuple(tokens[start + 1 : min(end + 1, sequence.num_prompt)])
-        return SequenceSlice(
-            sequence.slot,
-            start,
-            tuple(tokens[start:end]),
-            num_sent,
-            tuple(table.block_ids[num_sent:]),
-            1 if end == len(tokens) else 0,
-            score_ids,
-        )
-
-    def _opening(self, sequence: Sequence) -> SlotOpening:
-        request = sequence.request
-        return SlotOpening(
-            sequence.slot,
-            request.params,
-            request.choice,
-            request.stop_ids,
-            sequence.num_prompt,
-            tuple(sequence.token_ids),
-            request.request_id,
-        )
 
     # -- endings --------------------------------------------------------------------------------------------
 
@@ -410,14 +413,6 @@ class Scheduler:
                 "were requested. Shorten the prompt or lower max_tokens.",
                 "prompt",
             )
-
-    def _finish_reason(self, sequence: Sequence, token: int) -> FinishReason | None:
-        """Return why the sequence ends with `token`, its last one; None if it does not end."""
-        length = len(sequence.token_ids)
-        request = sequence.request
-        if token in request.stop_ids and length - sequence.num_prompt >= request.params.min_tokens:
-            return FinishReason.STOP
-        return FinishReason.LENGTH if length >= sequence.stop_length else None
 
     def _expire(self, now: float) -> None:
         while (sequence := self._deadlines.peek()) is not None:
@@ -443,6 +438,7 @@ class Scheduler:
             self._num_waiting -= 1
         sequence.status = SequenceStatus.FINISHED
         self._release_followers(sequence)
+        self._queues.remove(sequence)
         request = sequence.request
         choices = self._requests[request.request_id]
         del choices[request.choice]
@@ -467,12 +463,12 @@ class Scheduler:
         followers, leader.followers = leader.followers, []
         for sequence in followers:
             if sequence.status is SequenceStatus.WAITING:
-                self._waiting.push(sequence.key, sequence)
+                sequence.queue.waiting.push(sequence.key, sequence)
 
     def _release_slot(self, sequence: Sequence) -> None:
         """Release the slot and the blocks of a running sequence."""
         assert sequence.block_table is not None
-        del self._running[bisect_left(self._running, sequence.key, key=lambda s: s.key)]
+        self._queues.stop(sequence)
         self.kv.release(sequence.block_table)
         self._free_slots.append(sequence.slot)
         self._closed_slots.append(sequence.slot)
@@ -486,14 +482,12 @@ class Scheduler:
         sequence.num_preemptions += 1
         self.counters.preemptions += 1
         self._num_waiting += 1
-        self._waiting.push(sequence.key, sequence)
+        sequence.queue.waiting.push(sequence.key, sequence)
 
-    def _has_less_urgent(self, sequence: Sequence) -> bool:
-        return bool(self._running) and self._running[-1].request.priority > sequence.request.priority
-
-    def _preempt_less_urgent(self, sequence: Sequence) -> bool:
-        """Preempt the last running sequence if its priority is lower; being newer is not enough."""
-        if not self._has_less_urgent(sequence):
+    def _preempt_for(self, sequence: Sequence) -> bool:
+        """Preempt one running sequence to admit this one. Return False if none may be preempted for it."""
+        victim = next(self._queues.victims(sequence), None)
+        if victim is None:
             return False
-        self._preempt(self._running[-1])
+        self._preempt(victim)
         return True

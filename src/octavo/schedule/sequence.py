@@ -1,9 +1,16 @@
-"""One choice of one request, as the scheduler sees it."""
+"""One choice of one request, as the scheduler sees it, and the queue of its tenant."""
 
+from bisect import bisect_left
 from enum import Enum
+from operator import attrgetter
 
 from octavo.cache import BlockTable
-from octavo.protocol import GenerateRequest, PrefillChunk, Timings
+from octavo.fairness.accounts import Account
+from octavo.plan import SequenceSlice, SlotOpening
+from octavo.protocol import FinishReason, GenerateRequest, PrefillChunk, Timings
+from octavo.schedule.lazy_heap import LazyHeap
+
+by_key = attrgetter("key")
 
 MAX_CHUNKS = 256  # prefill chunks recorded per sequence; more are only counted
 
@@ -34,12 +41,14 @@ class Sequence:
         "followers",
         "key",
         "num_cached",
+        "num_charged",
         "num_chunks",
         "num_computed",
         "num_passed_over",
         "num_preemptions",
         "num_prompt",
         "num_scored",
+        "queue",
         "request",
         "slot",
         "status",
@@ -51,12 +60,14 @@ class Sequence:
         max_tokens = request.params.max_tokens
         assert max_tokens is not None, "intake sets max_tokens"
         self.request = request
-        self.key = (request.priority, order)  # the order in which sequences are served; never changes
+        self.key = (request.priority, order)  # its place among those of its tenant; never changes
+        self.queue: TenantQueue  # set by TenantQueues
         self.token_ids = [*request.prompt_ids, *request.resume_ids]
         self.num_prompt = len(request.prompt_ids)
         self.stop_length = min(self.num_prompt + max_tokens, max_model_len)
         self.num_computed = 0
         self.num_cached = 0
+        self.num_charged = 0  # end of the tokens that its tenant was charged for
         self.num_scored = 0  # prompt logprobs delivered
         self.num_preemptions = 0
         self.num_passed_over = 0  # steps between two tokens of this sequence that computed only others
@@ -73,6 +84,48 @@ class Sequence:
     @property
     def needs_prompt_scores(self) -> bool:
         return self.request.params.prompt_logprobs is not None and self.num_scored < self.num_prompt - 1
+
+    def opening(self) -> SlotOpening:
+        """Return what the workers need to know about it when it gets a slot."""
+        request = self.request
+        return SlotOpening(
+            self.slot,
+            request.params,
+            request.choice,
+            request.stop_ids,
+            self.num_prompt,
+            tuple(self.token_ids),
+            request.request_id,
+        )
+
+    def take(self, num_tokens: int) -> SequenceSlice:
+        """Return the slice of the next tokens, with the blocks that the workers do not know yet."""
+        table = self.block_table
+        assert table is not None
+        start, end = self.num_computed, self.num_computed + num_tokens
+        tokens = self.token_ids
+        num_sent = table.num_sent
+        table.num_sent = len(table.block_ids)
+        score_ids: tuple[int, ...] = ()
+        if start < self.num_prompt and self.needs_prompt_scores:
+            score_ids = tuple(tokens[start + 1 : min(end + 1, self.num_prompt)])
+        return SequenceSlice(
+            self.slot,
+            start,
+            tuple(tokens[start:end]),
+            num_sent,
+            tuple(table.block_ids[num_sent:]),
+            1 if end == len(tokens) else 0,
+            score_ids,
+        )
+
+    def finish_reason(self, token: int) -> FinishReason | None:
+        """Return why it ends with `token`, its last one; None if it does not end."""
+        length = len(self.token_ids)
+        request = self.request
+        if token in request.stop_ids and length - self.num_prompt >= request.params.min_tokens:
+            return FinishReason.STOP
+        return FinishReason.LENGTH if length >= self.stop_length else None
 
     def record_chunk(self, start: int, num_tokens: int, seconds: float) -> None:
         self.num_chunks += 1
@@ -91,3 +144,22 @@ class Sequence:
             num_chunks_left_out=self.num_chunks - len(self.chunks),
             num_passed_over=self.num_passed_over,
         )
+
+
+class TenantQueue:
+    """The unfinished sequences of one tenant at one rank. Changed by `TenantQueues` and the Scheduler."""
+
+    __slots__ = ("account", "num_unfinished", "rank", "running", "waiting")
+
+    def __init__(self, account: Account, rank: int) -> None:
+        self.account = account
+        self.rank = rank
+        self.num_unfinished = 0
+        self.waiting: LazyHeap[Sequence] = LazyHeap(
+            lambda sequence: sequence.status is SequenceStatus.WAITING
+        )
+        self.running: list[Sequence] = []  # sorted by key
+
+    def place_of(self, sequence: Sequence) -> int:
+        """Return its index in `running`, or where it would be."""
+        return bisect_left(self.running, sequence.key, key=by_key)

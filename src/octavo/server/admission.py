@@ -1,15 +1,24 @@
-"""Admission control: bounds on the queue. An unbounded queue turns overload into timeouts for all clients."""
+"""Admission control: bounds on the queue. An unbounded queue turns overload into timeouts for all clients.
+
+Each tenant has a guaranteed part of the queue (see `SharedRoom`), and a tenant without waiting sequences is
+always accepted. So the queue may exceed its limits by one request per tenant.
+"""
 
 import math
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 
 from octavo.config import counted
+from octavo.fairness.shared_room import SharedRoom
+from octavo.fairness.tenant import Tenant
 from octavo.server.http.errors import ApiError, invalid, too_many
 
 HALF_LIFE = 10.0  # seconds after which a measurement has half its weight
 MAX_RETRY_AFTER = 60.0  # seconds
+MIN_RETRY_AFTER = 0.5  # seconds
 DEFAULT_RETRY_AFTER = 5.0  # seconds, until a first sequence has left the queue
+MAX_IDLE_RATES = 256  # of tenants without waiting sequences, whose rates are remembered
 
 
 class DecayingRate:
@@ -37,69 +46,106 @@ class DecayingRate:
         return events * self._seconds / self._events
 
 
+class TenantRate:
+    """The rate at which the sequences of one tenant leave the queue. Owned by `Admission`."""
+
+    def __init__(self, now: float) -> None:
+        self._departures = DecayingRate()
+        self._at = now
+
+    def advance(self, now: float, num_waiting: int) -> None:
+        """Count time only while the tenant has waiting sequences: an empty queue has no rate."""
+        if num_waiting:
+            self._departures.advance(now - self._at)
+        self._at = now
+
+    def note(self, num_sequences: int) -> None:
+        self._departures.note(num_sequences)
+
+    def seconds_for(self, num_sequences: float) -> float:
+        return self._departures.seconds_for(num_sequences)
+
+
 class Admission:
-    """The queue as the front end counts it: sequences without a first token."""
+    """The queue as the front end counts it: sequences without a first token. Owned by the event loop."""
 
     def __init__(
         self, max_sequences: int, max_tokens: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._max_sequences = max_sequences
-        self._max_tokens = max_tokens
-        self.num_sequences = 0
-        self.num_tokens = 0
-        self._departures = DecayingRate()
+        self._sequences = SharedRoom(max_sequences)
+        self._tokens = SharedRoom(max_tokens)
+        self._rates: dict[str, TenantRate] = {}  # by tenant: all with waiting sequences, and the idle ones
+        self._idle: OrderedDict[str, None] = OrderedDict()  # the longest idle first
         self._clock = clock
-        self._at = clock()
 
-    def check_queue(self) -> None:
-        """Raise 429 if the queue is full. Called before the body is read."""
-        if self.num_sequences >= self._max_sequences:
-            raise self._busy()
+    @property
+    def num_sequences(self) -> int:
+        return self._sequences.num_used
+
+    @property
+    def num_tokens(self) -> int:
+        return self._tokens.num_used
+
+    def check_queue(self, tenant: Tenant) -> None:
+        """Raise 429 if the queue is full for the tenant. Called before the body is read."""
+        if not self._has_room(tenant, 1, 0):
+            raise self._busy(tenant)
 
     def check_size(self, num_sequences: int) -> None:
         """Raise 400 if the request exceeds the whole queue. Called before its prompts are built."""
-        if num_sequences > self._max_sequences:
+        if num_sequences > self._sequences.limit:
             raise invalid(
                 f"the request asks for {counted(num_sequences, 'sequence')};"
-                f" the maximum is {self._max_sequences}",
+                f" the maximum is {self._sequences.limit}",
                 "prompt",
             )
 
-    def enter(self, num_sequences: int, num_tokens: int) -> None:
+    def enter(self, tenant: Tenant, num_sequences: int, num_tokens: int) -> None:
         """Reserve room in the queue. The caller must release it with `leave`."""
         self.check_size(num_sequences)
-        if num_tokens > self._max_tokens:
+        if num_tokens > self._tokens.limit:
             raise invalid(
-                f"the prompts have {counted(num_tokens, 'token')}; the maximum is {self._max_tokens}",
+                f"the prompts have {counted(num_tokens, 'token')}; the maximum is {self._tokens.limit}",
                 "prompt",
             )
-        if (
-            self.num_sequences + num_sequences > self._max_sequences
-            or self.num_tokens + num_tokens > self._max_tokens
-        ):
-            raise self._busy()
-        self._advance()
-        self.num_sequences += num_sequences
-        self.num_tokens += num_tokens
+        if not self._has_room(tenant, num_sequences, num_tokens):
+            raise self._busy(tenant)
+        self._rates[tenant.name] = self._advanced(tenant)
+        self._idle.pop(tenant.name, None)
+        self._sequences.take(tenant, num_sequences)
+        self._tokens.take(tenant, num_tokens)
 
-    def leave(self, num_sequences: int, num_tokens: int) -> None:
-        self._advance()
-        self.num_sequences -= num_sequences
-        self.num_tokens -= num_tokens
-        self._departures.note(num_sequences)
+    def leave(self, tenant: Tenant, num_sequences: int, num_tokens: int) -> None:
+        self._advanced(tenant).note(num_sequences)
+        self._sequences.give(tenant, num_sequences)
+        self._tokens.give(tenant, num_tokens)
+        if not self._sequences.used_by(tenant):
+            self._idle[tenant.name] = None
+            if len(self._idle) > MAX_IDLE_RATES:
+                del self._rates[self._idle.popitem(last=False)[0]]
 
-    @property
-    def retry_after(self) -> float:
-        """Seconds until half of the queue has started, at the recent rate."""
-        self._advance()
-        return min(max(self._departures.seconds_for(self.num_sequences / 2), 0.5), MAX_RETRY_AFTER)
+    def retry_after(self, tenant: Tenant) -> float:
+        """Return the seconds until half of the tenant's sequences have started, at their recent rate."""
+        num_waiting = self._sequences.used_by(tenant)
+        seconds = self._advanced(tenant).seconds_for(num_waiting / 2)
+        return min(max(seconds, MIN_RETRY_AFTER), MAX_RETRY_AFTER)
 
-    def _advance(self) -> None:
-        """Count time only while the queue is not empty: an empty queue has no rate."""
+    def _has_room(self, tenant: Tenant, num_sequences: int, num_tokens: int) -> bool:
+        """Tenants that are accepted beyond the limits must not cost others their guaranteed part."""
+        if not self._sequences.used_by(tenant):
+            return True
+        return all(
+            room.is_guaranteed(tenant, amount) or room.fits(tenant, amount)
+            for room, amount in ((self._sequences, num_sequences), (self._tokens, num_tokens))
+        )
+
+    def _advanced(self, tenant: Tenant) -> TenantRate:
+        """Return the rate of the tenant as of now."""
         now = self._clock()
-        if self.num_sequences:
-            self._departures.advance(now - self._at)
-        self._at = now
+        rate = self._rates.get(tenant.name) or TenantRate(now)
+        rate.advance(now, self._sequences.used_by(tenant))
+        return rate
 
-    def _busy(self) -> ApiError:
-        return too_many("the server is busy: too many requests are waiting", self.retry_after)
+    def _busy(self, tenant: Tenant) -> ApiError:
+        what = "this key has too many waiting requests" if tenant.name else "too many requests are waiting"
+        return too_many(f"the server is busy: {what}", self.retry_after(tenant))

@@ -36,13 +36,17 @@ def build_app(state: ServerState, keys: Keys) -> FastAPI:
     )
     app.state.server = state
     app.state.keys = keys
+    if keys.is_required:
+        state.key_usage = keys.accounts.usage
     app.include_router(probes.router, responses=failures(421))
     if state.options.page:
         app.include_router(page_router(), responses=failures(421))
     # Default deny: every endpoint but the probes and the page is added here and requires the key.
     routers = (chat.router, completions.router, models.router, probes.metrics_router, view.router)
     for router in (*routers, schema_router(app)):
-        app.include_router(router, dependencies=[Depends(require_key)], responses=failures(401, 421, 500))
+        app.include_router(
+            router, dependencies=[Depends(require_key)], responses=failures(401, 421, 429, 500)
+        )
     app.add_exception_handler(OctavoError, _handle_octavo_error)
     app.add_exception_handler(HTTPException, _handle_http_exception)
     if state.options.cors_origins is not None:

@@ -13,6 +13,7 @@ from typing import Any, Protocol, Self
 from starlette.types import Receive
 
 from octavo.errors import grammar_of
+from octavo.fairness.tenant import Tenant
 from octavo.frontend.in_flight import InFlightRequest
 from octavo.frontend.intake import FieldGrammar, PreparedRequest, PromptTask
 from octavo.frontend.output import RequestOutput, StreamDelta
@@ -34,7 +35,7 @@ class RequestContext:
     """Properties of a request apart from its prompts and sampling parameters."""
 
     response_id: str
-    identity: str  # of the API key
+    tenant: Tenant
     is_stream: bool
     shows_prompt: bool  # in the explanation
     priority: int
@@ -52,7 +53,7 @@ class Work(Protocol):
     @property
     def params(self) -> SamplingParams: ...
 
-    async def tasks(self, prompter: Prompter, max_model_len: int) -> list[PromptTask]:
+    async def tasks(self, prompter: Prompter, tenant: Tenant, max_model_len: int) -> list[PromptTask]:
         """Return one task per prompt, with the prompts as token ids."""
         ...
 
@@ -97,9 +98,10 @@ class Generation:
         """Abort unfinished work and release the queue. Must be called exactly once."""
         self._watcher.cancel()
         for prepared in self._queued.values():
-            self.state.admission.leave(len(prepared.messages), len(prepared.prompt_ids))
+            self._leave_queue(prepared)
         self._queued.clear()
         self.state.num_open -= 1
+        self.record.keyed.leave()
         self.record.end_sequences()
         for index, prepared in enumerate(self.prepared):
             if index not in self.results:
@@ -109,6 +111,7 @@ class Generation:
 
     async def start(self, work: Work) -> None:
         """Submit the work to the engine. Stops early at the deadline or when the client disconnects."""
+        self.record.keyed.enter()
         self.state.intake.check(work.params, priority=self.context.priority, timeout=self.context.timeout)
         self._starting = asyncio.current_task()
         try:
@@ -128,15 +131,20 @@ class Generation:
         """Build, check and tokenise all prompts before the first is submitted to the engine."""
         self.state.admission.check_size(work.num_prompts)
         started = time.perf_counter()
-        tasks = await work.tasks(self.state.prompter, self.state.facts.max_model_len)
+        tenant = self.context.tenant
+        tasks = await work.tasks(self.state.prompter, tenant, self.state.facts.max_model_len)
         self._tokenise_seconds = time.perf_counter() - started
         await self._check_grammars(dict.fromkeys(grammar for task in tasks for grammar in task.grammars))
         prepared = self._prepare_all(tasks)
         self._holding.take(LOGPROB_BYTES * sum(_num_prompt_logprobs(one) for one in prepared))
+        self.record.keyed.reserve(sum(len(one.prompt_ids) for one in prepared), _num_foreseen(work))
         self.state.check_ready()
         self.state.admission.enter(
-            sum(len(one.messages) for one in prepared), sum(len(one.prompt_ids) for one in prepared)
+            tenant,
+            sum(len(one.messages) for one in prepared),
+            sum(len(one.prompt_ids) for one in prepared),
         )
+        self.record.keyed.submit()
         self.prepared = prepared
         self._index = {one.name: index for index, one in enumerate(prepared)}
         self._queued = {one.name: one for one in prepared}
@@ -148,11 +156,12 @@ class Generation:
         """Wait for updates and return them; empty after `wake`."""
         updates = await self._updates.take()
         self.check_client()
+        num_before = self.record.num_completion
         self.record.note(updates)
+        self.record.keyed.note_generated(self.record.num_completion - num_before)
         for update in updates:
             if update.request_id in self._queued:
-                prepared = self._queued.pop(update.request_id)
-                self.state.admission.leave(len(prepared.messages), len(prepared.prompt_ids))
+                self._leave_queue(self._queued.pop(update.request_id))
             if isinstance(update, RequestOutput):
                 self.results[self._index[update.request_id]] = update
             elif not self.context.is_stream:
@@ -197,7 +206,10 @@ class Generation:
     async def _check_grammars(self, grammars: Iterable[FieldGrammar]) -> None:
         for grammar in grammars:
             with grammar_of(grammar.field):
-                await asyncio.wrap_future(self.state.grammars.submit(grammar.spec))
+                await asyncio.wrap_future(self.state.grammars.submit(grammar.spec, self.context.tenant))
+
+    def _leave_queue(self, prepared: PreparedRequest) -> None:
+        self.state.admission.leave(self.context.tenant, len(prepared.messages), len(prepared.prompt_ids))
 
     @property
     def _timeout(self) -> float:
@@ -217,11 +229,15 @@ class Generation:
                 now=now,
                 name=str(index),
                 priority=context.priority,
+                rank=context.priority if self.state.options.priority_across_keys else 0,
                 arrival=context.arrival,
                 timeout=self._timeout,
-                # Identities contain no zero byte, so the salts of two keys never collide.
+                tenant=context.tenant,
+                # Names contain no zero byte, so the salts of two tenants never collide.
                 cache_salt=(
-                    f"{context.identity}\0{context.cache_salt}" if context.identity else context.cache_salt
+                    f"{context.tenant.name}\0{context.cache_salt}"
+                    if context.tenant.name
+                    else context.cache_salt
                 ),
             )
             for index, task in enumerate(tasks)
@@ -233,6 +249,11 @@ class Generation:
         self._updates.wake()
         if self._starting is not None:
             self._starting.cancel()
+
+
+def _num_foreseen(work: Work) -> int:
+    """Return the maximum number of tokens of all answers, or 0 if the request does not limit them."""
+    return work.num_prompts * work.params.n * (work.params.max_tokens or 0)
 
 
 def _num_prompt_logprobs(prepared: PreparedRequest) -> int:

@@ -116,6 +116,7 @@ class RunningServer:
         if early is not None:
             early.close()
         serving = asyncio.create_task(http.serve([listener]))
+        reloading = asyncio.create_task(self._keys.keep_reloading(), name="octavo-keys")
         watch = LoopWatch()
         try:
             await state.prompter.start()
@@ -133,6 +134,7 @@ class RunningServer:
             await self._drain(state, signals)
         finally:
             watch.stop()
+            reloading.cancel()
             state.feed.close()
             await supervisor.close()
             http.should_exit = True

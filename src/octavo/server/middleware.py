@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from octavo.server.http.connection import ARRIVAL, PROBES_ONLY
 from octavo.server.http.errors import ClientDisconnected, as_api_error, error_response, unavailable
 from octavo.server.http.hosts import Hosts
+from octavo.server.key_limits import KeyedRequest
 from octavo.server.operate.record import PROBE_ROUTES, RequestRecord
 from octavo.server.state import ServerState
 
@@ -25,10 +26,11 @@ class Boundary:
         if scope["type"] != "http":
             return
         request_id = f"req_{secrets.token_hex(12)}"
-        record = RequestRecord(request_id, self._state.metrics)
+        keyed = KeyedRequest()
+        record = RequestRecord(request_id, self._state.metrics, keyed)
         holding = self._state.held.open()
         arrival = scope.get(ARRIVAL, time.monotonic())
-        scope.setdefault("state", {}).update(record=record, holding=holding, arrival=arrival)
+        scope.setdefault("state", {}).update(record=record, keyed=keyed, holding=holding, arrival=arrival)
 
         async def send_with_id(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":

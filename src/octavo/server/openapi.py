@@ -17,17 +17,18 @@ from octavo.server.state import ServerState
 
 Schema = dict[str, Any]
 
-BODY_ERRORS = (400, 404, 413, 415)
-GENERATION_ERRORS = (*BODY_ERRORS, 408, 429, 503)
+BODY_ERRORS = (400, 404, 413, 415, 429)
+GENERATION_ERRORS = (*BODY_ERRORS, 408, 503)
 ERRORS = {
     400: "a field is invalid: `param` names it",
-    401: "the API key is missing or wrong",
+    401: "the API key is missing, wrong or expired",
+    403: "the API key does not have the role `operator`",
     404: "the server does not have this model",
     408: "the body or the answer was not complete in time",
     413: "the body is too large",
     415: "the body is not JSON",
     421: "the Host header has a name that the server does not answer to",
-    429: "the queue is full: see Retry-After",
+    429: "the queue or the memory for requests is full, or the API key has reached a limit: see Retry-After",
     500: "internal error: see the server's log",
     503: "the server is loading, restarting or shutting down: see Retry-After",
 }
@@ -107,7 +108,7 @@ def describe(app: FastAPI, state: ServerState) -> Schema:
         for operation in path.values():
             # FastAPI assumes 422 for wrong parameters.
             operation["responses"].pop("422", None)
-            if app.state.keys.keys and "401" in operation["responses"]:
+            if app.state.keys.is_required and "401" in operation["responses"]:
                 operation["security"] = [{"key": []}]
             for content in operation.get("requestBody", {}).get("content", {}).values():
                 _bound(content["schema"]["properties"], limits, state.model)

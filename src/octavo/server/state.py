@@ -4,7 +4,10 @@ import asyncio
 import itertools
 import secrets
 import time
+from collections.abc import Callable
 from typing import Any
+
+from prometheus_client import CollectorRegistry
 
 from octavo.config import ServerOptions, format_size
 from octavo.frontend.hub import Hub
@@ -13,7 +16,8 @@ from octavo.frontend.supervisor import EngineState, EngineSupervisor
 from octavo.frontend.text_model import TextModel
 from octavo.grammar.checker import GrammarChecker
 from octavo.link.heartbeat import Phase
-from octavo.observe.collector import MetricsSnapshot, make_registry
+from octavo.observe.collector import MetricsSnapshot, make_registry, make_usage_registry
+from octavo.observe.key_usage import KeyUsage
 from octavo.observe.request_metrics import RequestMetrics
 from octavo.observe.tracing import Tracing
 from octavo.prompting.prompter import Prompter
@@ -45,6 +49,7 @@ class ServerState:
         self.held = ByteBudget(options.max_held)
         self.tracing = tracing
         self.metrics = RequestMetrics()
+        self.key_usage: Callable[[], dict[str, KeyUsage]] | None = None  # None: no keys are required
         self.registry = make_registry(self._metrics_snapshot)
         self.feed = ViewFeed(supervisor, self.metrics, model.name)
         self.prompter = prompter or Prompter(model.assets)
@@ -64,6 +69,13 @@ class ServerState:
         """Return an id that is unique and cannot be guessed."""
         return f"{prefix}-{self._run}{next(self._numbers):06x}{secrets.token_hex(6)}"
 
+    def usage_registry(self, key: str) -> CollectorRegistry:
+        """Return a registry of what the keys of one name have used."""
+        assert self.key_usage is not None, "there are keys"
+        usage = self.key_usage()
+        # A name that was removed after the key was checked has no usage any more.
+        return make_usage_registry(self.model.name, {key: usage[key]} if key in usage else {})
+
     def _metrics_snapshot(self) -> MetricsSnapshot:
         return MetricsSnapshot(
             model_name=self.model.name,
@@ -75,6 +87,7 @@ class ServerState:
             num_tasks=len(asyncio.all_tasks()),
             is_ready=self.is_ready and self.supervisor.is_live,
             facts=self.supervisor.facts,
+            keys=None if self.key_usage is None else self.key_usage(),
         )
 
     # -- readiness -------------------------------------------------------------------------------------

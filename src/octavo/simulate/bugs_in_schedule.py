@@ -3,6 +3,7 @@
 from octavo.schedule.lazy_heap import LazyHeap
 from octavo.schedule.scheduler import Scheduler
 from octavo.schedule.sequence import Sequence
+from octavo.schedule.tenant_queues import TenantQueues
 from octavo.simulate.planted_bug import PlantedBug
 
 SEQUENCE_AND_QUEUE_BUGS = (
@@ -75,7 +76,7 @@ SCHEDULER_BUGS = (
         Scheduler,
         "_admit",
         "            kv.release(table)\n            return False",
-        "            kv.release(table)\n            self._waiting.pop()\n            return False",
+        "            kv.release(table)\n            sequence.queue.waiting.pop()\n            return False",
     ),
     PlantedBug(
         "a failed admission keeps its shared blocks",
@@ -93,17 +94,18 @@ SCHEDULER_BUGS = (
     ),
     PlantedBug(
         "an older request preempts one of equal priority",
-        Scheduler,
-        "_has_less_urgent",
-        "self._running[-1].request.priority > sequence.request.priority",
-        "self._running[-1].key > sequence.key",
+        TenantQueues,
+        "victims",
+        "sequence.request.priority <= head.request.priority",
+        "sequence.key < head.key",
     ),
     PlantedBug(
         "the first sequence is preempted, not the last",
         Scheduler,
         "_make_room",
-        "victim = self._running[-1]",
-        "victim = self._running[-1] if self._running[-1] is sequence else self._running[0]",
+        "victim = self._queues.last_running()",
+        "victim = self._queues.last_running()\n"
+        "        victim = victim if victim is sequence else self._queues.running()[0]",
     ),
     PlantedBug(
         "preemption keeps progress",
@@ -117,8 +119,8 @@ SCHEDULER_BUGS = (
         "preempted sequences go to the end of the queue",
         Scheduler,
         "_preempt",
-        "self._waiting.push(sequence.key, sequence)",
-        "self._waiting.push((sequence.key[0], self._order), sequence)",
+        "sequence.queue.waiting.push(sequence.key, sequence)",
+        "sequence.queue.waiting.push((sequence.key[0], self._order), sequence)",
     ),
     PlantedBug(
         "a failed slice ends the processing of the batch",
@@ -139,14 +141,15 @@ SCHEDULER_BUGS = (
     PlantedBug(
         "a slice is committed when it is planned",
         Scheduler,
-        "_slice",
-        "    num_sent = table.num_sent",
-        "    self.kv.commit(table, tokens, end)\n    num_sent = table.num_sent",
+        "schedule",
+        "slices.append(sequence.take(take))",
+        "self.kv.commit(sequence.block_table, sequence.token_ids, sequence.num_computed + take)\n"
+        "            slices.append(sequence.take(take))",
     ),
     PlantedBug(
         "wrong table_from",
-        Scheduler,
-        "_slice",
+        Sequence,
+        "take",
         "num_sent = table.num_sent",
         "num_sent = max(table.num_sent, table.num_shared)",
     ),
@@ -167,10 +170,10 @@ SCHEDULER_BUGS = (
     ),
     PlantedBug(
         "slot reopened with the prompt only after a preemption",
-        Scheduler,
-        "_opening",
-        "tuple(sequence.token_ids)",
-        "tuple(sequence.request.prompt_ids)",
+        Sequence,
+        "opening",
+        "tuple(self.token_ids)",
+        "tuple(request.prompt_ids)",
     ),
     PlantedBug("followers never released", Scheduler, "_emit", "self._release_followers(sequence)", "pass"),
     PlantedBug(
@@ -193,15 +196,15 @@ SCHEDULER_BUGS = (
         "admitted sequences exceed the budget",
         Scheduler,
         "schedule",
-        "take = 1 if is_reserved else min(pending, budget - reserved)",
-        "take = 1 if is_reserved else min(pending, max(2, budget - reserved))",
+        "take = 1 if is_reserved else min(pending, room.budget - room.reserved)",
+        "take = 1 if is_reserved else min(pending, max(2, room.budget - room.reserved))",
     ),
     PlantedBug(
         "decode reserve ignored",
         Scheduler,
         "schedule",
-        "min(pending, budget - reserved)",
-        "min(pending, budget)",
+        "min(pending, room.budget - room.reserved)",
+        "min(pending, room.budget)",
     ),
     PlantedBug(
         "admission skips the head",
@@ -214,21 +217,21 @@ SCHEDULER_BUGS = (
         "static admission joins a running batch",
         Scheduler,
         "_may_admit",
-        "or not self._running",
-        "or len(self._running) < 2",
+        "or not self._queues.num_running",
+        "or self._queues.num_running < 2",
     ),
     PlantedBug(
         "stop id ignores min_tokens",
-        Scheduler,
-        "_finish_reason",
-        "token in request.stop_ids and length - sequence.num_prompt >= request.params.min_tokens",
+        Sequence,
+        "finish_reason",
+        "token in request.stop_ids and length - self.num_prompt >= request.params.min_tokens",
         "token in request.stop_ids",
     ),
     PlantedBug(
         "min_tokens counts the prompt",
-        Scheduler,
-        "_finish_reason",
-        "length - sequence.num_prompt >= request.params.min_tokens",
+        Sequence,
+        "finish_reason",
+        "length - self.num_prompt >= request.params.min_tokens",
         "length >= request.params.min_tokens",
     ),
     PlantedBug("a resumed answer that is complete continues", Scheduler, "add", "if ended:", "if False:"),

@@ -2,6 +2,7 @@
 
 from octavo.plan import StepPlan, StepResult
 from octavo.schedule import AdmissionPolicy, SchedulerConfig
+from octavo.simulate.rules_of_fairness import FairnessRules
 from octavo.simulate.tracked_request import TrackedRequest, Violation
 
 
@@ -13,6 +14,7 @@ class PlanRules:
         self._block_size = block_size
         self._prefix_caching = prefix_caching
         self.running: dict[int, TrackedRequest] = {}  # by slot, until a plan closes the slot
+        self._fairness = FairnessRules(config, block_size)
         self._lost_slots: set[int] = set()
         self._late: set[int] = set()
         self.num_preemptions = 0
@@ -29,20 +31,23 @@ class PlanRules:
             for slot, t in self.running.items()
             if t.finish is None and t.num_known - t.num_computed == 1 and slot not in self._late
         ]
-        had_running = any(t.finish is None for t in self.running.values())
+        were_running = [t for t in self.running.values() if t.finish is None]
+        self._fairness.begin_step(live, were_running)
         preempted = self._close(plan)
         opened = self._open(plan, live)
         served = self._serve(plan)
         if not served and live and not self._late & self.running.keys():
             raise Violation("a step made no progress")
         if opened:
-            if had_running and self._config.admission is AdmissionPolicy.STATIC:
+            if were_running and self._config.admission is AdmissionPolicy.STATIC:
                 raise Violation("static admission added a sequence to a running batch")
-            self._check_admission_order(opened, live)
+            self._fairness.check_admission_order(opened, live)
             if not preempted:
                 self._check_room(plan, opened[-1], num_available)
         if preempted:
-            self._check_victims(preempted, opened)
+            self._fairness.check_victims(list(preempted.values()), list(self.running.values()), live)
+        elif self._config.admission is AdmissionPolicy.CONTINUOUS:
+            self._fairness.check_turn(plan, list(self.running.values()), live, num_available)
         if len(decoding) < self._config.max_step_tokens:
             self._check_decoding(decoding, served, num_available)
 
@@ -50,6 +55,9 @@ class PlanRules:
         """Record late slices: they must recompute their last token, but only when the worker is ready."""
         self._late = set(result.late)
         for piece, outcome in zip(plan.slices, result.slices, strict=True):
+            if outcome.failure is None:
+                end = piece.start + len(piece.token_ids) - outcome.is_late
+                self._fairness.charge(self.running[piece.slot], piece.start, end)
             if outcome.is_late:
                 tracked = self.running[piece.slot]
                 tracked.num_computed -= 1
@@ -118,12 +126,10 @@ class PlanRules:
         """
         budget = self._config.max_step_tokens
         served: set[int] = set()
-        last_key = (-1, -1)
+        self._fairness.check_serving_order([self.running.get(piece.slot) for piece in plan.slices])
         for piece in plan.slices:
             tracked = self.running.get(piece.slot)
-            if tracked is None or tracked.key <= last_key:
-                raise Violation(f"{tracked} was scheduled out of order or twice")
-            last_key = tracked.key
+            assert tracked is not None, "checked by the serving order"
             start, count = piece.start, len(piece.token_ids)
             if start != tracked.num_computed and (
                 start < tracked.num_computed or start % self._block_size or not self._prefix_caching
@@ -141,25 +147,6 @@ class PlanRules:
             raise Violation("the step's token budget was exceeded")
         return served
 
-    def _check_admission_order(
-        self, opened: list[TrackedRequest], live: dict[tuple[int, int], TrackedRequest]
-    ) -> None:
-        last = max(tracked.key for tracked in opened)
-        for tracked in live.values():
-            if tracked.slot == -1 and tracked.key < last and not tracked.is_parked:
-                raise Violation(f"{tracked} was overtaken in the queue")
-
-    def _check_victims(self, preempted: dict[int, TrackedRequest], opened: list[TrackedRequest]) -> None:
-        first_victim = min(tracked.key for tracked in preempted.values())
-        for tracked in self.running.values():
-            if tracked.key > first_victim:
-                raise Violation(f"{tracked} still runs although an earlier one in the order was preempted")
-        for tracked in opened:
-            # If one plan closes and reopens a slot, the old owner was preempted for the new one.
-            victim = preempted.get(tracked.slot)
-            if victim is not None and victim.request.priority <= tracked.request.priority:
-                raise Violation(f"{victim} was preempted for {tracked}, which is not more urgent")
-
     def _check_decoding(self, decoding: list[TrackedRequest], served: set[int], num_available: int) -> None:
         """Check that each sequence that needs one token got it.
 
@@ -167,7 +154,7 @@ class PlanRules:
         """
         unserved = [t for t in decoding if t.finish is None and t.slot != -1 and t.slot not in served]
         for tracked in unserved:
-            is_last = all(tracked.key >= other.key for other in self.running.values())
+            is_last = not any(self._fairness.is_behind(other, tracked) for other in self.running.values())
             lacks_block = num_available == 0 and tracked.num_computed % self._block_size == 0
             if not (is_last and lacks_block):
                 raise Violation(f"{tracked} needs one token but was not scheduled")

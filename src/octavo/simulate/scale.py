@@ -26,6 +26,7 @@ class SchedulerLoad:
     num_running: int
     num_waiting: int
     num_blocks: int
+    num_tenants: int = 1
 
 
 class LoadedScheduler:
@@ -66,7 +67,11 @@ class LoadedScheduler:
             prompt = tuple(rng.choices(range(50_000), k=rng.randint(20, 200)))
             params = SamplingParams(max_tokens=rng.randint(100, 400), seed=1)
             request = GenerateRequest(
-                request_id=str(self._count), prompt_ids=prompt, params=params, stop_ids=(2,)
+                request_id=str(self._count),
+                prompt_ids=prompt,
+                params=params,
+                stop_ids=(2,),
+                tenant=f"tenant {self._count % self.load.num_tenants}",
             )
             self._scheduler.add(request, 0.0)
 

@@ -148,7 +148,7 @@ class Simulation:
         # The scheduler's own check visits every request: while many wait, run it only in every eighth step.
         if len(self._live) < 64 or self._num_steps % 8 == 0:
             scheduler.check()
-        check_committed(scheduler._running, self._kv)
+        check_committed(scheduler.running(), self._kv)
         if self._num_steps % VIEW_CHECK_STEPS == 0:
             check_block_map(scheduler.running(), self._kv)
             if self._kv.tree is not None:

@@ -18,6 +18,7 @@ class TrackedRequest:
         "is_aborted",
         "key",
         "leader",
+        "num_charged",
         "num_computed",
         "num_emitted",
         "num_known",
@@ -48,6 +49,7 @@ class TrackedRequest:
         self.num_computed = 0
         self.num_preemptions = 0
         self.num_prompt_computed = 0
+        self.num_charged = 0  # end of the tokens that count as service to its tenant
         self.started = False  # has had output since the engine started
         self.leader: TrackedRequest | None = None
         # For the limit on its waiting time.
@@ -70,6 +72,11 @@ class TrackedRequest:
         self.request = msgspec.structs.replace(self.request, resume_ids=resume_ids)
         self.was_restarted, self.started = True, False
         self.slot, self.num_computed, self.num_preemptions, self.num_scored = -1, 0, 0, 0
+        self.num_charged = 0
+
+    @property
+    def queue(self) -> tuple[int, str]:
+        return self.request.rank, self.request.tenant
 
     @property
     def is_parked(self) -> bool:

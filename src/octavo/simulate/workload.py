@@ -26,6 +26,9 @@ class SimulationSettings:
     vocab: int
     num_salts: int
     num_priorities: int
+    tenant_weights: tuple[float, ...]
+    flood_rate: float  # fraction of requests that the first tenant sends
+    priority_is_rank: bool  # whether priorities also order the tenants
     arrival_steps: int  # no requests arrive after these
     arrival_rate: float  # requests per step
     burst: int  # requests that arrive in the first step
@@ -45,13 +48,15 @@ def draw_settings(rng: random.Random, crowded: bool) -> SimulationSettings:
     """Draw the settings. A crowded simulation starts with hundreds of waiting requests."""
     max_model_len = rng.randint(6, 40)
     block_size = rng.choice((1, 2, 2, 3, 3, 4, 4, 8, max_model_len))
-    num_blocks = max(1, round(max_model_len * rng.uniform(0.8, 3.0) / block_size))
+    # Mostly too few blocks; sometimes enough, so that slots are what tenants compete for.
+    requests_that_fit = rng.uniform(0.8, 3.0) if rng.random() < 0.7 else rng.uniform(4.0, 10.0)
+    num_blocks = max(1, round(max_model_len * requests_that_fit / block_size))
     return SimulationSettings(
         block_size=block_size,
         num_blocks=num_blocks,
         prefix_caching=rng.random() < 0.88,
         scheduler=SchedulerConfig(
-            max_running=rng.choice((1, 2, 3, 4, 4, 6)),
+            max_running=rng.choice((1, 2, 3, 4, 4, 6, 8)),
             max_model_len=max_model_len,
             max_step_tokens=rng.choice(
                 (2, 5, 8, 12, block_size, 2 * block_size, block_size + 3, 25, UNLIMITED)
@@ -61,6 +66,9 @@ def draw_settings(rng: random.Random, crowded: bool) -> SimulationSettings:
         vocab=rng.randint(2, 5),
         num_salts=rng.choice((1, 1, 2, 3)),
         num_priorities=rng.choice((1, 2, 2, 3)),
+        tenant_weights=rng.choice(((1.0,), (1.0, 1.0), (1.0, 2.0), (0.5, 1.0, 1.0), (1.0,) * 5)),
+        flood_rate=rng.choice((0.3, 0.6, 0.9)),
+        priority_is_rank=rng.random() < 0.25,
         arrival_steps=rng.randint(100, 600),
         arrival_rate=rng.choice((0.1, 0.2, 0.4)),
         burst=rng.randint(260, 400) if crowded else rng.randint(0, 6),
@@ -137,21 +145,30 @@ class SimulatedWorkload:
             logprobs=0 if rng.random() < 0.7 else None,
             prompt_logprobs=0 if rng.random() < 0.12 else None,
         )
+        tenant, priority = self._tenant(), rng.randrange(settings.num_priorities)
         first = GenerateRequest(
             request_id=f"r{self._serial}",
             prompt_ids=prompt,
             params=params,
             stop_ids=(0,) if rng.random() < 0.3 else (),
-            priority=rng.randrange(settings.num_priorities),
+            priority=priority,
+            tenant=f"tenant {tenant}",
+            weight=settings.tenant_weights[tenant],
+            rank=priority if settings.priority_is_rank else 0,
             arrival=now,
             deadline=now + rng.randint(0, 200) / 256 if rng.random() < 0.12 else None,
-            cache_salt=f"tenant {salt}",
+            cache_salt=f"salt {salt}",
         )
         num_choices = rng.choice((2, 3, 4)) if rng.random() < 0.15 else 1
         choices = [msgspec.structs.replace(first, choice=choice) for choice in range(num_choices)]
         if not poison and prompt and rng.random() < 0.08:
             choices = [self._resumed(request) for request in choices]
         return choices
+
+    def _tenant(self) -> int:
+        if self._rng.random() < self.settings.flood_rate:
+            return 0
+        return self._rng.randrange(len(self.settings.tenant_weights))
 
     def remember(self, tokens: tuple[int, ...]) -> None:
         """Let later prompts begin with these tokens."""

@@ -17,8 +17,17 @@ PATH = "/octavo/view"
 SILENCE_SECONDS = 30.0  # the server sends something every 5 seconds
 RETRY_SECONDS = 1.0
 MAX_EVENT_BYTES = 64 << 20  # no Octavo server sends a longer one
+MAX_ERROR_BYTES = 64 << 10
 
 decode_event = msgspec.json.Decoder(Event).decode
+
+
+class _ErrorDetails(msgspec.Struct):
+    message: str
+
+
+class _ErrorBody(msgspec.Struct):
+    error: _ErrorDetails
 
 
 class PermanentFailure(OctavoError):
@@ -110,7 +119,10 @@ class ViewConnection:
             connection.close()
 
     def _check(self, response: http.client.HTTPResponse) -> None:
-        if response.status in (401, 403):
+        if response.status == 403:
+            reason = _message(response) or "it does not allow this API key to watch"
+            raise PermanentFailure(f"{self.address} answered: {reason}")
+        if response.status == 401:
             problem = "needs an API key" if self._key is None else "does not accept this API key"
             raise PermanentFailure(f"{self.address} {problem}: set one with --api-key or OCTAVO_API_KEY")
         if response.status in (429, 502, 503, 504):
@@ -121,6 +133,15 @@ class ViewConnection:
                 f"{self.address} is not an Octavo server, or its version is too old: "
                 f"{PATH} returned status {response.status}. To test other servers, use `octavo check`."
             )
+
+
+def _message(response: http.client.HTTPResponse) -> str | None:
+    """Return the message of an error response, on one line; None if it has none."""
+    try:
+        body = msgspec.json.decode(response.read(MAX_ERROR_BYTES), type=_ErrorBody)
+    except (OSError, http.client.HTTPException, msgspec.MsgspecError):
+        return None
+    return " ".join("".join(c if c.isprintable() else " " for c in body.error.message).split()) or None
 
 
 def _busy(status: int) -> str:

@@ -138,7 +138,7 @@ def test_only_the_last_steps_are_kept() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=400), st.integers(0, 400))
 def test_the_queue_is_listed_in_admission_order(pushed: list[tuple[int, bool]], limit: int) -> None:
-    heap = LazyHeap(lambda one: one.status is SequenceStatus.WAITING)
+    heap: LazyHeap[Sequence] = LazyHeap(lambda one: one.status is SequenceStatus.WAITING)
     num_waiting = 0
     for order, (key, is_waiting) in enumerate(pushed):
         params = SamplingParams(max_tokens=1, seed=0)

@@ -24,6 +24,9 @@ class RequestFields(TypedDict, total=False):
     choice: int
     stop_ids: tuple[int, ...]
     priority: int
+    tenant: str
+    weight: float
+    rank: int
     deadline: float | None
     cache_salt: str
     resume_ids: tuple[int, ...]

@@ -13,7 +13,7 @@ def sequence(order: int) -> Sequence:
 
 @given(st.lists(st.integers(0, 5), max_size=700), st.data())
 def test_live_entries_are_popped_by_key_then_arrival(keys: list[int], data: st.DataObject) -> None:
-    heap = LazyHeap(lambda one: one.status is SequenceStatus.WAITING)
+    heap: LazyHeap[Sequence] = LazyHeap(lambda one: one.status is SequenceStatus.WAITING)
     all_pushed = [sequence(order) for order in range(len(keys))]
     dead = data.draw(st.sets(st.integers(0, 699)))
     for order, (key, one) in enumerate(zip(keys, all_pushed, strict=True)):
@@ -27,7 +27,7 @@ def test_live_entries_are_popped_by_key_then_arrival(keys: list[int], data: st.D
 
 
 def test_dead_entries_do_not_accumulate() -> None:
-    heap = LazyHeap(lambda one: one.status is SequenceStatus.WAITING)
+    heap: LazyHeap[Sequence] = LazyHeap(lambda one: one.status is SequenceStatus.WAITING)
     for order in range(20_000):
         one = sequence(order)
         heap.push(order, one)

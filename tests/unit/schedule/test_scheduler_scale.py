@@ -21,6 +21,11 @@ MAX_RATIO = 1.25  # maximum ratio of the cost per step with the larger load
 LOADS = [
     ("waiting", SchedulerLoad(NUM_RUNNING, 100, 1_000_000), SchedulerLoad(NUM_RUNNING, 5_000, 1_000_000)),
     ("blocks", SchedulerLoad(NUM_RUNNING, 5_000, 20_000), SchedulerLoad(NUM_RUNNING, 5_000, 1_000_000)),
+    (
+        "tenants",
+        SchedulerLoad(NUM_RUNNING, 5_000, 1_000_000),
+        SchedulerLoad(NUM_RUNNING, 5_000, 1_000_000, 500),
+    ),
 ]
 
 

@@ -106,6 +106,24 @@ def test_permanent_errors_are_not_retried(
     assert len(heard) == 1
 
 
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (
+            b'{"error": {"message": "an operator\\nkey is needed", "type": "x"}}',
+            "answered: an operator key is needed",
+        ),
+        (b"<html>", "answered: it does not allow this API key to watch"),
+    ],
+)
+def test_the_servers_reason_for_403_is_shown(scripted: Start, body: bytes, words: str) -> None:
+    url, heard = scripted((403, "application/json", body))
+    refusal = connected(url, "key").updates.get(timeout=HANG_SECONDS)
+    assert isinstance(refusal, PermanentFailure)
+    assert words in str(refusal)
+    assert len(heard) == 1
+
+
 def test_closed_ports_and_undecodable_events_are_retried(scripted: Start) -> None:
     opened = connected("127.0.0.1:1")
     reason = opened.updates.get(timeout=HANG_SECONDS)

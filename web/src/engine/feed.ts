@@ -66,7 +66,8 @@ export class Feed {
         if (signal.aborted) return;
         this.connection.value = "broken";
         this.failure.value = asFailure(error);
-        if (error instanceof RequestFailed && error.failure.status === 401) break; // a new key reopens the feed
+        // The key is invalid, or is no operator's: a new key reopens the feed.
+        if (error instanceof RequestFailed && [401, 403].includes(error.failure.status ?? 0)) break;
       }
       await new Promise((resolve) => setTimeout(resolve, retrySeconds * 1000));
       retrySeconds = Math.min(2 * retrySeconds, MAX_RETRY_SECONDS);

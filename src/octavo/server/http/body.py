@@ -11,6 +11,7 @@ from fastapi import Request
 from octavo.config import format_size
 from octavo.server.http.budget import SMALL_BYTES, Holding
 from octavo.server.http.errors import ApiError, ClientDisconnected, invalid, of_validation
+from octavo.server.http.keys import caller
 
 BODY_SECONDS = 60.0
 
@@ -31,6 +32,7 @@ async def read_request(request: Request, kind: type[Body], max_bytes: int) -> Bo
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise ApiError(415, "compressed bodies are not supported: send plain JSON")
     holding: Holding = request.state.holding
+    holding.tenant = caller(request)
     body = await _read(request, max_bytes, holding)
     if len(body) <= SMALL_BYTES:
         return parse(body, kind)

@@ -19,6 +19,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from octavo.server.http.connection_limit import ConnectionLimit
+from octavo.server.http.connection_owner import ConnectionOwner
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +34,7 @@ MAX_DISCARDED_BYTES = 1 << 20
 DISCARD_SECONDS = 5.0
 
 ARRIVAL = "octavo.arrival"
+OWNER = "octavo.connection_owner"
 PROBES_ONLY = "octavo.probes_only"
 
 
@@ -40,8 +42,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     """Counts the bytes of the headers, and those of a body that arrive after the response and are discarded.
     A request is in one phase at a time, so one timer is enough. A second timer checks that the client reads.
 
-    In `scope`, the application finds the time of the request's first byte (`ARRIVAL`) and whether the
-    connection is admitted for probes only (`PROBES_ONLY`).
+    In `scope`, the application finds the time of the request's first byte (`ARRIVAL`), whether the connection
+    is admitted for probes only (`PROBES_ONLY`), and which API key the connection counts for (`OWNER`).
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().__init__(*arguments, **keywords)
         self._connection_limit = connection_limit
         self._probes_only = False
+        self._owner = ConnectionOwner()
         self._stalled_seconds = stalled_seconds
         self._unread = 0  # bytes at the last check
         self._stall_timer: asyncio.TimerHandle | None = None
@@ -100,6 +103,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self.scope[ARRIVAL] = time.monotonic()  # type: ignore[literal-required]
         self.scope[PROBES_ONLY] = self._probes_only  # type: ignore[literal-required]
+        self.scope[OWNER] = self._owner  # type: ignore[literal-required]
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._in_body:  # a header in the body is a trailer: unchecked, so ignored
@@ -137,6 +141,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._note_if_idle()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._owner.close()
         self._connection_limit.note_busy(self)
         self._phase_done()
         self._stop_stall_timer()

@@ -18,6 +18,7 @@ from octavo.errors import (
     PromptNotMade,
     RequestError,
     TemplateError,
+    TooManyGrammars,
 )
 from octavo.observe.logs import with_fields
 
@@ -71,14 +72,8 @@ def unavailable(message: str, *, code: str, retry_after: float = 1.0) -> ApiErro
     )
 
 
-def too_many(message: str, retry_after: float) -> ApiError:
-    return ApiError(
-        429,
-        message,
-        kind="rate_limit_error",
-        code="rate_limit_exceeded",
-        headers=_retry_after(retry_after),
-    )
+def too_many(message: str, retry_after: float, *, code: str = "rate_limit_exceeded") -> ApiError:
+    return ApiError(429, message, kind="rate_limit_error", code=code, headers=_retry_after(retry_after))
 
 
 def internal() -> ApiError:
@@ -101,8 +96,10 @@ def as_api_error(error: Exception, request_id: str) -> ApiError:
         return ApiError(400, str(error), param=error.param, code="context_length_exceeded")
     if isinstance(error, PromptNotMade):
         return unavailable(str(error), code="prompt_not_made")
+    if isinstance(error, TooManyGrammars):
+        return too_many(str(error), error.retry_after, code="grammars_busy")
     if isinstance(error, GrammarNotChecked):
-        return unavailable(str(error), code="grammars_busy")
+        return unavailable(str(error), code="grammar_not_checked")
     if isinstance(error, GrammarError):
         return ApiError(400, str(error), param=error.param, code="invalid_grammar")
     if isinstance(error, RequestError):

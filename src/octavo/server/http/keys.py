@@ -1,89 +1,151 @@
 """API keys. If keys are set, every endpoint but the probes and the page requires one (see `app.py`)."""
 
+import asyncio
 import hashlib
 import hmac
-from dataclasses import dataclass
-from pathlib import Path
+import logging
+import time
+from collections.abc import Callable
 from typing import Self
 
 from fastapi import Request
 
-from octavo.config import ServerOptions
+from octavo.config import ServerOptions, counted
 from octavo.errors import ConfigError
+from octavo.fairness.tenant import ONLY_TENANT, Tenant
+from octavo.server.http.connection import OWNER
 from octavo.server.http.errors import ApiError
+from octavo.server.http.key_file import KeyRole
+from octavo.server.http.key_source import Key, KeySource, KeyTable
+from octavo.server.key_limits import KeyAccounts, KeyedRequest
 
-MAX_KEY_FILE_BYTES = 1 << 20
+logger = logging.getLogger(__name__)
+
+RELOAD_SECONDS = 1.0
 
 
-@dataclass(frozen=True)
-class Key:
-    identity: str  # keys of one identity share their prefix cache
-    digest: bytes
-
-
-@dataclass(frozen=True)
 class Keys:
-    """The valid keys. Without any, no key is required."""
+    """The valid keys, and what the names of the keys have used. Without any key, none is required.
 
-    keys: tuple[Key, ...] = ()
+    Owned by the event loop. A server that has started with keys never becomes open.
+    """
+
+    def __init__(
+        self,
+        source: KeySource | None = None,
+        *,
+        wall_clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Raises ConfigError if the source is unreadable or invalid."""
+        self._source = source
+        self._wall_clock = wall_clock
+        self._table = KeyTable() if source is None else source.load()
+        self.is_required = bool(self._table.keys)
+        self.accounts = KeyAccounts(clock)
+        self.accounts.update(self._table.limits)
 
     @classmethod
     def from_options(cls, options: ServerOptions) -> Self:
-        given = [] if options.api_key is None else [("", options.api_key)]
-        if options.api_key_file is not None:
-            given += _read_key_file(Path(options.api_key_file))
-        return cls(tuple(_key(name, secret) for name, secret in given))
+        return cls(KeySource(options))
 
-    def identify(self, authorization: bytes | None) -> str | None:
-        """Return the identity of the key, or None. Takes the same time for valid and invalid keys."""
+    def identify(self, authorization: bytes | None) -> Key | None:
+        """Return the key, which may have expired, or None.
+
+        Takes the same time for valid and invalid keys.
+        """
         scheme, _, secret = (authorization or b"").partition(b" ")
         digest = hashlib.sha256(secret.strip()).digest()
         found = None
-        for key in self.keys:
+        for key in self._table.keys:
             if hmac.compare_digest(key.digest, digest):
-                found = key.identity
+                found = key
         return found if scheme.lower() == b"bearer" else None
+
+    def has_expired(self, key: Key) -> bool:
+        return key.expires is not None and key.expires <= self._wall_clock()
+
+    async def keep_reloading(self) -> None:
+        """Read the key file again whenever it has changed."""
+        while self._source is not None and self._source.can_change:
+            await asyncio.sleep(RELOAD_SECONDS)
+            try:
+                self._replace(await asyncio.to_thread(self._source.load_if_changed))
+            except ConfigError as error:
+                _log_failure(error)
+            except Exception:
+                logger.exception("cannot reload the API keys: the previous keys stay valid")
+
+    def reload(self) -> None:
+        """Read the key file now if it has changed."""
+        assert self._source is not None, "only keys from a file can change"
+        try:
+            self._replace(self._source.load_if_changed())
+        except ConfigError as error:
+            _log_failure(error)
+
+    def _replace(self, table: KeyTable | None) -> None:
+        if table is None:
+            return
+        self._table = table
+        self.accounts.update(table.limits)
+        num_keys, num_names = counted(len(table.keys), "key"), counted(len(table.limits), "name")
+        logger.info("reloaded the API keys: %s of %s", num_keys, num_names)
+
+
+def _log_failure(error: ConfigError) -> None:
+    logger.error("cannot reload the API keys: the previous keys stay valid: %s", error)
 
 
 async def require_key(request: Request) -> None:
-    """Raise 401 without a valid key. Stores the identity for `caller`."""
+    """Raise 401 without a valid key, and 429 above a limit of the key. Stores the key for `caller`."""
     keys: Keys = request.app.state.keys
-    if not keys.keys:
-        request.state.identity = ""
+    request.state.key = None
+    if not keys.is_required:
         return
     headers = [value for name, value in request.scope["headers"] if name == b"authorization"]
-    identity = keys.identify(headers[0] if len(headers) == 1 else None)
-    if identity is None:
-        message = "a valid API key is needed: send it as 'Authorization: Bearer KEY'"
+    key = keys.identify(headers[0] if len(headers) == 1 else None)
+    if key is None:
+        raise _unauthorized("a valid API key is needed: send it as 'Authorization: Bearer KEY'")
+    keyed: KeyedRequest = request.state.keyed
+    keyed.name = key.tenant.name
+    if keys.has_expired(key):
+        raise _unauthorized("this API key has expired: ask the operator of the server for a new one")
+    request.state.key = key
+    keyed.begin(
+        keys.accounts.of(key.tenant.name), request.scope.get(OWNER), is_counted=request.method == "POST"
+    )
+
+
+def require_operator(request: Request) -> None:
+    """Raise 403 if the request has a key without the role `operator`. Called after `require_key`."""
+    if not is_operator(request):
         raise ApiError(
-            401,
-            message,
-            kind="authentication_error",
-            code="invalid_api_key",
-            headers={"www-authenticate": "Bearer"},
+            403,
+            "this endpoint needs an operator key: add role=operator to the line of a key in the file of"
+            " --api-key-file, or use the key of --api-key",
+            kind="permission_error",
+            code="operator_key_required",
         )
-    request.state.identity = identity
 
 
-def caller(request: Request) -> str:
-    """Return the identity of the request's key; empty if no key is required."""
-    identity: str = request.state.identity
-    return identity
+def is_operator(request: Request) -> bool:
+    """Whether the request may see everything: it has an operator's key, or the server requires no key."""
+    key: Key | None = request.state.key
+    return key is None or key.role is KeyRole.OPERATOR
 
 
-def _key(name: str, secret: str) -> Key:
-    digest = hashlib.sha256(secret.encode()).digest()
-    return Key(name or digest.hex()[:16], digest)
+def caller(request: Request) -> Tenant:
+    """Return the tenant of the request's key."""
+    key: Key | None = request.state.key
+    return ONLY_TENANT if key is None else key.tenant
 
 
-def _read_key_file(path: Path) -> list[tuple[str, str]]:
-    try:
-        content = path.read_bytes()[:MAX_KEY_FILE_BYTES].decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"api_key_file: cannot read {path} as text; give a UTF-8 file") from error
-    rows = [
-        line.split() for line in content.splitlines() if line.strip() and not line.lstrip().startswith("#")
-    ]
-    if not rows or any(len(row) > 2 for row in rows):
-        raise ConfigError(f"api_key_file: each line of {path} must be a key, or a name, a space and a key")
-    return [(row[0] if len(row) == 2 else "", row[-1]) for row in rows]
+def _unauthorized(message: str) -> ApiError:
+    return ApiError(
+        401,
+        message,
+        kind="authentication_error",
+        code="invalid_api_key",
+        headers={"www-authenticate": "Bearer"},
+    )

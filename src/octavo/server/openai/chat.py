@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from octavo.dialect.pieces import CallArguments, CallStart
+from octavo.fairness.tenant import Tenant
 from octavo.frontend.chat import ChatTask
 from octavo.frontend.intake import PromptTask
 from octavo.frontend.output import Choice, StreamDelta
@@ -43,7 +44,7 @@ router = APIRouter()
 async def chat_completions(request: Request) -> Response:
     state: ServerState = request.app.state.server
     state.check_ready()
-    state.admission.check_queue()
+    state.admission.check_queue(caller(request))
     body = await read_request(request, ChatRequest, state.options.max_body)
     check_supported(body)
     state.check_model(body.model)
@@ -65,8 +66,8 @@ class ChatWork:
     def params(self) -> SamplingParams:
         return self.chat.params
 
-    async def tasks(self, prompter: Prompter, max_model_len: int) -> list[PromptTask]:
-        result = await prompter.run(ChatJob(self.chat, max_model_len))
+    async def tasks(self, prompter: Prompter, tenant: Tenant, max_model_len: int) -> list[PromptTask]:
+        result = await prompter.run(tenant, ChatJob(self.chat, max_model_len))
         assert isinstance(result, ChatPrompt)
         return [
             PromptTask(

@@ -9,6 +9,7 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from octavo.fairness.tenant import Tenant
 from octavo.frontend.intake import FieldGrammar, PreparedRequest, Prompt, PromptTask
 from octavo.frontend.output import Choice, RequestOutput, StreamDelta
 from octavo.prompting.jobs import TextIds, TextJob
@@ -39,7 +40,7 @@ router = APIRouter()
 async def completions(request: Request) -> Response:
     state: ServerState = request.app.state.server
     state.check_ready()
-    state.admission.check_queue()
+    state.admission.check_queue(caller(request))
     body = await read_request(request, CompletionRequest, state.options.max_body)
     check_supported(body)
     state.check_model(body.model)
@@ -72,11 +73,11 @@ class PromptWork:
     def num_prompts(self) -> int:
         return len(self.prompts)
 
-    async def tasks(self, prompter: Prompter, max_model_len: int) -> list[PromptTask]:
+    async def tasks(self, prompter: Prompter, tenant: Tenant, max_model_len: int) -> list[PromptTask]:
         texts = tuple([prompt for prompt in self.prompts if isinstance(prompt, str)])
         if not texts:  # prompts are either all ids or all texts
             return [self._task(prompt, None) for prompt in self.prompts]
-        result = await prompter.run(TextJob(texts, self.add_special_tokens, max_model_len))
+        result = await prompter.run(tenant, TextJob(texts, self.add_special_tokens, max_model_len))
         assert isinstance(result, TextIds)
         return [self._task(ids, text) for ids, text in zip(result.ids, texts, strict=True)]
 

@@ -12,6 +12,7 @@ from octavo.protocol import SamplingParams
 from octavo.server.http.body import read_request
 from octavo.server.http.disconnect import while_connected
 from octavo.server.http.errors import invalid
+from octavo.server.http.keys import caller
 from octavo.server.http.paced import PacedResponse
 from octavo.server.http.sse import encode
 from octavo.server.openai.messages import template_arguments, template_messages
@@ -53,7 +54,7 @@ async def tokenize(request: Request) -> Response:
     if (body.prompt is None) == (body.messages is None):
         raise invalid("give either prompt or messages", "prompt")
     facts = state.supervisor.facts
-    result = await while_connected(request.receive, state.prompter.run(_job(body)))
+    result = await while_connected(request.receive, state.prompter.run(caller(request), _job(body)))
     assert isinstance(result, EncodedTokens)
     content = {
         "count": result.count,
@@ -77,7 +78,8 @@ async def detokenize(request: Request) -> Response:
     state: ServerState = request.app.state.server
     body = await read_request(request, DetokenizeRequest, state.options.max_body)
     state.check_model(body.model)
-    result = await while_connected(request.receive, state.prompter.run(DecodeJob(tuple(body.tokens))))
+    job = DecodeJob(tuple(body.tokens))
+    result = await while_connected(request.receive, state.prompter.run(caller(request), job))
     assert isinstance(result, DecodedText)
     return _respond(request, encode({"prompt": result.text}))
 

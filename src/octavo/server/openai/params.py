@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from octavo.errors import RequestError
+from octavo.fairness.tenant import Tenant
 from octavo.frontend.answer_grammar import schema_grammar
 from octavo.frontend.intake import FieldGrammar
 from octavo.grammar import specs
@@ -106,11 +107,11 @@ def _structured_spec(fields: StructuredOutputs, param: str) -> GrammarSpec:
 
 
 def request_context(
-    request: SamplingFields, response_id: str, identity: str, arrival: float
+    request: SamplingFields, response_id: str, tenant: Tenant, arrival: float
 ) -> RequestContext:
     return RequestContext(
         response_id=response_id,
-        identity=identity,
+        tenant=tenant,
         is_stream=bool(request.stream),
         shows_prompt=request.shows_prompt,
         priority=request.priority or 0,

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Request
 from prometheus_client.exposition import choose_encoder
 from starlette.responses import JSONResponse, Response
 
+from octavo.server.http.keys import caller, is_operator
 from octavo.server.state import ServerState
 
 router = APIRouter()  # without a key: the probes reveal nothing about users
@@ -37,6 +38,8 @@ def _answer(is_ok: bool, content: dict[str, Any]) -> JSONResponse:
 
 @metrics_router.get("/metrics")
 async def metrics(request: Request) -> Response:
+    """Return all metrics to an operator, and to another key only the usage of its name."""
     state: ServerState = request.app.state.server
+    registry = state.registry if is_operator(request) else state.usage_registry(caller(request).name)
     encode, content_type = choose_encoder(request.headers.get("accept", ""))
-    return Response(encode(state.registry), headers={"content-type": content_type})
+    return Response(encode(registry), headers={"content-type": content_type})

@@ -17,6 +17,7 @@ from octavo.observe.logs import with_fields
 from octavo.observe.request_metrics import RequestMetrics
 from octavo.observe.tracing import Tracing
 from octavo.server.http.errors import ApiError
+from octavo.server.key_limits import KeyedRequest
 from octavo.view import FinishedRequest
 
 logger = logging.getLogger(__name__)
@@ -37,9 +38,14 @@ class RequestRecord:
     """Mutated by the task that handles the request. Costs one dict lookup and one addition per token."""
 
     def __init__(
-        self, request_id: str, metrics: RequestMetrics, clock: Callable[[], float] = time.monotonic
+        self,
+        request_id: str,
+        metrics: RequestMetrics,
+        keyed: KeyedRequest | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.request_id = request_id
+        self.keyed = keyed or KeyedRequest()
         self.status: int | None = None
         self.error_code: str | None = None
         self.error_id: str | None = None
@@ -121,6 +127,7 @@ class RequestRecord:
         num_prompt = self._prompts.pop(delta.request_id, None)
         if num_prompt is not None:
             self._metrics.prompt_tokens += num_prompt
+            self.keyed.note_first(num_prompt)
         if delta.choice == 0:  # a prompt counts once, as in `usage`
             self.num_cached += delta.num_cached
 
@@ -144,10 +151,12 @@ class RequestRecord:
         method = scope["method"] if scope["method"] in METHODS else OTHER
         seconds = self.total_seconds = self.seconds
         self._metrics.answered(route, self.status)
-        level = logging.DEBUG if route in QUIET_ROUTES else logging.INFO
+        self.keyed.close(self.status)
+        # Attempts to guess a key are always logged.
+        level = logging.DEBUG if route in QUIET_ROUTES and self.status != 401 else logging.INFO
         if logger.isEnabledFor(level):
             path = _shown_path(scope, route, self.status)
-            fields = self._fields(method, route, path, seconds)
+            fields = self._fields(method, route, path, seconds) | self._sender(scope)
             logger.log(level, "%s", _log_line(fields), extra=with_fields(**fields))
         if tracing is not None:
             tracing.export(
@@ -181,6 +190,12 @@ class RequestRecord:
                 "tokens_per_second": self._tokens_per_second(seconds),
             }
         return {name: value for name, value in fields.items() if value is not None or name == "status"}
+
+    def _sender(self, scope: Scope) -> dict[str, str]:
+        """Return the name of the key and the address of the client, if they are known."""
+        client = scope.get("client")
+        sender = {"key": self.keyed.name, "address": None if client is None else client[0]}
+        return {name: value for name, value in sender.items() if value}
 
     def _tokens_per_second(self, seconds: float) -> float:
         return round(self.num_completion / seconds, 2) if seconds > 0 else 0.0
@@ -260,6 +275,7 @@ def _rounded(seconds: float | None) -> float | None:
 def _log_line(fields: Mapping[str, Any]) -> str:
     status = "disconnected" if fields["status"] is None else fields["status"]
     parts = [f"{fields['method']} {fields['path']} {status} {fields['request_id']}"]
+    parts += [f"{name} {fields[name]}" for name in ("key", "address") if name in fields]
     if "error" in fields:
         parts.append(f"error {fields['error']} {fields.get('error_id', '')}".strip())
     if "finish_reason" in fields:

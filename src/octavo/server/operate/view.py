@@ -8,6 +8,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from octavo.server.http.errors import invalid
+from octavo.server.http.keys import require_operator
 from octavo.server.http.sse import AFTER_PING, HEADERS, PING, PING_SECONDS
 from octavo.server.openapi import EVENTS, failures, query
 from octavo.server.operate.view_feed import Watcher
@@ -25,9 +26,10 @@ COUNT = (1, 1_000_000)
         interval={"type": "number", "minimum": INTERVAL[0], "maximum": INTERVAL[1], "default": 0.25},
         count={"type": "integer", "minimum": COUNT[0], "maximum": COUNT[1]},
     ),
-    responses={200: EVENTS, **failures(400, 429)},
+    responses={200: EVENTS, **failures(400, 403, 429)},
 )
 async def view(request: Request) -> Response:
+    require_operator(request)
     state: ServerState = request.app.state.server
     interval = _number(request, "interval", INTERVAL) or 0.25
     count = _number(request, "count", COUNT)

@@ -1,0 +1,134 @@
+"""Faults of the machine: processes that are killed or stopped, and a disk that is full."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Awaitable, Callable
+
+from attacker.attack import Actor, Attack
+from attacker.processes import CHECKER, ENGINE, PROMPTER
+from attacker.wire import get
+
+BETWEEN_FAULTS = 1.5  # seconds
+POLL = 0.05  # seconds
+MAX_FILLER = 1 << 20  # bytes; the disk is smaller
+
+Fault = Callable[[Actor], Awaitable[None]]
+
+
+async def kill_engine(actor: Actor) -> None:
+    """Kill the engine, and wait until the next one is ready."""
+    attack = actor.attack
+    delay = actor.random.uniform(0, 0.5)
+    actor.act("kill engine", delay=round(delay, 3))
+    await attack.pause(delay)
+    fault = attack.faults.begin("engine")
+    if _signal_all(attack.server.children(ENGINE), signal.SIGKILL):
+        attack.findings.counts["kills"] += 1
+    await _until_ready(attack)
+    attack.faults.end(fault)
+
+
+async def stop_engine(actor: Actor) -> None:
+    """Stop the engine for less than the time after which it counts as hung, or for more."""
+    attack = actor.attack
+    seconds = actor.random.choice((0.1, 0.5, 2.0, 2.0, 10.0 if attack.settings.seconds > 100 else 1.0))
+    actor.act("stop engine", seconds=seconds)
+    fault = attack.faults.begin("engine")
+    pids = attack.server.children(ENGINE)
+    _signal_all(pids, signal.SIGSTOP)
+    await attack.pause(seconds)
+    _signal_all(pids, signal.SIGCONT)
+    await _until_ready(attack)
+    attack.faults.end(fault)
+
+
+async def kill_helper(actor: Actor) -> None:
+    """Kill the prompt process, one of its workers, or the grammar check process."""
+    attack, server = actor.attack, actor.attack.server
+    name = actor.random.choice(("prompter", "worker", "checker"))
+    actor.act("kill helper", name=name)
+    pids = server.children(CHECKER if name == "checker" else PROMPTER)
+    if name == "worker":
+        pids = server.workers(PROMPTER)[:1]
+    fault = attack.faults.begin(name)
+    if _signal_all(pids, signal.SIGKILL):
+        attack.findings.counts["kills"] += 1
+    attack.faults.end(fault)
+
+
+async def stop_helper(actor: Actor) -> None:
+    attack, server = actor.attack, actor.attack.server
+    name, seconds = actor.random.choice(("prompter", "worker", "checker")), actor.random.uniform(0.1, 1.5)
+    actor.act("stop helper", name=name, seconds=round(seconds, 2))
+    pids = server.children(CHECKER if name == "checker" else PROMPTER)
+    if name == "worker":
+        pids = server.workers(PROMPTER)
+    fault = attack.faults.begin(name)
+    _signal_all(pids, signal.SIGSTOP)
+    await attack.pause(seconds)
+    _signal_all(pids, signal.SIGCONT)
+    attack.faults.end(fault)
+
+
+async def fill_disk(actor: Actor) -> None:
+    """Fill the temporary folder and kill the engine: the next one starts when there is room again."""
+    attack = actor.attack
+    seconds = actor.random.uniform(0.2, 1.0)
+    actor.act("fill disk", seconds=round(seconds, 2))
+    fault = attack.faults.begin("disk")
+    filler = attack.server.temporary_inside / "filler"
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+        while file.tell() < MAX_FILLER:
+            file.write(b"x" * 4096)
+    if _signal_all(attack.server.children(ENGINE), signal.SIGKILL):
+        attack.findings.counts["kills"] += 1
+    await attack.pause(seconds)
+    filler.unlink(missing_ok=True)
+    await _until_ready(attack)
+    attack.faults.end(fault)
+
+
+FAULTS: tuple[tuple[Fault, int], ...] = (
+    (kill_engine, 4),
+    (stop_engine, 2),
+    (kill_helper, 4),
+    (stop_helper, 2),
+)
+
+
+async def cause_faults(attack: Attack, seconds: float, *, has_small_disk: bool) -> None:
+    """Cause one fault after the other for about `seconds`. Later no fault hides a leak of the last engine."""
+    actor = Actor(attack, "faults", attack.tenants.operator)
+    faults = FAULTS + (((fill_disk, 1),) if has_small_disk else ())
+    ends_at = attack.findings.seconds + seconds
+    while attack.findings.seconds < ends_at:
+        await attack.pause(BETWEEN_FAULTS * actor.random.uniform(0.5, 2))
+        if attack.has_ended:
+            return
+        (fault,) = actor.random.choices([one for one, _ in faults], [weight for _, weight in faults])
+        await fault(actor)
+
+
+async def _until_ready(attack: Attack) -> None:
+    """Wait until /readyz reports ready. The server's own patience ends before the attack's."""
+    while True:
+        with contextlib.suppress(OSError):
+            async with attack.connected("readiness probe") as client:
+                await client.send(get("/readyz", None))
+                if await client.replied() and client.replies[0].status == 200:
+                    return
+        if attack.server.process.poll() is not None:
+            return
+        await asyncio.sleep(POLL)
+
+
+def _signal_all(pids: list[int], number: int) -> bool:
+    """Send a signal; returns whether any process received it."""
+    has_sent = False
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+            has_sent = True
+    return has_sent

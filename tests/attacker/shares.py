@@ -1,0 +1,73 @@
+"""Invariant 3: while a tenant has work, it gets its part of the generated tokens.
+
+Counted in tokens of the engine, never in seconds. Intervals in which the attack itself had stopped or killed
+a process do not count, because requests cannot reach the engine then.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from attacker.attack import Attack
+from attacker.findings import Invariant
+from attacker.honest import HonestTenant
+
+SAMPLE_SECONDS = 0.4
+MIN_TOKENS = 1500  # generated in a window, so that the lengths of single answers do not matter
+WINDOW_TOKENS = 20_000  # after which a window ends; a short run is one window
+
+
+@dataclass
+class Window:
+    """Tokens generated for all tenants, and for this one, while it had requests in flight."""
+
+    num_all: float = 0.0
+    num_own: float = 0.0
+
+
+class Shares:
+    def __init__(self, attack: Attack, tenants: list[HonestTenant]) -> None:
+        self._attack = attack
+        self._tenants = tenants
+        self._windows = [Window() for _ in tenants]
+        self._last: tuple[float, list[int], bool] | None = None  # generated, own tokens, had a fault
+        self.lowest: float | None = None  # ratio of tokens to the share, in complete windows
+
+    async def watch(self) -> None:
+        while not self._attack.has_ended:
+            await self.sample()
+            await asyncio.sleep(SAMPLE_SECONDS)
+        self.check(is_end=True)
+
+    async def sample(self) -> None:
+        value = await self._attack.metrics()
+        if value is None:
+            self._last = None
+            return
+        generated = value("generation_tokens_total")
+        own = [tenant.num_tokens for tenant in self._tenants]
+        is_disturbed = self._attack.faults.is_in_progress
+        last, self._last = self._last, (generated, own, is_disturbed)
+        if last is None or last[2] or is_disturbed:
+            return
+        for index, (tenant, window) in enumerate(zip(self._tenants, self._windows, strict=True)):
+            if tenant.num_in_flight:
+                window.num_all += generated - last[0]
+                window.num_own += own[index] - last[1][index]
+        self.check(is_end=False)
+
+    def check(self, *, is_end: bool) -> None:
+        for index, (tenant, window) in enumerate(zip(self._tenants, self._windows, strict=True)):
+            if window.num_all < (MIN_TOKENS if is_end else WINDOW_TOKENS):
+                continue
+            self._windows[index] = Window()
+            weights = self._attack.tenants.inferring_weight
+            part = tenant.tenant.weight / weights
+            ratio = window.num_own / (part * window.num_all)
+            self.lowest = ratio if self.lowest is None else min(self.lowest, ratio)
+            if ratio < self._attack.settings.min_share:
+                text = (
+                    f"{tenant.tenant.name} with weight {tenant.tenant.weight} of {weights} got"
+                    f" {window.num_own:.0f} of {window.num_all:.0f}"
+                    f" tokens, which is {ratio:.0%} of its share"
+                )
+                self._attack.findings.violate(Invariant.GETS_ITS_SHARE, text)

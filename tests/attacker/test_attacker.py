@@ -1,0 +1,62 @@
+"""The attacker in the size of CI: one short attack on a real model, and three of the planted bugs.
+
+`make attack` runs the full size. Nothing here asserts on seconds: a slow machine only runs fewer actions.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from attacker.attack import Settings
+from attacker.bugs import BUGS, Bug
+from attacker.plant.sitecustomize import edited
+from attacker.planted import attack_with, check_place, is_found, write_model
+from attacker.run import run
+from patience import HANG_SECONDS
+
+pytestmark = pytest.mark.xdist_group("attacker")
+
+SEED = 20261117
+IN_CI = (
+    "a key in a trailer is accepted",
+    "a body that is not JSON is an internal error",
+    "a queue slot is kept after a disconnect",
+)
+
+
+@pytest.mark.assets
+def test_the_invariants_hold_during_an_attack(
+    assets: Callable[[str], Path], tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    model = assets("smollm2-135m-instruct-q4_1.gguf")
+    settings = Settings(seconds=30, seed=SEED, patience=HANG_SECONDS)
+    outcome = run(model, tmp_path, settings, tmp_path / "actions.log")
+    record_property("load", outcome.summary.splitlines()[0])
+    actions = "\n".join(outcome.findings.last_violation_actions)
+    violations = "\n".join(map(str, outcome.findings.violations))
+    assert outcome.is_clean, f"{violations}\nlast actions:\n{actions}\n{outcome.log[-3000:]}"
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("attacker"))
+
+
+@pytest.mark.parametrize("bug", [bug for bug in BUGS if bug.name in IN_CI], ids=lambda bug: bug.name)
+def test_a_planted_bug_is_found(bug: Bug, tiny: Path, tmp_path: Path) -> None:
+    outcome = attack_with(bug, tiny, tmp_path)
+    assert is_found(bug, outcome), "\n".join([outcome.summary, *map(str, outcome.findings.violations)])
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_the_code_that_a_planted_bug_changes_exists(bug: Bug) -> None:
+    check_place(bug)
+
+
+def test_a_planted_bug_without_its_code_is_an_error() -> None:
+    source = "class A:\n    def f(self):\n        return 1\n\n    def g(self):\n        return 2\n"
+    assert edited(source, "A.g", "return 2", "return 3") == source.replace("return 2", "return 3")
+    for method, right in (("A.g", "return 1"), ("A.h", "return 2"), ("A.f", "r"), ("B", "return 1")):
+        with pytest.raises(LookupError, match="the code has changed"):
+            edited(source, method, right, "")
