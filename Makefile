@@ -3,7 +3,7 @@ PYTHON ?= python
 # More than there are cores: many tests wait for a process to start or for a server to react.
 TEST_WORKERS ?= 3
 
-.PHONY: check static format lint types layers cycles sizes test sanitize figures test-fast docs reference wheels lock
+.PHONY: check static format lint types layers cycles sizes test sanitize figures attack test-fast docs reference wheels lock
 
 check: static test sanitize
 
@@ -57,6 +57,14 @@ figures:
 		tests/grammar/test_validity.py tests/parity/test_text_parity.py tests/purity/test_purity.py \
 		tests/purity/test_instruction_sets.py \
 		tests/conversations
+
+# Attack a real server with random actions for SECONDS, then check that the attacker finds every planted bug:
+# see docs/reliability.md, "Standing attack". The same SEED gives the same actions.
+SECONDS ?= 1800
+SEED ?=
+attack:
+	PYTHONPATH=tests $(PYTHON) -m attacker --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+	PYTHONPATH=tests $(PYTHON) -m attacker --planted
 
 test-fast:
 	$(PYTHON) -m pytest -n $(TEST_WORKERS) -q -m "not assets"

@@ -6,6 +6,7 @@ import random
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 from attacker.contract import problems
@@ -13,11 +14,13 @@ from attacker.fault_log import FaultLog
 from attacker.findings import Findings, Invariant
 from attacker.processes import AttackedServer
 from attacker.tenants import TenantKey, Tenants
-from attacker.wire import Client, Reply, get, post
+from attacker.wire import Abandoned, Client, Reply, get, post
 from data.json_types import Json
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 Value = Callable[[str], float]
+# Set in the tasks of hostile actors, and inherited by the tasks that they create.
+IS_HOSTILE: ContextVar[bool] = ContextVar("is_hostile", default=False)
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class Open:
 
     client: Client
     note: str
+    is_hostile: bool  # the server may be slow to finish it, so it is not awaited at the end
 
 
 class Attack:
@@ -80,7 +84,7 @@ class Attack:
         client = await Client.open(self.server.port, buffers_little=buffers_little)
         self._next += 1
         number = self._next
-        self.in_flight[number] = Open(client, note)
+        self.in_flight[number] = Open(client, note, IS_HOSTILE.get())
         try:
             yield client
         finally:
@@ -95,6 +99,8 @@ class Attack:
                 await client.send(data)
                 await client.replied()
                 reply = client.replies[0] if client.replies else Reply()
+        except Abandoned:
+            return None
         except OSError as error:
             self.findings.violate(Invariant.ENDS_AS_DOCUMENTED, f"{note}: cannot connect: {error}")
             return None

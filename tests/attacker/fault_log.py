@@ -18,6 +18,7 @@ class Fault:
 class FaultLog:
     def __init__(self) -> None:
         self.faults: list[Fault] = []
+        self.num_unnoticed = 0  # kills of the grammar check process, each of which one later check may meet
 
     def begin(self, kind: str) -> Fault:
         fault = Fault(kind, time.monotonic())
@@ -39,12 +40,15 @@ class FaultLog:
         )
 
     def explain(self, label: str, since: float) -> bool:
-        """Return whether a fault explains this response to a request that began at `since`."""
+        """Return whether a fault explains this response to a request that began at `since`. Call it once for
+        each response."""
         status, _, code = label.partition(" ")
         if code == "prompt_not_made":
             return self.count("prompter", "worker", since=since) > 0
         if code == "grammar_not_checked":
-            return self.count("checker", since=since) > 0
+            is_unnoticed = self.num_unnoticed > 0
+            self.num_unnoticed -= is_unnoticed
+            return is_unnoticed or self.count("checker", since=since) > 0
         if code == "engine_failed":  # a request that several engines died with is ended
             return self.count("engine", "disk", since=since) > MAX_REPLAYS
         # A worker that is killed repeatedly looks as if the prompt used too much memory.

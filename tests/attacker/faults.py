@@ -55,6 +55,7 @@ async def kill_helper(actor: Actor) -> None:
     fault = attack.faults.begin(name)
     if _signal_all(pids, signal.SIGKILL):
         attack.findings.counts["kills"] += 1
+        attack.faults.num_unnoticed += name == "checker"
     attack.faults.end(fault)
 
 
@@ -102,13 +103,16 @@ async def cause_faults(attack: Attack, seconds: float, *, has_small_disk: bool) 
     """Cause one fault after the other for about `seconds`. Later no fault hides a leak of the last engine."""
     actor = Actor(attack, "faults", attack.tenants.operator)
     faults = FAULTS + (((fill_disk, 1),) if has_small_disk else ())
-    ends_at = attack.findings.seconds + seconds
+    ends_at, recovery = attack.findings.seconds + seconds, 0.0
     while attack.findings.seconds < ends_at:
-        await attack.pause(BETWEEN_FAULTS * actor.random.uniform(0.5, 2))
+        # At least as long as the last recovery, so that a slow engine has time to generate tokens.
+        await attack.pause(max(BETWEEN_FAULTS * actor.random.uniform(0.5, 2), recovery))
         if attack.has_ended:
             return
         (fault,) = actor.random.choices([one for one, _ in faults], [weight for _, weight in faults])
+        began = attack.findings.seconds
         await fault(actor)
+        recovery = attack.findings.seconds - began
 
 
 async def _until_ready(attack: Attack) -> None:

@@ -24,7 +24,7 @@ SETTINGS = Settings(
     seed=1,
     flags=("--kv-memory", "384KiB", "--max-running", "4"),
     patience=10,
-    min_share=0.5,
+    min_share=0.6,
 )
 
 
@@ -49,13 +49,15 @@ def check_place(bug: Bug) -> None:
         raise LookupError(f"planted bug {bug.name!r} in {bug.module}: {error}") from None
 
 
-def attack_with(bug: Bug, model: Path, folder: Path) -> Outcome:
-    """Attack a server with a planted bug until it is found."""
-    check_place(bug)
-    settings = dataclasses.replace(SETTINGS, stops_at=frozenset(bug.found_by))
-    paths = [str(PLANT), os.environ.get("PYTHONPATH", "")]
-    planted = {name: getattr(bug, name) for name in ("module", "method", "right", "wrong")}
-    environ = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), VARIABLE: json.dumps(planted)}
+def attack_with(bug: Bug | None, model: Path, folder: Path) -> Outcome:
+    """Attack a server with a planted bug until it is found, or without one, as a control."""
+    settings, environ = SETTINGS, {}
+    if bug is not None:
+        check_place(bug)
+        settings = dataclasses.replace(SETTINGS, stops_at=frozenset(bug.found_by))
+        paths = [str(PLANT), os.environ.get("PYTHONPATH", "")]
+        planted = {name: getattr(bug, name) for name in ("module", "method", "right", "wrong")}
+        environ = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), VARIABLE: json.dumps(planted)}
     folder = folder / "planted"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -67,12 +69,15 @@ def is_found(bug: Bug, outcome: Outcome) -> bool:
 
 
 def run_planted(folder: Path, name: str | None) -> int:
-    """Attack with each bug, or with the one of this name. Returns 1 if one is not found."""
+    """Attack with each bug, or with the one of this name. Returns 1 if one is not found, or if there
+    are violations without a bug."""
     bugs = [bug for bug in BUGS if name in (None, bug.name)]
     for bug in bugs:
         check_place(bug)
     model = write_model(folder)
-    missed = []
+    control = attack_with(None, model, folder)
+    print(f"without a bug: {control.summary.splitlines()[0]}", flush=True)
+    missed = [] if control.is_clean else ["the control without a bug has violations"]
     for bug in bugs:
         began = time.monotonic()
         outcome = attack_with(bug, model, folder)
@@ -81,6 +86,6 @@ def run_planted(folder: Path, name: str | None) -> int:
         for violation in outcome.findings.violations[:3]:
             print(f"    {violation}", flush=True)
         if not found:
-            missed.append(bug.name)
-    print(f"{len(bugs) - len(missed)} of {len(bugs)} planted bugs found")
+            missed.append(f"missed {bug.name!r}")
+    print(f"{len(bugs)} planted bugs: " + ("; ".join(missed) or "all found"))
     return 1 if missed or not bugs else 0

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from attacker import hostile_bytes as raw
 from attacker import hostile_requests as api
-from attacker.attack import Actor, Attack, Settings
+from attacker.attack import IS_HOSTILE, Actor, Attack, Settings
 from attacker.baseline import Held, check_baseline, check_large_requests, look
 from attacker.faults import cause_faults
 from attacker.findings import Findings, Invariant
@@ -18,12 +18,14 @@ from attacker.honest import HonestRequest, HonestTenant, find_references, honest
 from attacker.processes import AttackedServer, small_disk
 from attacker.shares import Shares
 from attacker.tenants import TenantKey, Tenants
-from attacker.wire import Client, get
+from attacker.wire import Abandoned, Client, get
 
 NUM_REQUESTS = 8
+NUM_FLOODERS = 2  # so that one has requests in flight while the other waits for its last one
 FAULTY_PART = 0.6  # of a round; then faults end, so that leaks of the last engine show
 REPORT_SECONDS = 5.0
 POLL = 0.1
+GRACE = 10.0  # seconds after the end; then hostile requests are awaited only until they make progress
 
 Action = Callable[[Actor], Awaitable[None]]
 
@@ -35,8 +37,9 @@ SLOW_ACTIONS: tuple[tuple[Action, int], ...] = (
     (api.stop_early, 2),
     (api.long_prompts, 3),
     (api.hostile_grammars, 3),
-    (api.guess_prefixes, 2),
-    (api.exceed_limits, 1),
+    (api.guess_prefixes, 4),
+    (api.exceed_streams, 2),
+    (api.exceed_requests, 1),
     (raw.disconnect_anywhere, 6),
     (raw.slow_reader, 2),
 )
@@ -183,6 +186,9 @@ class Run:
                 _be_hostile(attack, number, tenants[number % len(tenants)]), name=f"hostile/{number}"
             )
             for number in range(self._settings.num_hostile_actors)
+        ] + [
+            asyncio.create_task(_flood(attack, number), name=f"flooder/{number}")
+            for number in range(NUM_FLOODERS)
         ]
 
     def _check_actors(self, attack: Attack, tasks: list["asyncio.Task[None]"]) -> None:
@@ -197,14 +203,20 @@ class Run:
             attack.is_over.set()
 
     async def _finish(self, attack: Attack, tasks: list["asyncio.Task[None]"]) -> None:
-        """Wait for all actors. A request is hung if no client has received anything for long."""
-        changed_at, last = time.monotonic(), -1
+        """Wait for all actors. A request is hung if no client receives anything but pings for long."""
+        changed_at = over_at = time.monotonic()
+        last, content_at_end = (
+            -1,
+            {number: one.client.num_content for number, one in attack.in_flight.items()},
+        )
         patience = 0.0 if attack.is_decided else self._settings.patience
         while not all(task.done() for task in tasks):
-            received = sum(one.client.num_received for one in attack.in_flight.values())
+            received = sum(one.client.num_content for one in attack.in_flight.values())
             received += 1_000_003 * attack.num_answers
             if received != last:
                 last, changed_at = received, time.monotonic()
+            if time.monotonic() - over_at > GRACE:
+                _abandon_progressing(attack, content_at_end)
             if time.monotonic() - changed_at > patience:
                 waiting = [f"{one.note} ({_seconds(one.client):.0f} s)" for one in attack.in_flight.values()]
                 if not attack.is_decided:
@@ -238,14 +250,24 @@ class Run:
 
 
 async def _be_hostile(attack: Attack, number: int, tenant: TenantKey) -> None:
+    IS_HOSTILE.set(True)
     actor = Actor(attack, f"hostile/{number}", tenant)
     weighted = FAST_ACTIONS if number % 3 == 2 else SLOW_ACTIONS
     actions, weights = [action for action, _ in weighted], [weight for _, weight in weighted]
+    first = actor.random.sample(actions, len(actions))  # so that a short attack has actions of every kind
     while not attack.has_ended:
-        (action,) = actor.random.choices(actions, weights)
-        with contextlib.suppress(ConnectionError):
+        action = first.pop() if first else actor.random.choices(actions, weights)[0]
+        with contextlib.suppress(ConnectionError, Abandoned):
             await action(actor)
         await attack.pause(actor.random.uniform(0, 0.1))
+
+
+async def _flood(attack: Attack, number: int) -> None:
+    IS_HOSTILE.set(True)
+    actor = Actor(attack, f"flooder/{number}", attack.tenants.flooder)
+    while not attack.has_ended:
+        with contextlib.suppress(ConnectionError, Abandoned):
+            await api.urge(actor)
 
 
 async def _probe(attack: Attack) -> None:
@@ -261,6 +283,13 @@ async def _probe(attack: Attack) -> None:
             status = "no reply" if reply is None else f"status {reply.status}"
             attack.findings.violate(Invariant.NO_SERVER_ERROR, f"/livez: {status}")
         await attack.pause(0.25)
+
+
+def _abandon_progressing(attack: Attack, content_at_end: dict[int, int]) -> None:
+    """Disconnect hostile clients that have received something since the end: these requests are not lost."""
+    for number, one in list(attack.in_flight.items()):
+        if one.is_hostile and one.client.num_content > content_at_end.get(number, 0):
+            one.client.abandon()
 
 
 def _seconds(client: Client) -> float:

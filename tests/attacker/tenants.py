@@ -23,6 +23,7 @@ class TenantKey:
 class Tenants:
     honest: tuple[TenantKey, ...]
     hostile: tuple[TenantKey, ...]
+    flooder: TenantKey  # always sends urgent requests
     limited: TenantKey  # by max_streams
     metered: TenantKey  # by requests_per_minute
     operator: TenantKey
@@ -38,6 +39,7 @@ class Tenants:
         return cls(
             honest=tuple(honest),
             hostile=tuple(TenantKey(f"hostile{index}") for index in range(NUM_HOSTILE)),
+            flooder=TenantKey("flooder"),
             limited=TenantKey("limited", options=f"max_streams={MAX_STREAMS}"),
             metered=TenantKey("metered", options=f"requests_per_minute={REQUESTS_PER_MINUTE}"),
             operator=TenantKey("ops", options="role=operator"),
@@ -51,7 +53,7 @@ class Tenants:
     @property
     def inferring(self) -> tuple[TenantKey, ...]:
         """The tenants for which tokens are generated."""
-        return (*self.honest, *self.hostile, self.limited, self.metered)
+        return (*self.honest, *self.hostile, self.flooder, self.limited, self.metered)
 
     @property
     def total_weight(self) -> int:

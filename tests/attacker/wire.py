@@ -13,8 +13,13 @@ import httptools
 
 from data.json_types import Json
 
+PING = b": ping\n\n"
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER of zero: close with a reset
 SMALL_BUFFER = 4096  # bytes that the kernel buffers for a client that does not read
+
+
+class Abandoned(Exception):
+    """The attack is over and does not wait for the rest of this response."""
 
 
 @dataclass
@@ -37,7 +42,9 @@ class Client(asyncio.Protocol):
     def __init__(self) -> None:
         self.replies: list[Reply] = []
         self.num_received = 0  # bytes
+        self.num_content = 0  # bytes of bodies, without pings
         self.is_lost = False
+        self._is_abandoned = False
         self.opened_at = time.monotonic()
         self._changed = asyncio.Event()
         self._may_write = asyncio.Event()
@@ -69,6 +76,8 @@ class Client(asyncio.Protocol):
     async def until(self, condition: Callable[["Client"], bool]) -> bool:
         """Wait for the condition. Returns False if the connection ends first."""
         while not condition(self):
+            if self._is_abandoned:
+                raise Abandoned
             if self.is_lost:
                 return False
             self._changed.clear()
@@ -97,6 +106,11 @@ class Client(asyncio.Protocol):
                 connection = self._transport.get_extra_info("socket")
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         self._transport.abort()
+
+    def abandon(self) -> None:
+        """Disconnect, and raise `Abandoned` where the response is awaited."""
+        self._is_abandoned = True
+        self.disconnect()
 
     # -- callbacks of asyncio and httptools ----------------------------------------------------------------
 
@@ -133,6 +147,7 @@ class Client(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         self.replies[-1].body += body
+        self.num_content += 0 if body == PING else len(body)
 
     def on_message_complete(self) -> None:
         self.replies[-1].is_complete = True

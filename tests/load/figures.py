@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from load import connections, deaths, disconnects, overload, purity, shutdown, soak, streams
+from load import connections, deaths, disconnects, fairness, overload, purity, shutdown, soak, streams
 from load.figure import Row, Start
 
 Measure = Callable[[Start], list[Row]]
@@ -37,6 +37,11 @@ FIGURES = (
         "overload",
         partial(overload.measure, seconds=6, rounds=1, factor=10, tokens=100),
         partial(overload.measure, seconds=60, rounds=4, factor=10, tokens=100),
+    ),
+    Figure(
+        "fairness",
+        partial(fairness.measure, flood=100, singles=5, tokens=2_000, limited_seconds=0),
+        partial(fairness.measure, flood=550, singles=60, tokens=50_000, limited_seconds=240),
     ),
     Figure(
         "disconnects",

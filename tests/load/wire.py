@@ -96,6 +96,7 @@ class Connection(asyncio.Protocol):
     """One connection, which sends one request after the other."""
 
     def __init__(self) -> None:
+        self.key: str | None = None  # API key to send
         self.answer: Answer | None = None
         self.is_lost = False
         self._parser = httptools.HttpResponseParser(self)
@@ -128,8 +129,9 @@ class Connection(asyncio.Protocol):
     def send_head(self, path: str, length: int | None, sent_at: float | None = None) -> None:
         method = "GET" if length is None else "POST"
         kind = "" if length is None else f"content-type: application/json\r\ncontent-length: {length}\r\n"
+        key = "" if self.key is None else f"authorization: Bearer {self.key}\r\n"
         self.answer = Answer(time.perf_counter() if sent_at is None else sent_at)
-        self.transport.write(f"{method} {path} HTTP/1.1\r\nhost: localhost\r\n{kind}\r\n".encode())
+        self.transport.write(f"{method} {path} HTTP/1.1\r\nhost: localhost\r\n{key}{kind}\r\n".encode())
 
     async def until(self, condition: Callable[[Answer], bool]) -> Answer:
         answer = self.answer
@@ -210,13 +212,18 @@ class Gauges:
         self._connection = connection
 
     @classmethod
-    async def open(cls, port: int) -> "Gauges":
-        return cls(await Connection.open(port))
+    async def open(cls, port: int, key: str | None = None) -> "Gauges":
+        connection = await Connection.open(port)
+        connection.key = key
+        return cls(connection)
+
+    async def text(self) -> str:
+        self._connection.send("/metrics")
+        return (await self._connection.done()).body.decode()
 
     async def look(self) -> Callable[[str], float]:
         """Scrape once and return a function from names without prefix to values, summed over labels."""
-        self._connection.send("/metrics")
-        text = (await self._connection.done()).body.decode()
+        text = await self.text()
 
         def value(name: str) -> float:
             found = re.findall(rf"^(?:octavo:)?{name}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE)

@@ -69,13 +69,6 @@ FAIRNESS_BUGS = (
         "        )",
     ),
     PlantedBug(
-        "a tenant at its share takes slots from others",
-        TenantQueues,
-        "_is_below_share",
-        "return account.num_served == 0 or account.num_served + 1 <= self._share(account)",
-        "return True",
-    ),
-    PlantedBug(
         "a tenant below its share takes no slots",
         TenantQueues,
         "_is_below_share",

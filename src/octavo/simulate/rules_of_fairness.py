@@ -68,18 +68,27 @@ class FairnessRules:
                     raise Violation(f"{tracked} was overtaken in the queue by {overtaker}")
 
     def check_victims(
-        self, victims: Sequence[TrackedRequest], running: Sequence[TrackedRequest], live: Live
+        self,
+        victims: Sequence[TrackedRequest],
+        running: Sequence[TrackedRequest],
+        opened: Sequence[TrackedRequest],
+        live: Live,
     ) -> None:
         """Check that each victim was the last in the order, or that a request had the right to its slot.
 
-        Such a request need not run: its prompt may still not fit.
+        After a preemption nothing more is admitted. So this request is the last that was admitted, or the
+        first that still waits: its prompt may not fit even then.
         """
-        were_waiting = [t for t in live.values() if not t.is_parked and t not in self._were_running]
+        waiting = [
+            t for t in live.values() if t.slot == -1 and not t.is_parked and t not in self._were_running
+        ]
+        heads = [
+            *opened[-1:],
+            *(t for t in waiting if not any(self.is_behind(t, other) for other in waiting)),
+        ]
         for victim in victims:
             is_last = not any(self.is_behind(other, victim) for other in running)
-            if not is_last and not any(
-                self._may_preempt(head, victim, self._were_running) for head in were_waiting
-            ):
+            if not is_last and not any(self._may_preempt(head, victim, self._were_running) for head in heads):
                 raise Violation(f"{victim} was preempted although others run behind it in the order")
             for other in running:
                 if other.queue == victim.queue and other.key > victim.key and other in self._were_running:

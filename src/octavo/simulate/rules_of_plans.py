@@ -45,7 +45,7 @@ class PlanRules:
             if not preempted:
                 self._check_room(plan, opened[-1], num_available)
         if preempted:
-            self._fairness.check_victims(list(preempted.values()), list(self.running.values()), live)
+            self._fairness.check_victims(list(preempted.values()), list(self.running.values()), opened, live)
         elif self._config.admission is AdmissionPolicy.CONTINUOUS:
             self._fairness.check_turn(plan, list(self.running.values()), live, num_available)
         if len(decoding) < self._config.max_step_tokens:

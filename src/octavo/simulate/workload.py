@@ -66,11 +66,13 @@ def draw_settings(rng: random.Random, crowded: bool) -> SimulationSettings:
         vocab=rng.randint(2, 5),
         num_salts=rng.choice((1, 1, 2, 3)),
         num_priorities=rng.choice((1, 2, 2, 3)),
-        tenant_weights=rng.choice(((1.0,), (1.0, 1.0), (1.0, 2.0), (0.5, 1.0, 1.0), (1.0,) * 5)),
+        tenant_weights=rng.choice(
+            ((1.0,), (1.0, 1.0), (1.0, 2.0), (1.0, 0.25, 1.0), (1.0, 0.25, 0.25, 1.0), (1.0,) * 5)
+        ),
         flood_rate=rng.choice((0.3, 0.6, 0.9)),
         priority_is_rank=rng.random() < 0.25,
         arrival_steps=rng.randint(100, 600),
-        arrival_rate=rng.choice((0.1, 0.2, 0.4)),
+        arrival_rate=rng.choice((0.1, 0.2, 0.4, 0.9)),
         burst=rng.randint(260, 400) if crowded else rng.randint(0, 6),
         abort_rate=rng.choice((0.0, 0.01, 0.05)),
         restart_rate=rng.choice((0.0, 0.0, 0.004)),

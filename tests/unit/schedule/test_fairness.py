@@ -162,6 +162,22 @@ def test_priority_orders_only_the_requests_of_its_own_tenant() -> None:
     assert admitted == urgent[: MAX_RUNNING // 2 - 1], "none was preempted again"
 
 
+def test_a_tenant_at_its_share_takes_no_slots_from_a_tenant_above() -> None:
+    """The share of `small` is 1.8 slots. The slots of the flood beyond its share are not for `small`."""
+    tenants = Tenants({}, {"small": 0.25})
+    for _ in range(MAX_RUNNING):
+        tenants.add("flood", max_tokens=500)
+    while tenants.scheduler.stats().num_waiting:
+        tenants.step()
+    tenants.add("other", max_tokens=500)
+    for _ in range(3):
+        tenants.add("small", max_tokens=500)
+    for _ in range(100):
+        tenants.step()
+    running = Counter(sequence.request.tenant for sequence in tenants.scheduler.running())
+    assert running == {"flood": MAX_RUNNING - 2, "other": 1, "small": 1}
+
+
 def test_a_rank_orders_tenants() -> None:
     tenants = Tenants({"last": 20, "first": 20}, rank=lambda tenant: 0 if tenant == "first" else 1)
     assert tenants.run(500)["last"] == 0
