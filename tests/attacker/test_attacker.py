@@ -1,6 +1,7 @@
-"""The attacker in the size of CI: one short attack on a real model, and three of the planted bugs.
+"""The attacker in short form: one short attack on a real model, and three of the planted bugs.
 
-`make attack` runs the full size. Nothing here asserts on seconds: a slow machine only runs fewer actions.
+`make attack` runs the full size. The attacks themselves run with OCTAVO_TEST_FULL only, because a request that
+waits for 20 s on a very slow machine still counts as lost.
 """
 
 from collections.abc import Callable
@@ -13,9 +14,12 @@ from attacker.bugs import BUGS, Bug
 from attacker.plant.sitecustomize import edited
 from attacker.planted import attack_with, check_place, is_found, write_model
 from attacker.run import run
+from full_size import FULL
 from patience import HANG_SECONDS
 
 pytestmark = pytest.mark.xdist_group("attacker")
+
+full_size = pytest.mark.skipif(not FULL, reason="attacks a server for minutes: make figures")
 
 SEED = 20261117
 IN_CI = (
@@ -25,6 +29,7 @@ IN_CI = (
 )
 
 
+@full_size
 @pytest.mark.assets
 def test_the_invariants_hold_during_an_attack(
     assets: Callable[[str], Path], tmp_path: Path, record_property: Callable[[str, object], None]
@@ -43,12 +48,14 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("attacker"))
 
 
+@full_size
 def test_the_invariants_hold_without_a_planted_bug(tiny: Path, tmp_path: Path) -> None:
     """The control for the planted bugs. The tiny model generates enough tokens to measure every share."""
     outcome = attack_with(None, tiny, tmp_path)
     assert outcome.is_clean, "\n".join([outcome.summary, *map(str, outcome.findings.violations)])
 
 
+@full_size
 @pytest.mark.parametrize("bug", [bug for bug in BUGS if bug.name in IN_CI], ids=lambda bug: bug.name)
 def test_a_planted_bug_is_found(bug: Bug, tiny: Path, tmp_path: Path) -> None:
     outcome = attack_with(bug, tiny, tmp_path)

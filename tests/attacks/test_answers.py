@@ -14,7 +14,8 @@ from server.process import Server
 
 pytestmark = pytest.mark.xdist_group("attacks")
 
-HELD = ("--max-held", "8MiB")
+# On a slow machine, answers must not be given up before there are enough of them.
+HELD = ("--max-held", "8MiB", "--stalled-timeout", "3600")
 LOOKED_AT: JsonObject = {"prompt": "a b c d " * 8192, "return_token_strs": True}
 NUM_UNREAD = 32  # answers of 0.5 MiB
 IDS = [(7919 * index) % 256 for index in range(4000)]
