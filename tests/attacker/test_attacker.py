@@ -1,7 +1,7 @@
 """The attacker in short form: one short attack on a real model, and three of the planted bugs.
 
-`make attack` runs the full size. The attacks themselves run with OCTAVO_TEST_FULL only, because a request that
-waits for 20 s on a very slow machine still counts as lost.
+`make attack` runs the full size. The attacks themselves run with OCTAVO_TEST_FULL only: a request that waits
+for 20 s on a very slow machine still counts as lost.
 """
 
 from collections.abc import Callable

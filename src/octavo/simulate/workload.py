@@ -58,8 +58,9 @@ def draw_settings(rng: random.Random, crowded: bool) -> SimulationSettings:
         scheduler=SchedulerConfig(
             max_running=rng.choice((1, 2, 3, 4, 4, 6, 8)),
             max_model_len=max_model_len,
+            # At least 2: a single token that is reserved for a decode without a block would stop all others.
             max_step_tokens=rng.choice(
-                (2, 5, 8, 12, block_size, 2 * block_size, block_size + 3, 25, UNLIMITED)
+                (2, 5, 8, 12, max(2, block_size), 2 * block_size, block_size + 3, 25, UNLIMITED)
             ),
             admission=AdmissionPolicy.STATIC if rng.random() < 0.12 else AdmissionPolicy.CONTINUOUS,
         ),
