@@ -64,6 +64,7 @@ async def _measure_shares(server: Server, flood: int, tokens: int) -> list[Row]:
         beside_flood[name] / sum(beside_flood.values()) / (among_equals[name] / sum(among_equals.values()))
         for name in EQUALS[1:]
     )
+    together = sum(beside_flood[name] for name in EQUALS[1:]) / sum(beside_flood.values())
     floods = list((await _tokens_of(server, dict.fromkeys(EQUALS, flood // 4), tokens)).values())
     index = sum(floods) ** 2 / (len(floods) * sum(value * value for value in floods))
     weighted = await _tokens_of(server, {"heavy": flood // 2, EQUALS[0]: flood // 2}, tokens)
@@ -76,8 +77,9 @@ async def _measure_shares(server: Server, flood: int, tokens: int) -> list[Row]:
             f"at least {100 * ratio:.1f} % of their tokens among ten equals",
             "at least 90 %",
             ratio >= 0.9,
-            # Few tokens are few requests for each key. In order of arrival, it would be below 0.4.
-            is_tolerable=ratio >= 0.6,
+            # Few tokens are few requests of one key, but many of nine. In order of arrival, they would get
+            # 72 of 172 requests; their share is 0.9.
+            is_tolerable=together >= 0.6,
         ),
         Row(
             "fairness: ten equal floods",
