@@ -157,7 +157,7 @@ def test_priority_orders_only_the_requests_of_its_own_tenant() -> None:
     urgent = [tenants.add("urgent", priority=-(1 << 31), max_tokens=500) for _ in range(100)]
     admitted = [name for _ in range(200) for name in tenants.step()]
     running = Counter(sequence.request.tenant for sequence in tenants.scheduler.running())
-    # Of the last slot above its share, a tenant is not deprived by preemption.
+    # Preemption leaves a tenant one slot above its share: that one changes hands when a sequence ends.
     assert running == {"patient": MAX_RUNNING // 2 + 1, "urgent": MAX_RUNNING // 2 - 1}
     assert admitted == urgent[: MAX_RUNNING // 2 - 1], "none was preempted again"
 
