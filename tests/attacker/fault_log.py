@@ -18,7 +18,6 @@ class Fault:
 class FaultLog:
     def __init__(self) -> None:
         self.faults: list[Fault] = []
-        self.num_unnoticed = 0  # kills of the grammar check process, each of which one later check may meet
 
     def begin(self, kind: str) -> Fault:
         fault = Fault(kind, time.monotonic())
@@ -40,15 +39,12 @@ class FaultLog:
         )
 
     def explain(self, label: str, since: float) -> bool:
-        """Return whether a fault explains this response to a request that began at `since`. Call it once for
-        each response."""
+        """Return whether a fault explains this response to a request that began at `since`."""
         status, _, code = label.partition(" ")
-        if code == "prompt_not_made":
-            return self.count("prompter", "worker", since=since) > 0
-        if code == "grammar_not_checked":
-            is_unnoticed = self.num_unnoticed > 0
-            self.num_unnoticed -= is_unnoticed
-            return is_unnoticed or self.count("checker", since=since) > 0
+        if code == "prompt_not_made":  # after two attempts
+            return self.count("prompter", since=since) > 1
+        if code == "grammar_not_checked":  # after two attempts
+            return self.count("checker", since=since) > 1
         if code == "engine_failed":  # a request that several engines died with is ended
             return self.count("engine", "disk", since=since) > MAX_REPLAYS
         # A worker that is killed repeatedly looks as if the prompt used too much memory.

@@ -131,7 +131,7 @@ async def hostile_grammars(actor: Actor) -> None:
         "choices": {"choice": [f"{number}-{index}" for index in range(200)]},
     }
     names = [draw.choice(list(grammars)) for _ in range(draw.randrange(1, 6))]
-    actor.act("grammars", number=number, kinds=names)
+    actor.act("grammars", grammar=number, kinds=names)
     requests = []
     for index, name in enumerate(names):
         body = {"prompt": "x", "max_tokens": 12, "timeout": 20, "structured_outputs": grammars[name]}
@@ -145,7 +145,7 @@ async def guess_prefixes(actor: Actor) -> None:
     attack = actor.attack
     number, name = actor.random.randrange(1 << 30), attack.tenants.hostile[0].name
     salts = actor.random.choice((("", ""), ("a", "a"), ("", f"{name}\0")))
-    actor.act("guess prefixes", number=number, salts=salts)
+    actor.act("guess prefixes", prompt=number, salts=salts)
     words = f"secret {number} " * 6
     for tenant, salt in zip(attack.tenants.hostile, salts, strict=True):
         body = {"prompt": words, "max_tokens": 1, "cache_salt": salt, "temperature": 0}

@@ -13,6 +13,7 @@ from attacker.bugs import BUGS, Bug
 from attacker.plant.sitecustomize import VARIABLE, edited
 from attacker.run import Outcome, run
 from data.tiny_llama import write_tiny_llama
+from patience import HANG_SECONDS
 
 PLANT = Path(__file__).parent / "plant"
 CONTEXT = 1024
@@ -49,9 +50,11 @@ def check_place(bug: Bug) -> None:
         raise LookupError(f"planted bug {bug.name!r} in {bug.module}: {error}") from None
 
 
-def attack_with(bug: Bug | None, model: Path, folder: Path) -> Outcome:
+def attack_with(
+    bug: Bug | None, model: Path, folder: Path, *, min_share: float = SETTINGS.min_share
+) -> Outcome:
     """Attack a server with a planted bug until it is found, or without one, as a control."""
-    settings, environ = SETTINGS, {}
+    settings, environ = dataclasses.replace(SETTINGS, patience=HANG_SECONDS, min_share=min_share), {}
     if bug is not None:
         check_place(bug)
         settings = dataclasses.replace(SETTINGS, stops_at=frozenset(bug.found_by))

@@ -9,6 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -95,6 +96,28 @@ def test_the_server_survives_a_full_disk(start: StartAttacked, small_disk: tuple
         check_no_engine(server)
         filler.unlink()
         assert eventually(lambda: server.get("/readyz").status_code == 200)
+
+
+@pytest.mark.parametrize("module", ["octavo.grammar.check_process", "octavo.prompting.process"])
+def test_a_killed_helper_process_costs_no_request(start: StartAttacked, module: str) -> None:
+    """Neither while it is idle nor just before a request; in some rounds, only its workers are killed."""
+    server = start()
+    for number in range(6):
+        body = GRAMMAR | {"structured_outputs": {"regex": f"[0-9]{{4}}{number}"}}
+        answer = server.post(COMPLETIONS, body, AUTHORIZATION)
+        assert answer.status_code == 200, (number, answer.text)
+        helper = child(server, module)
+        assert helper is not None
+        workers = [int(pid) for pid in Path(f"/proc/{helper}/task/{helper}/children").read_text().split()]
+        killed = workers if workers and number % 3 == 0 else [helper, *workers]
+        for pid in killed:
+            os.kill(pid, signal.SIGKILL)
+        if number % 2:
+            assert eventually(partial(are_dead, killed))
+
+
+def are_dead(pids: list[int]) -> bool:
+    return not any(map(is_alive, pids))
 
 
 # -- shutdown ------------------------------------------------------------------------------------------------

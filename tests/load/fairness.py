@@ -74,7 +74,7 @@ async def _measure_shares(server: Server, flood: int, tokens: int) -> list[Row]:
         Row(
             "fairness: nine keys beside a flood",
             f"{flood} connections of the tenth, {size}",
-            f"at least {100 * ratio:.1f} % of their tokens among ten equals",
+            f"at least {100 * ratio:.1f} % of their tokens among ten equals; together {together:.1%} of all",
             "at least 90 %",
             ratio >= 0.9,
             # Few tokens are few requests of one key, but many of nine. In order of arrival, they would get

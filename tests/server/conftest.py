@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from data.json_types import Json
 from octavo.checkpoint import open_checkpoint
 from octavo.frontend.text_model import TextModel
 from patience import HANG_SECONDS
+from server.keyed_bench import KEY_FILE, KeyedBench, RunKeyed
 from server.null_bench import Bench, RunNull, on_null_engine
 from server.process import Server, StartServer
 from server.recording import take_problems
@@ -98,3 +100,14 @@ def node_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if done.returncode != 0:
         pytest.skip(f"npm cannot install the packages: {done.stderr.strip()[-200:]}")
     return folder
+
+
+@pytest.fixture
+def run_keyed(run_null: RunNull, tmp_path: Path) -> RunKeyed:
+    def run(test: Callable[[KeyedBench], Json], content: str = KEY_FILE, **options: float) -> None:
+        async def on_bench(bench: Bench) -> None:
+            await test(KeyedBench(bench, tmp_path / "keys", content))
+
+        run_null(on_bench, **options)
+
+    return run

@@ -105,7 +105,11 @@ REQUESTS: list[tuple[bytes, set[int]]] = [
     (b"GET /v1/models/\xff HTTP/1.1\r\nHost: localhost\r\n" + CLOSE, {400, 404}),
     (b"GET /v1/models?" + b"a=b&" * 10000 + b" HTTP/1.1\r\nHost: localhost\r\n" + CLOSE, {200}),
     (b"GET /" + b"x" * 60000 + b" HTTP/1.1\r\nHost: localhost\r\n" + CLOSE, {404}),
-    (b"GET /" + b"x" * 90000 + b" HTTP/1.1\r\nHost: localhost\r\n" + CLOSE, {400, 431}),
+    (b"GET /" + b"x" * 90000 + b" HTTP/1.1\r\nHost: localhost\r\n" + CLOSE, {431}),
+    # Headers that are too large, but arrive at once with the rest of the request.
+    (MODELS + b"X: " + b"a" * 70000 + b"\r\n" + CLOSE, {431}),
+    (MODELS + b"X: " + b"a" * 60000 + b"\r\n" + CLOSE, {200}),
+    (POST + b"X: abcdefgh\r\n" * 6000 + length(BODY) + CLOSE + BODY, {431}),
     (b"GET /v1/models#x HTTP/1.1\r\nHost: localhost\r\n" + CLOSE, {200, 400, 404}),
     (b"GET  /v1/models HTTP/1.1\r\nHost: localhost\r\n" + CLOSE, {200, 400}),
     (b"GET v1/models HTTP/1.1\r\nHost: localhost\r\n" + CLOSE, {400, 404}),

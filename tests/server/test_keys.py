@@ -1,90 +1,26 @@
-"""API keys while a server runs: reload, rotation, expiry, roles, limits over sockets, metrics and logs."""
+"""API keys while a server runs: reload, rotation, expiry, roles, metrics and logs."""
 
-import asyncio
 import json
 import logging
 import os
-import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 
-import httpx
 import pytest
-import uvicorn
 
-from data.json_types import Json, JsonObject
+from data.json_types import JsonObject
 from octavo.config import ServerOptions
 from octavo.frontend.in_flight import InFlightRequest
 from octavo.observe.catalog import KEY_METRICS, METRICS
 from octavo.server.app import build_app
-from octavo.server.http.connection import BoundedHttpProtocol
-from octavo.server.http.connection_limit import ConnectionLimit
-from octavo.server.http.key_source import KeySource
 from octavo.server.http.keys import Keys
-from patience import HANG_SECONDS
 from server.exchange import Exchange
 from server.hostile import GOOD
-from server.null_bench import CHAT, COMPLETIONS, Bench, RunNull, Scrape
+from server.keyed_bench import ALICE, BOB, KEY_FILE, OPS, KeyedBench, RunKeyed
+from server.null_bench import CHAT, COMPLETIONS, Bench, RunNull
 from server.process import StartServer
-from server.recording import recorded
 from server.test_logs import lines_of
 
-ALICE, BOB, OPS = "sk-alice-1", "sk-bob-0001", "sk-operator-1"
-KEY_FILE = f"alice {ALICE}\nbob {BOB}\nops {OPS} role=operator\n"
 PROBES = {"/livez", "/readyz", "/healthz", "/health"}
-
-
-class Clocks:
-    def __init__(self) -> None:
-        self.wall, self.monotonic = 1_800_000_000.0, 5000.0
-
-
-class KeyedBench:
-    """The application of a bench with a key file that can be changed."""
-
-    def __init__(self, bench: Bench, path: Path, content: str = KEY_FILE) -> None:
-        self.bench = bench
-        self.path = path
-        self.clocks = Clocks()
-        path.write_text(content)
-        self.keys = Keys(
-            KeySource(ServerOptions(api_key_file=str(path))),
-            wall_clock=lambda: self.clocks.wall,
-            clock=lambda: self.clocks.monotonic,
-        )
-        self.app = recorded(build_app(bench.state, self.keys))
-
-    def ask(self, key: str, path: str, body: Json) -> Exchange:
-        return Exchange(self.app, path, body, ((b"authorization", f"Bearer {key}".encode()),))
-
-    async def status(self, key: str, path: str = "/v1/models", body: Json = None) -> int:
-        return (await self.ask(key, path, body).done()).status
-
-    async def scrape(self, key: str = OPS) -> Scrape:
-        return Scrape((await self.ask(key, "/metrics", None).done()).content.decode())
-
-    def replace(self, content: str | bytes) -> None:
-        """Replace the file, as editors and Kubernetes do, and reload it."""
-        new = self.path.with_name("new")
-        new.write_bytes(content if isinstance(content, bytes) else content.encode())
-        new.replace(self.path)
-        self.keys.reload()
-
-
-RunKeyed = Callable[..., None]
-
-
-@pytest.fixture
-def run_keyed(run_null: RunNull, tmp_path: Path) -> RunKeyed:
-    def run(test: Callable[[KeyedBench], Json], content: str = KEY_FILE, **options: float) -> None:
-        async def on_bench(bench: Bench) -> None:
-            await test(KeyedBench(bench, tmp_path / "keys", content))
-
-        run_null(on_bench, **options)
-
-    return run
 
 
 def errors_in(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -411,57 +347,3 @@ def test_priority_counts_across_keys_only_if_enabled(
         assert ranks == [0, -7]
 
     run_null(test)
-
-
-# -- connections over sockets ------------------------------------------------------------------------------
-
-
-@asynccontextmanager
-async def served(bench: KeyedBench) -> AsyncIterator[int]:
-    """Serve the application on the protocol of the server, and return the port."""
-    limit: ConnectionLimit[BoundedHttpProtocol] = ConnectionLimit(1000, BoundedHttpProtocol.reject_busy)
-    protocol = partial(BoundedHttpProtocol, connection_limit=limit, stalled_seconds=60.0)
-    config = uvicorn.Config(bench.app, http=protocol, ws="none", lifespan="off", log_config=None)  # type: ignore[arg-type]
-    server = uvicorn.Server(config)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        serving = asyncio.create_task(server._serve([listener]))
-        try:
-            await bench.bench.until(lambda: server.started)
-            yield listener.getsockname()[1]
-        finally:
-            server.should_exit = True
-            await serving
-
-
-def test_connections_are_counted_over_sockets(run_keyed: RunKeyed) -> None:
-    def client(port: int) -> httpx.AsyncClient:
-        return httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=HANG_SECONDS)
-
-    async def test(bench: KeyedBench) -> None:
-        alice = bench.keys.accounts.of("alice")
-        as_alice = {"authorization": f"Bearer {ALICE}"}
-        async with (
-            served(bench) as port,
-            client(port) as first,
-            client(port) as second,
-            client(port) as third,
-        ):
-            for _ in range(3):
-                for one in (first, second):
-                    assert (await one.get("/v1/models", headers=as_alice)).status_code == 200
-            assert alice.num_connections == 2
-            rejected = await third.get("/v1/models", headers=as_alice)
-            assert (rejected.status_code, rejected.headers["connection"]) == (429, "close")
-            assert "max_connections=2" in rejected.json()["error"]["message"]
-            assert (await third.get("/livez")).status_code == 200
-            assert (
-                await third.get("/v1/models", headers={"authorization": f"Bearer {BOB}"})
-            ).status_code == 200
-            await second.aclose()
-            await bench.bench.until(lambda: alice.num_connections == 1)
-            assert (await third.get("/v1/models", headers=as_alice)).status_code == 200
-            assert (alice.num_connections, bench.keys.accounts.of("bob").num_connections) == (2, 0)
-        await bench.bench.until(lambda: alice.num_connections == 0)
-        assert alice.usage.rejected == {"max_connections": 1}
-
-    run_keyed(test, KEY_FILE.replace(ALICE, f"{ALICE} max_connections=2"))

@@ -46,8 +46,10 @@ class FairQueue(Generic[Item]):
         """
         if not self._waiting:
             return None
-        heads = (next(iter(entries.values())) for entries in self._waiting.values())
-        chosen = min(heads, key=lambda entry: (entry.account.used, entry.number))
+        heads = [next(iter(entries.values())) for entries in self._waiting.values()]
+        chosen = heads[0]
+        if len(heads) > 1:
+            chosen = min(heads, key=lambda entry: (entry.account.used, entry.number))
         self._accounts.note_min(chosen.account.used)
         self._withdraw(chosen)
         return chosen

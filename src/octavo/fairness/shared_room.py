@@ -31,7 +31,8 @@ class SharedRoom:
 
     def guaranteed_to(self, tenant: Tenant) -> int:
         """Return how much the tenant may always use."""
-        return int(self._num_guaranteed * min(1.0, tenant.fraction))
+        fraction = tenant.fraction
+        return int(self._num_guaranteed * fraction) if fraction < 1 else self._num_guaranteed
 
     def max_for(self, tenant: Tenant, limit: int | None = None) -> int:
         """Return how much the tenant may use at most, when no other tenant uses anything."""

@@ -8,8 +8,9 @@ recipient <-- text <----- receive <------+        when it dies: `disconnect`, th
 
 import logging
 import time
-from collections import deque
 
+from octavo.fairness.queue import FairQueue
+from octavo.fairness.tenant import Tenant
 from octavo.frontend.channel import EngineChannel
 from octavo.frontend.in_flight import ENGINE_HUNG, InFlightRequest
 from octavo.protocol import (
@@ -33,8 +34,9 @@ class Hub:
     Normally all in-flight requests are replayed to a new engine at once. But if two engines in a row died
     without output for a request, or one hung, that request may be the cause, and the others must not fail
     with it. Then the hub isolates the in-flight requests: it sends them one at a time, each as soon as every
-    choice of the previous one has a token. If the engine dies again, only the isolated request is blamed. The
-    least suspect requests go first. Requests submitted meanwhile wait until isolation is over.
+    choice of the previous one has a token. If the engine dies again, only the isolated request is blamed.
+    Tenants take turns, each with its least suspect request first, so that nobody waits for all requests of
+    another. Requests submitted meanwhile are isolated too, until each of the first ones has had its turn.
 
     Results are deterministic, so a request that hangs an engine hangs the next one at the same token, which
     is the first one that the new engine computes for it. After the second hang it ends with an error.
@@ -42,10 +44,10 @@ class Hub:
 
     def __init__(self) -> None:
         self._by_id: dict[str, InFlightRequest] = {}
-        self._queue: deque[InFlightRequest] = deque()  # not sent yet
+        self._queue: FairQueue[InFlightRequest] = FairQueue()  # not sent yet
         self._channel: EngineChannel | None = None  # to the engine that is ready
         self._is_isolating = False  # requests are sent one at a time
-        self._num_to_isolate = 0  # requests at the head of the queue that are sent one at a time
+        self._to_isolate: set[str] = set()  # queued requests that must be isolated, by id
         self._isolated: InFlightRequest | None = None  # the request that was last sent alone
         self._closed_because: Failure | None = None
 
@@ -65,7 +67,7 @@ class Hub:
         if self._closed_because is not None:
             self._end(in_flight, FinishReason.ERROR, self._closed_because)
             return
-        self._queue.append(in_flight)
+        self._enqueue(in_flight)
         self._send_due()
 
     def abort(self, request_id: str) -> None:
@@ -98,10 +100,12 @@ class Hub:
         """Use a new engine: replay what the last one did not finish, and send all later requests to it."""
         self._channel = channel
         self._isolated = None
+        self._queue = FairQueue()
         # Isolating a request with many choices takes long, so it goes last among its equals.
-        self._queue = deque(sorted(self._by_id.values(), key=lambda one: (one.suspicion, one.num_unfinished)))
-        self._is_isolating = self._is_isolating or any(one.suspicion >= SUSPECT_AFTER for one in self._queue)
-        self._num_to_isolate = len(self._queue) if self._is_isolating else 0
+        for in_flight in sorted(self._by_id.values(), key=lambda one: (one.suspicion, one.num_unfinished)):
+            self._enqueue(in_flight)
+            self._is_isolating = self._is_isolating or in_flight.suspicion >= SUSPECT_AFTER
+        self._to_isolate = set(self._by_id) if self._is_isolating else set()
         self._send_due()
 
     def disconnect(self) -> None:
@@ -130,22 +134,31 @@ class Hub:
             in_flight = self._by_id.get(output.request_id)
             if in_flight is not None:
                 self._deliver(in_flight, output)
-        self._send_due()
+        if self._is_isolating:  # otherwise the queue is empty while there is an engine
+            self._send_due()
 
     # -- parts ---------------------------------------------------------------------------------------
 
+    def _enqueue(self, in_flight: InFlightRequest) -> None:
+        message = in_flight.prepared.messages[0]
+        self._queue.put(Tenant(message.tenant, message.weight), in_flight)
+
     def _send_due(self) -> None:
-        while self._queue and self._channel is not None and not self._is_isolation_pending:
-            in_flight = self._queue.popleft()
-            self._isolated = in_flight if self._num_to_isolate else None
-            self._num_to_isolate = max(0, self._num_to_isolate - 1)
+        while self._channel is not None and not self._is_isolation_pending:
+            entry = self._queue.take()
+            if entry is None:
+                break
+            self._queue.end(entry, 1.0)
+            in_flight = entry.item
+            self._isolated = in_flight if self._to_isolate else None
+            self._to_isolate.discard(in_flight.request_id)
             if in_flight.request_id not in self._by_id:  # ended while it was queued
                 continue
             messages, ended = in_flight.prepare_send()
             for message in messages:
                 self._send(message)
             self._deliver_ends(in_flight, ended)
-        if self._channel is not None and not self._num_to_isolate and not self._is_isolation_pending:
+        if self._channel is not None and not self._to_isolate and not self._is_isolation_pending:
             self._is_isolating = False
 
     @property

@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 CHECK_MODULE = "octavo.grammar.check_process"
 MAX_WAITING = 256  # checks; beyond this, one for each tenant
 RETRY_AFTER = 2.0  # seconds
+MAX_ATTEMPTS = 2  # at one check, if the process dies
 TIMEOUT = 30.0  # seconds; far longer than any verdict takes, even that a grammar is too complex
 
 NOT_CHECKED = "the grammar could not be checked; send the request again"
@@ -167,26 +168,33 @@ class GrammarChecker:
             raise GrammarError(verdict.problem)
 
     def _query_process(self, spec: GrammarSpec) -> Verdict:
-        try:
+        """Return the verdict. If the process is dead or dies meanwhile, the check runs again in a new one."""
+        for _ in range(MAX_ATTEMPTS):
             if self._is_closed:
-                raise GrammarNotChecked(NOT_CHECKED)
-            if self._process is None:
-                self._process = _start_process()
-            process = self._process
-            assert process.stdin is not None
-            assert process.stdout is not None
-            process.stdin.write(msgspec.json.encode(spec) + b"\n")
-            process.stdin.flush()
-            # A verdict is one line, which the process writes at once.
-            answers = select.poll()  # `select.select` supports only small descriptors
-            answers.register(process.stdout, select.POLLIN)
-            if not answers.poll(1000 * TIMEOUT):
-                process.kill()
-            return msgspec.json.decode(process.stdout.readline(), type=Verdict)
-        except (OSError, msgspec.DecodeError) as error:
-            logger.warning("the grammar check process died; the next check starts a new one")
+                break
+            try:
+                return self._query_once(spec)
+            except (OSError, EOFError, msgspec.DecodeError):
+                logger.warning("the grammar check process died; starting a new one")
+                self._end_process()
+        raise GrammarNotChecked(NOT_CHECKED)
+
+    def _query_once(self, spec: GrammarSpec) -> Verdict:
+        if self._process is None:
+            self._process = _start_process()
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(msgspec.json.encode(spec) + b"\n")
+        process.stdin.flush()
+        # A verdict is one line, which the process writes at once.
+        answers = select.poll()  # `select.select` supports only small descriptors
+        answers.register(process.stdout, select.POLLIN)
+        if not answers.poll(1000 * TIMEOUT):
             self._end_process()
-            raise GrammarNotChecked(NOT_CHECKED) from error
+            logger.warning("the grammar check process did not answer; the next check starts a new one")
+            raise GrammarNotChecked(NOT_CHECKED)
+        return msgspec.json.decode(process.stdout.readline(), type=Verdict)
 
     def _end_process(self) -> None:
         process, self._process = self._process, None

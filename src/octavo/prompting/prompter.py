@@ -34,6 +34,7 @@ MODULE = "octavo.prompting.process"
 # Larger and slower jobs have a queue of their own, so that they delay only each other.
 MAX_SHORT_BYTES = 64 << 10
 SHORT_SECONDS = 0.5  # of CPU time
+MAX_ATTEMPTS = 2  # to fork a worker, if the prompt process dies
 LONG_SECONDS = 10.0  # of CPU time; slower jobs are rejected
 
 TOO_COMPLEX = (
@@ -72,6 +73,16 @@ class PromptWorker:
         await asyncio.get_running_loop().sock_sendall(self._connection, framed(job))
         return await _receive(self._connection)
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether an idle worker can run a job. A dead one has closed its end of the connection."""
+        try:
+            return bool(self._connection.recv(1, socket.MSG_PEEK))
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
     def kill(self) -> None:
         self._connection.close()
         with contextlib.suppress(ProcessLookupError):
@@ -93,6 +104,9 @@ class WorkerQueue:
     async def run(self, tenant: Tenant, job: bytes) -> bytes:
         async with self._turns.turn(tenant):
             worker, self._worker = self._worker, None
+            if worker is not None and not worker.is_alive:
+                worker.kill()
+                worker = None
             worker = worker or await self._prompter.fork(self._seconds)
             try:
                 result = await worker.run(job)
@@ -158,14 +172,19 @@ class Prompter:
             raise RequestError(TOO_COMPLEX, "prompt") from error
 
     async def fork(self, seconds: float) -> PromptWorker:
-        try:
-            await self.start()
-            assert self._control is not None
-            return await PromptWorker.fork(self._control, seconds)
-        except (OSError, EOFError) as error:
-            self._end_process()
-            logger.warning("cannot reach the prompt process: %s", error)
-            raise PromptNotMade(NOT_BUILT) from error
+        """Return a new worker. If the prompt process dies meanwhile, a new process forks it."""
+        for _ in range(MAX_ATTEMPTS):
+            control = None
+            try:
+                await self.start()
+                control = self._control
+                assert control is not None
+                return await PromptWorker.fork(control, seconds)
+            except (OSError, EOFError) as error:
+                logger.warning("cannot reach the prompt process, starting a new one: %r", error)
+                if control is None or control is self._control:  # else the other queue has replaced it
+                    self._end_process()
+        raise PromptNotMade(NOT_BUILT)
 
     def close(self) -> None:
         for queue in (self._short, self._long):

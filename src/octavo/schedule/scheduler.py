@@ -123,12 +123,12 @@ class Scheduler:
         self._expire(now)
         opened: list[SlotOpening] = []
         slices: list[SequenceSlice] = []
-        late = self._late
+        late, in_flight, counters = self._late, self._in_flight, self.counters
         queues = self._queues.sort()
         running = self._queues.running()
         reserved = sum([len(s.token_ids) - s.num_computed == 1 and s.slot not in late for s in running])
         room = StepRoom(self.config.max_step_tokens, reserved, self._may_admit())
-        preemptions = self.counters.preemptions
+        preemptions = counters.preemptions
         for sequence in self._walk(queues, running, room, now):
             if sequence.slot in late or sequence.slot < 0:  # late, or preempted in this step
                 continue
@@ -143,23 +143,24 @@ class Scheduler:
             take = 1 if is_reserved else min(pending, room.budget - room.reserved)
             if take > 0 and self._make_room(sequence, sequence.num_computed + take):
                 slices.append(sequence.take(take))
-                self._in_flight.append(sequence)
+                in_flight.append(sequence)
                 room.budget -= take
                 if room.budget == 0:
                     break
-            if self.counters.preemptions != preemptions:
+            if counters.preemptions != preemptions:
                 room.admits = False  # a sequence was preempted, so no other is admitted now
         if len(slices) + len(late) < self._queues.num_running:
             self._count_passed_over()
-        self.counters.steps += 1
+        counters.steps += 1
         self._step_began = now
-        return StepPlan(self.counters.steps, tuple(self._closed_slots), tuple(opened), tuple(slices))
+        return StepPlan(counters.steps, tuple(self._closed_slots), tuple(opened), tuple(slices))
 
     def apply(self, plan: StepPlan, result: StepResult, now: float) -> None:
         """Apply the results of the workers."""
         in_flight, self._in_flight = self._in_flight, []
+        kv, counters = self.kv, self.counters
         seconds = now - self._step_began
-        self.counters.step_seconds += seconds
+        counters.step_seconds += seconds
         self._closed_slots.clear()  # the workers have closed them
         self._late = set(result.late)
         for sequence, piece, outcome in zip(in_flight, plan.slices, result.slices, strict=True):
@@ -174,11 +175,11 @@ class Scheduler:
                 self._queues.charge(sequence, piece.start, computed)
             if num_tokens > 1 or piece.start < sequence.num_prompt:  # else it is a decode
                 sequence.record_chunk(piece.start, num_tokens, seconds)
-            self.counters.tokens_computed += num_tokens
+            counters.tokens_computed += num_tokens
             table = sequence.block_table
             assert table is not None
-            if computed >= (table.num_shared + 1) * self.kv.block_size:
-                self.kv.commit(table, sequence.token_ids, computed)
+            if computed >= (table.num_shared + 1) * kv.block_size:
+                kv.commit(table, sequence.token_ids, computed)
             if piece.num_sampled or piece.score_ids:
                 self._emit(sequence, piece, outcome, now)
 
@@ -393,6 +394,8 @@ class Scheduler:
     def _make_room(self, sequence: Sequence, num_tokens: int) -> bool:
         table = sequence.block_table
         assert table is not None
+        if num_tokens <= len(table.block_ids) * self.kv.block_size:  # most decodes
+            return True
         while not self.kv.grow(table, num_tokens):
             victim = self._queues.last_running()
             if victim is sequence:

@@ -52,7 +52,7 @@ def build_app(state: ServerState, keys: Keys) -> FastAPI:
     if state.options.cors_origins is not None:
         origins = [origin.strip() for origin in state.options.cors_origins.split(",")]
         app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
-    app.add_middleware(Boundary, state=state, hosts=Hosts.from_options(state.options))
+    app.add_middleware(Boundary, state=state, keys=keys, hosts=Hosts.from_options(state.options))
     return app
 
 

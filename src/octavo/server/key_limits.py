@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 from octavo.observe.key_usage import QUEUE, KeyUsage
 from octavo.server.http.connection_owner import ConnectionOwner
+from octavo.server.http.error_pace import ErrorPace
 from octavo.server.http.errors import ApiError, too_many
 from octavo.server.http.key_file import KeyLimits
 
@@ -139,6 +140,7 @@ class KeyAccount:
         self.num_connections = 0
         self.requests = MinuteWindow(clock)
         self.tokens = MinuteWindow(clock)
+        self.errors = ErrorPace(clock)
         self.set_limits(KeyLimits())
 
     def set_limits(self, limits: KeyLimits) -> None:
@@ -171,6 +173,7 @@ class KeyAccounts:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self.other_errors = ErrorPace(clock)  # of requests without a valid key
         self._accounts: dict[str, KeyAccount] = {}
         self._names: frozenset[str] = frozenset()  # that have a key
 
@@ -213,11 +216,14 @@ class KeyedRequest:
         "_is_rejected",
         "_num_prompt",
         "_num_reserved",
+        "errors",
         "name",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, errors: ErrorPace | None = None) -> None:
+        """`errors` are those of requests without a valid key; None on a server without keys."""
         self.name: str | None = None  # of the key, also if the key has expired
+        self.errors = errors
         self._account: KeyAccount | None = None
         self._is_counted = False  # in requests_per_minute
         self._bucket: int | None = None  # of requests_per_minute, if there is a limit
@@ -231,6 +237,7 @@ class KeyedRequest:
     ) -> None:
         """Count the request and its connection. Raises 429 above max_connections or requests_per_minute."""
         self._account = account
+        self.errors = account.errors
         if connection is not None:
             try:
                 account.claim(connection)

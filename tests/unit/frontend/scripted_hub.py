@@ -3,6 +3,7 @@
 import msgspec
 
 from data.engine_facts import FACTS, IDLE_STATS
+from octavo.fairness.tenant import ONLY_TENANT, Tenant
 from octavo.frontend.in_flight import InFlightRequest
 from octavo.frontend.intake import Intake, PromptTask, RequestLimits
 from octavo.frontend.output import RequestOutput
@@ -68,9 +69,17 @@ class ScriptedChannel:
         return sent
 
 
-def request(tokenizer: Tokenizer, name: str, inbox: Inbox | None = None, **params: object) -> InFlightRequest:
+def request(
+    tokenizer: Tokenizer,
+    name: str,
+    inbox: Inbox | None = None,
+    *,
+    tenant: Tenant = ONLY_TENANT,
+    **params: object,
+) -> InFlightRequest:
     definite = msgspec.structs.replace(SamplingParams(max_tokens=9, seed=0), **params)
-    prepared = Intake(tokenizer, RequestLimits(256, 64)).prepare(name, PromptTask(PROMPT, definite), now=0.0)
+    intake = Intake(tokenizer, RequestLimits(256, 64))
+    prepared = intake.prepare(name, PromptTask(PROMPT, definite), now=0.0, tenant=tenant)
     return InFlightRequest(prepared, tokenizer, inbox or Inbox())
 
 

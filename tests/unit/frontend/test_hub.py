@@ -5,6 +5,7 @@ import time
 import msgspec
 import pytest
 
+from octavo.fairness.tenant import Tenant
 from octavo.frontend.hub import SUSPECT_AFTER, Hub
 from octavo.frontend.in_flight import ENGINE_HUNG, ENGINE_LOST, MAX_REPLAYS, InFlightRequest
 from octavo.frontend.intake import Intake, PromptTask, RequestLimits
@@ -399,6 +400,33 @@ def test_requests_submitted_during_isolation_wait(tokenizer: Tokenizer) -> None:
         assert asked(channel) == [name]
         hub.receive(step(token(name)))
     assert asked(channel) == ["new0", "new1", "new2"]
+
+
+def test_tenants_take_turns_during_isolation(tokenizer: Tokenizer) -> None:
+    """A tenant with many requests in flight delays the others by one turn each, also their new requests."""
+    hub, channel = Hub(), ScriptedChannel()
+    flooding, other, third = Tenant("flooding"), Tenant("other"), Tenant("third")
+    hub.connect(channel)
+    for number in range(20):
+        hub.submit(request(tokenizer, f"flood{number}", tenant=flooding))
+    for number in range(2):
+        hub.submit(request(tokenizer, f"other{number}", tenant=other))
+    hub.disconnect()
+    hub.report_hang("")
+    channel.take()
+    hub.connect(channel)
+    order = []
+    while len(names := asked(channel)) == 1:
+        order += names
+        if len(order) == 10:
+            hub.submit(request(tokenizer, "third0", tenant=third))
+            hub.submit(request(tokenizer, "flood20", tenant=flooding))
+            hub.submit(request(tokenizer, "flood21", tenant=flooding))
+        hub.receive(step(token(names[0])))
+    assert order[:4] == ["flood0", "other0", "flood1", "other1"]
+    assert order.index("third0") <= 11
+    assert [name for name in order if name.startswith("flood")] == [f"flood{number}" for number in range(20)]
+    assert names == ["flood20", "flood21"], "isolation is over"
 
 
 def test_a_hang_of_a_finished_request_fails_no_other(tokenizer: Tokenizer) -> None:

@@ -8,12 +8,13 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 
+import msgspec
 import pytest
 
 from octavo.errors import GrammarError, GrammarNotChecked, TooManyGrammars
 from octavo.fairness.tenant import Tenant
 from octavo.grammar import check_process
-from octavo.grammar.checker import MAX_WAITING, NOT_CHECKED, GrammarChecker, Verdict
+from octavo.grammar.checker import MAX_ATTEMPTS, MAX_WAITING, NOT_CHECKED, GrammarChecker, Verdict
 from octavo.grammar.vocabulary import byte_vocabulary
 from octavo.protocol import GrammarKind, GrammarSpec
 from octavo.server.http.errors import as_api_error
@@ -65,13 +66,23 @@ def test_a_dead_process_is_replaced(checker: GrammarChecker) -> None:
     assert process is not None
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    assert problem(checker, GrammarSpec(GrammarKind.REGEX, "new")) == NOT_CHECKED
     assert problem(checker, GrammarSpec(GrammarKind.REGEX, "new")) is None
 
 
-def test_lost_verdicts_are_not_cached(checker: GrammarChecker) -> None:
-    """The grammar whose verdict was lost above is accepted by the next process."""
-    assert problem(checker, GrammarSpec(GrammarKind.REGEX, "new")) is None
+@pytest.mark.parametrize("num_deaths", [1, MAX_ATTEMPTS])
+def test_a_check_is_repeated_if_the_process_dies_meanwhile(
+    checker: GrammarChecker, monkeypatch: pytest.MonkeyPatch, num_deaths: int
+) -> None:
+    outcomes = [b""] * num_deaths
+
+    def query_once(spec: GrammarSpec) -> Verdict:
+        return msgspec.json.decode(outcomes.pop(), type=Verdict) if outcomes else query(spec)
+
+    query = checker._query_once
+    monkeypatch.setattr(checker, "_query_once", query_once)
+    spec = GrammarSpec(GrammarKind.REGEX, f"dies{num_deaths}")
+    assert problem(checker, spec) == (None if num_deaths < MAX_ATTEMPTS else NOT_CHECKED)
+    assert problem(checker, spec) is None, "a lost verdict must not be cached"
 
 
 @pytest.mark.parametrize("how", ["time", "memory", "crash"])

@@ -18,9 +18,11 @@ class FakeWorkers:
     def __init__(self) -> None:
         self.clock = Clock()
         self.jobs: list[bytes] = []
-        self.num_killed = 0
+        self.num_killed = self.num_forked = 0
+        self.is_alive = True
 
     async def fork(self, _: float) -> "FakeWorkers":
+        self.num_forked += 1
         return self
 
     async def run(self, job: bytes) -> bytes:
@@ -74,3 +76,15 @@ def test_cancelled_jobs_do_not_run_and_a_started_one_kills_its_worker(
 
     asyncio.run(main())
     assert (workers.jobs, workers.num_killed) == ([b"1", b"3"], 1)
+
+
+def test_a_worker_that_died_while_idle_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = FakeWorkers()
+
+    async def main() -> None:
+        queue = queue_of(workers, monkeypatch)
+        for workers.is_alive in (True, True, False, True):
+            assert await queue.run(OTHER, b"job") == b"job"
+
+    asyncio.run(main())
+    assert (workers.num_forked, workers.num_killed) == (2, 1)

@@ -58,6 +58,8 @@ class Holding:
 
     def take(self, num_bytes: int) -> None:
         """Reserve more bytes. Raises an ApiError if the budget is exceeded; earlier reservations stay."""
+        if not num_bytes:
+            return
         limit = self._budget.max_for_one(self.tenant)
         if self.num_bytes + num_bytes > limit:
             message = f"the request and its answer need more than {format_size(limit)}: ask for less"
@@ -79,5 +81,6 @@ class Holding:
             yield
 
     def close(self) -> None:
-        self._budget.give(self.tenant, self.num_bytes)
-        self.num_bytes = 0
+        if self.num_bytes:
+            self._budget.give(self.tenant, self.num_bytes)
+            self.num_bytes = 0

@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES = 64 << 10
 HEAD_SECONDS = 20.0
+HEAD_TOO_LARGE = "the headers are too large"
 # Bytes of a chunked body that are not its content. A chunk with one byte of content has five more.
 MAX_FRAMING_BYTES = 64 << 10
 MAX_FRAMING_RATIO = 16
@@ -61,7 +62,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._unread = 0  # bytes at the last check
         self._stall_timer: asyncio.TimerHandle | None = None
         self._in_body = False
-        self._num_bytes = 0  # of the headers, or of a discarded body
+        self._num_bytes = 0  # received of the headers, or of a discarded body
+        self._num_head = 0  # bytes of the URL and the complete headers of this request
         self._num_framing = 0  # received bytes of a body that are not its content
         self._num_content = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -95,18 +97,24 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 return
         super().data_received(data)
         if not self._in_body and self._num_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
-            self._reject(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the headers are too large")
+            self._reject(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, HEAD_TOO_LARGE)
         elif self._num_framing > MAX_FRAMING_BYTES + MAX_FRAMING_RATIO * self._num_content:
             self._reject(HTTPStatus.BAD_REQUEST, "the body is mostly framing: chunk extensions or trailers")
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._num_head = 0
         self.scope[ARRIVAL] = time.monotonic()  # type: ignore[literal-required]
         self.scope[PROBES_ONLY] = self._probes_only  # type: ignore[literal-required]
         self.scope[OWNER] = self._owner  # type: ignore[literal-required]
 
+    def on_url(self, url: bytes) -> None:
+        self._count_head(len(url))
+        super().on_url(url)
+
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._in_body:  # a header in the body is a trailer: unchecked, so ignored
+            self._count_head(len(name) + len(value) + len(b": \r\n"))
             super().on_header(name, value)
 
     def on_body(self, body: bytes) -> None:
@@ -152,6 +160,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             cycle.message_event.set()
         self._unanswered.clear()
 
+    def shutdown(self) -> None:
+        self._owner.close()  # so that an error that is held back is sent now
+        super().shutdown()
+
     def pause_writing(self) -> None:
         super().pause_writing()
         self._start_stall_timer()
@@ -172,7 +184,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Replace uvicorn's response to invalid HTTP by one with a JSON error."""
-        self._reject(HTTPStatus.BAD_REQUEST, "this is not a valid HTTP request")
+        if self._num_head > MAX_HEAD_BYTES:
+            self._reject(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, HEAD_TOO_LARGE)
+        else:
+            self._reject(HTTPStatus.BAD_REQUEST, "this is not a valid HTTP request")
+
+    def _count_head(self, num_bytes: int) -> None:
+        """Count before the request exists: all of the headers may arrive at once, together with the body."""
+        self._num_head += num_bytes
+        if self._num_head > MAX_HEAD_BYTES:
+            raise ValueError(HEAD_TOO_LARGE)  # stops the parser, which leads to `send_400_response`
 
     def _reject(self, status: HTTPStatus, message: str, kind: str = "invalid_request_error") -> None:
         if self._has_pending_response():

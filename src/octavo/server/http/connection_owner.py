@@ -1,5 +1,6 @@
 """Which API key a connection counts for: that of its latest request."""
 
+import asyncio
 from typing import Protocol
 
 
@@ -12,11 +13,11 @@ class ConnectionOwner:
 
     def __init__(self) -> None:
         self.current: ConnectionCount | None = None
-        self._is_closed = False
+        self.closed = asyncio.Event()  # set when the connection is closed, or as soon as the server stops
 
     def assign(self, owner: ConnectionCount) -> None:
         """Count the connection for `owner`, and no longer for its previous owner."""
-        if self._is_closed:
+        if self.closed.is_set():
             return
         self.release()
         owner.num_connections += 1
@@ -29,4 +30,4 @@ class ConnectionOwner:
 
     def close(self) -> None:
         self.release()
-        self._is_closed = True
+        self.closed.set()
