@@ -27,6 +27,8 @@ SETTINGS = Settings(
     patience=10,
     min_share=0.6,
 )
+# With a planted bug. Most are found in the first round, but a slow machine may need more.
+MAX_SECONDS = 400
 
 
 def write_model(folder: Path) -> Path:
@@ -57,7 +59,7 @@ def attack_with(
     settings, environ = dataclasses.replace(SETTINGS, patience=HANG_SECONDS, min_share=min_share), {}
     if bug is not None:
         check_place(bug)
-        settings = dataclasses.replace(SETTINGS, stops_at=frozenset(bug.found_by))
+        settings = dataclasses.replace(SETTINGS, seconds=MAX_SECONDS, stops_at=frozenset(bug.found_by))
         paths = [str(PLANT), os.environ.get("PYTHONPATH", "")]
         planted = {name: getattr(bug, name) for name in ("module", "method", "right", "wrong")}
         environ = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), VARIABLE: json.dumps(planted)}

@@ -61,12 +61,12 @@ def test_the_documented_example() -> None:
 def test_every_name_has_its_fraction_of_the_total_weight() -> None:
     table = KeyTable.of(parsed("alice sk-alice-1 weight=2\nalice sk-alice-2\nbob sk-bob-01\n"), "single")
     name = hashed_key("", "single").name
-    assert {key.tenant for key in table.keys} == {
+    assert {key.tenant for key in table.keys.values()} == {
         Tenant("alice", 2.0, 0.5),
         Tenant("bob", 1.0, 0.25),
         Tenant(name, 1.0, 0.25),
     }
-    assert {key.tenant.name: key.role for key in table.keys} == {
+    assert {key.tenant.name: key.role for key in table.keys.values()} == {
         "alice": KeyRole.INFERENCE,
         "bob": KeyRole.INFERENCE,
         name: KeyRole.OPERATOR,

@@ -21,49 +21,34 @@ DEFAULT_RETRY_AFTER = 5.0  # seconds, until a first sequence has left the queue
 MAX_IDLE_RATES = 256  # of tenants without waiting sequences, whose rates are remembered
 
 
-class DecayingRate:
-    """Recent events per second, as an exponentially decaying average.
+class DepartureRate:
+    """The recent rate at which the sequences of one tenant leave the queue. Owned by `Admission`.
 
-    Events and seconds decay alike, so the rate is unbiased from the first events on.
+    It is an exponentially decaying average. Sequences and seconds decay alike, so it is unbiased from the
+    first sequences on.
     """
 
-    def __init__(self) -> None:
-        self._events = 0.0
-        self._seconds = 0.0
-
-    def advance(self, seconds: float) -> None:
-        decay = 0.5 ** (seconds / HALF_LIFE)
-        self._events *= decay
-        self._seconds = self._seconds * decay + (1 - decay) * HALF_LIFE / math.log(2)
-
-    def note(self, events: int) -> None:
-        self._events += events
-
-    def seconds_for(self, events: float) -> float:
-        """Return the time that `events` take at the current rate."""
-        if not self._events:
-            return DEFAULT_RETRY_AFTER
-        return events * self._seconds / self._events
-
-
-class TenantRate:
-    """The rate at which the sequences of one tenant leave the queue. Owned by `Admission`."""
-
     def __init__(self, now: float) -> None:
-        self._departures = DecayingRate()
+        self._num_sequences = 0.0
+        self._seconds = 0.0
         self._at = now
 
     def advance(self, now: float, num_waiting: int) -> None:
         """Count time only while the tenant has waiting sequences: an empty queue has no rate."""
         if num_waiting:
-            self._departures.advance(now - self._at)
+            decay = 0.5 ** ((now - self._at) / HALF_LIFE)
+            self._num_sequences *= decay
+            self._seconds = self._seconds * decay + (1 - decay) * HALF_LIFE / math.log(2)
         self._at = now
 
     def note(self, num_sequences: int) -> None:
-        self._departures.note(num_sequences)
+        self._num_sequences += num_sequences
 
     def seconds_for(self, num_sequences: float) -> float:
-        return self._departures.seconds_for(num_sequences)
+        """Return the time that `num_sequences` take at the current rate."""
+        if not self._num_sequences:
+            return DEFAULT_RETRY_AFTER
+        return num_sequences * self._seconds / self._num_sequences
 
 
 class Admission:
@@ -74,7 +59,7 @@ class Admission:
     ) -> None:
         self._sequences = SharedRoom(max_sequences)
         self._tokens = SharedRoom(max_tokens)
-        self._rates: dict[str, TenantRate] = {}  # by tenant: all with waiting sequences, and the idle ones
+        self._rates: dict[str, DepartureRate] = {}  # by tenant: all with waiting sequences, and the idle ones
         self._idle: OrderedDict[str, None] = OrderedDict()  # the longest idle first
         self._clock = clock
 
@@ -139,10 +124,10 @@ class Admission:
             for room, amount in ((self._sequences, num_sequences), (self._tokens, num_tokens))
         )
 
-    def _advanced(self, tenant: Tenant) -> TenantRate:
+    def _advanced(self, tenant: Tenant) -> DepartureRate:
         """Return the rate of the tenant as of now."""
         now = self._clock()
-        rate = self._rates.get(tenant.name) or TenantRate(now)
+        rate = self._rates.get(tenant.name) or DepartureRate(now)
         rate.advance(now, self._sequences.used_by(tenant))
         return rate
 

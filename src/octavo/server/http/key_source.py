@@ -24,7 +24,6 @@ Version = tuple[int, int, int]  # modification time, size and inode
 
 @dataclass(frozen=True)
 class Key:
-    digest: bytes
     tenant: Tenant  # keys of one tenant share their prefix cache and their limits
     role: KeyRole
     expires: float | None = None  # in seconds since 1970; None: never
@@ -34,7 +33,7 @@ class Key:
 class KeyTable:
     """All keys at one moment, and the limits of each name."""
 
-    keys: tuple[Key, ...] = ()
+    keys: MappingProxyType[bytes, Key] = field(default_factory=lambda: MappingProxyType({}))  # by SHA-256
     limits: MappingProxyType[str, KeyLimits] = field(default_factory=lambda: MappingProxyType({}))
 
     @classmethod
@@ -52,10 +51,11 @@ class KeyTable:
         def make(key: HashedKey) -> Key:
             options = names[key.name]
             tenant = Tenant(key.name, options.weight, options.weight / total)
-            return Key(key.digest, tenant, options.role, key.expires)
+            return Key(tenant, options.role, key.expires)
 
         limits = {name: options.limits for name, options in names.items()}
-        return cls(tuple(make(key) for key in hashed), MappingProxyType(limits))
+        keys = {key.digest: make(key) for key in hashed}
+        return cls(MappingProxyType(keys), MappingProxyType(limits))
 
 
 class Unreadable(ConfigError):
