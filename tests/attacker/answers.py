@@ -39,10 +39,6 @@ class Answer:
     has_data_after_end: bool = False
 
     @property
-    def num_tokens(self) -> int:
-        return sum(len(choice.token_ids) for choice in self.choices.values())
-
-    @property
     def problem(self) -> str | None:
         """Return how the answer violates the rule of one terminal event, if it does."""
         if self.num_ends != 1 or self.has_data_after_end:
@@ -83,20 +79,3 @@ def answer_of(reply: Reply) -> Answer:
         elif data:
             answer.add(json.loads(data))
     return answer
-
-
-def num_tokens_so_far(reply: Reply, start: int) -> tuple[int, int]:
-    """Count the tokens of complete events after byte `start`. Returns the count and the next start."""
-    end = reply.body.rfind(b"\n\n") + 2
-    if end <= start or not is_stream(reply):
-        return 0, start
-    return _num_ids(bytes(reply.body[start:end])), end
-
-
-def _num_ids(events: bytes) -> int:
-    count = 0
-    for line in events.splitlines():
-        if line.startswith(b"data: {"):
-            content = json.loads(line[6:])
-            count += sum(len(choice.get("token_ids") or ()) for choice in content.get("choices", ()))
-    return count

@@ -5,9 +5,10 @@ import contextlib
 import random
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Protocol
 
 from attacker.contract import problems
 from attacker.fault_log import FaultLog
@@ -18,9 +19,14 @@ from attacker.wire import Abandoned, Client, Reply, get, post
 from data.json_types import Json
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
-Value = Callable[[str], float]
 # Set in the tasks of hostile actors, and inherited by the tasks that they create.
 IS_HOSTILE: ContextVar[bool] = ContextVar("is_hostile", default=False)
+
+
+class Value(Protocol):
+    """The value of a metric, by its name without prefix, summed over labels; of one key, if given."""
+
+    def __call__(self, name: str, key: str | None = None) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -130,8 +136,7 @@ class Attack:
             self.findings.violate(invariant, f"{note}: {problem}")
 
     async def metrics(self) -> Value | None:
-        """Scrape as the operator. Returns a function from names without prefix to values, summed over
-        labels; None if the server does not answer now."""
+        """Scrape as the operator. Returns None if the server does not answer now."""
         if self._metrics is None or self._metrics.is_lost:
             try:
                 self._metrics = await Client.open(self.server.port)
@@ -145,8 +150,9 @@ class Attack:
         text = client.replies[-1].body.decode()
         del client.replies[:-1]
 
-        def value(name: str) -> float:
-            found = re.findall(rf"^(?:octavo:)?{name}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE)
+        def value(name: str, key: str | None = None) -> float:
+            labels = r"(?:{[^}]*})?" if key is None else rf'{{[^}}]*key="{key}"[^}}]*}}'
+            found = re.findall(rf"^(?:octavo:)?{name}{labels} (\S+)$", text, re.MULTILINE)
             if not found:
                 raise LookupError(f"{name} is not in /metrics")
             return sum(map(float, found))

@@ -4,7 +4,7 @@ import asyncio
 import random
 import time
 
-from attacker.answers import Answer, answer_of, is_stream, num_tokens_so_far
+from attacker.answers import Answer, answer_of
 from attacker.attack import CHAT, COMPLETIONS, Actor, Attack
 from attacker.contract import HONEST
 from attacker.findings import Invariant
@@ -85,7 +85,6 @@ class HonestTenant:
         self.tenant = tenant
         self.requests = requests
         self.num_in_flight = 0
-        self.num_tokens = 0
         self.num_equal = 0
 
     @property
@@ -107,13 +106,7 @@ class HonestTenant:
         try:
             async with self.attack.connected(note) as client:
                 await client.send(request.data(self.tenant.key, stream=stream))
-                start, seen = 0, -1
-                while not client.is_lost and not client.num_complete:
-                    await client.until(lambda one: one.num_complete > 0 or one.num_received != seen)  # noqa: B023
-                    seen = client.num_received
-                    if client.replies:
-                        count, start = num_tokens_so_far(client.replies[0], start)
-                        self.num_tokens += count
+                await client.replied()
                 reply = client.replies[0] if client.replies else Reply()
         except OSError as error:
             self.attack.findings.violate(Invariant.ENDS_AS_DOCUMENTED, f"{note}: {error!r}")
@@ -136,8 +129,6 @@ class HonestTenant:
         if not reply.is_complete or reply.status != 200:
             return
         answer = answer_of(reply)
-        if not is_stream(reply):
-            self.num_tokens += answer.num_tokens
         if answer.errors:
             return  # explained by a fault, or a violation already
         difference = request.difference(answer)

@@ -1,7 +1,8 @@
-"""Invariant 3: while a tenant has work, it gets its part of the generated tokens.
+"""Invariant 3: while a tenant has work, it gets its part of the tokens that the engine computes.
 
-Counted in tokens of the engine, never in seconds. Intervals in which the attack itself had stopped or killed
-a process do not count, because requests cannot reach the engine then.
+Counted in tokens of prompts and answers, without those from the prefix cache, and never in seconds.
+Intervals in which the attack itself had stopped or killed a process do not count, because requests cannot
+reach the engine then.
 """
 
 import asyncio
@@ -12,13 +13,13 @@ from attacker.findings import Invariant
 from attacker.honest import HonestTenant
 
 SAMPLE_SECONDS = 0.4
-MIN_TOKENS = 1500  # generated in a window, so that the lengths of single answers do not matter
-WINDOW_TOKENS = 20_000  # after which a window ends; a short run is one window
+MIN_TOKENS = 2500  # computed in a window, so that the lengths of single answers do not matter
+WINDOW_TOKENS = 30_000  # after which a window ends; a short run is one window
 
 
 @dataclass
 class Window:
-    """Tokens generated for all tenants, and for this one, while it had requests in flight."""
+    """Tokens computed for all tenants, and for this one, while it had requests in flight."""
 
     num_all: float = 0.0
     num_own: float = 0.0
@@ -29,7 +30,7 @@ class Shares:
         self._attack = attack
         self._tenants = tenants
         self._windows = [Window() for _ in tenants]
-        self._last: tuple[float, list[int], bool] | None = None  # generated, own tokens, had a fault
+        self._last: tuple[float, list[float], bool] | None = None  # all and own tokens, had a fault
         self.lowest: float | None = None  # ratio of tokens to the share, in complete windows
 
     async def watch(self) -> None:
@@ -43,15 +44,17 @@ class Shares:
         if value is None:
             self._last = None
             return
-        generated = value("generation_tokens_total")
-        own = [tenant.num_tokens for tenant in self._tenants]
+        everything = value("prefix_cache_queries_total") - value("prefix_cache_hits_total")
+        everything += value("generation_tokens_total")
+        names = ("key_prompt_tokens_total", "key_generation_tokens_total")
+        own = [sum(value(name, one.tenant.name) for name in names) for one in self._tenants]
         is_disturbed = self._attack.faults.is_in_progress
-        last, self._last = self._last, (generated, own, is_disturbed)
+        last, self._last = self._last, (everything, own, is_disturbed)
         if last is None or last[2] or is_disturbed:
             return
         for index, (tenant, window) in enumerate(zip(self._tenants, self._windows, strict=True)):
             if tenant.num_in_flight:
-                window.num_all += generated - last[0]
+                window.num_all += everything - last[0]
                 window.num_own += own[index] - last[1][index]
         self.check(is_end=False)
 

@@ -174,7 +174,7 @@ class GrammarChecker:
                 break
             try:
                 return self._query_once(spec)
-            except (OSError, EOFError, msgspec.DecodeError):
+            except (OSError, msgspec.DecodeError):
                 logger.warning("the grammar check process died; starting a new one")
                 self._end_process()
         raise GrammarNotChecked(NOT_CHECKED)
