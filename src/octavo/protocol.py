@@ -216,6 +216,7 @@ class EngineOutputs(msgspec.Struct, frozen=True, tag="outputs"):
 
     outputs: tuple[TokenOutput, ...]
     stats: "EngineStats"
+    num_taken: int = 0  # generation requests that the engine has received from this front end and queued
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):

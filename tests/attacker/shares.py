@@ -1,8 +1,8 @@
 """Invariant 3: while a tenant has work, it gets its part of the tokens that the engine computes.
 
-Counted in tokens of prompts and answers, without those from the prefix cache, and never in seconds.
-Intervals in which the attack itself had stopped or killed a process do not count, because requests cannot
-reach the engine then.
+Counted in tokens of prompts and answers, as the front end counts them, and never in seconds. Intervals in
+which the attack itself had stopped or killed a process do not count, because requests cannot reach the engine
+then.
 """
 
 import asyncio
@@ -44,10 +44,9 @@ class Shares:
         if value is None:
             self._last = None
             return
-        everything = value("prefix_cache_queries_total") - value("prefix_cache_hits_total")
-        everything += value("generation_tokens_total")
-        names = ("key_prompt_tokens_total", "key_generation_tokens_total")
-        own = [sum(value(name, one.tenant.name) for name in names) for one in self._tenants]
+        names = ("prompt_tokens_total", "generation_tokens_total")
+        everything = sum(value(name) for name in names)
+        own = [sum(value(f"key_{name}", one.tenant.name) for name in names) for one in self._tenants]
         is_disturbed = self._attack.faults.is_in_progress
         last, self._last = self._last, (everything, own, is_disturbed)
         if last is None or last[2] or is_disturbed:

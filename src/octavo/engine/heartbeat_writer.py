@@ -1,4 +1,4 @@
-"""Write the engine's heartbeat before every step: how long the step may take, and for which request."""
+"""Write the engine's heartbeat before every step: how long the step may take, and for which requests."""
 
 import time
 
@@ -29,6 +29,10 @@ class HeartbeatWriter:
         def execute_with_heartbeat(plan: StepPlan) -> StepResult:
             size = sum([len(piece.token_ids) for piece in plan.slices]).bit_length()
             request_id = self.sole_request(plan)
+            for slot in plan.closed:
+                self._heartbeat.write_slot(slot, None)
+            for opening in plan.opened:
+                self._heartbeat.write_slot(opening.slot, opening.request_id)
             self._heartbeat.write(self.phase, timeout=self.timeout(size), request_id=request_id)
             started = time.monotonic()
             result = execute(plan)

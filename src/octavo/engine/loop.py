@@ -8,7 +8,7 @@ import logging
 import math
 import os
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -113,6 +113,7 @@ class EngineLoop:
         self._profile = profile
         self._owners: dict[tuple[str, int], bytes] = {}  # front ends of unfinished choices
         self._front_ends: set[bytes] = set()
+        self._num_taken: Counter[bytes] = Counter()  # generation requests, by front end
         self._view_leases = ViewLeases()
 
     def run(self, parent: int) -> None:
@@ -163,9 +164,11 @@ class EngineLoop:
         except RequestError as error:
             assert isinstance(message, GenerateRequest)
             rejected = TokenOutput.of_rejected(message, str(error))
-            self._send(owner, EngineOutputs((rejected,), self._core.stats()))
+            self._num_taken[owner] += 1
+            self._send(owner, EngineOutputs((rejected,), self._core.stats(), self._num_taken[owner]))
             return
         if isinstance(message, GenerateRequest):
+            self._num_taken[owner] += 1
             self._owners[message.request_id, message.choice] = owner
 
     def _check(self, message: GenerateRequest) -> None:
@@ -187,7 +190,7 @@ class EngineLoop:
             owner = self._owners[choice] if output.finish is None else self._owners.pop(choice)
             outputs[owner].append(output)
         for owner in self._front_ends | outputs.keys():
-            self._send(owner, EngineOutputs(tuple(outputs[owner]), result.stats))
+            self._send(owner, EngineOutputs(tuple(outputs[owner]), result.stats, self._num_taken[owner]))
 
     def _show(self, owners: tuple[bytes, ...]) -> None:
         view = self._core.view()

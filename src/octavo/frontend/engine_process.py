@@ -58,6 +58,11 @@ class EngineProcess:
         return self._heartbeat_file.read()
 
     @property
+    def in_slots(self) -> frozenset[int] | None:
+        """The numbers of the requests that the engine is computing; None if not all are known."""
+        return self._heartbeat_file.in_slots()
+
+    @property
     def is_overdue(self) -> bool:
         """Whether the heartbeat is overdue, by OVERDUE_AFTER. Beyond HUNG_AFTER, the engine is hung."""
         return self._overdue(self.heartbeat) > OVERDUE_AFTER

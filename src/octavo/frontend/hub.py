@@ -25,15 +25,18 @@ from octavo.protocol import (
 
 logger = logging.getLogger(__name__)
 
-SUSPECT_AFTER = 2  # engines in a row that died with a request in flight, before any output for it
+SUSPECT_AFTER = 2  # engines in a row that a request may have killed, before any output for it
+# After so many steps without a token of the isolated request, the next one is sent too. For example, the
+# request may wait for a slot, or for a mask of its grammar.
+MAX_ISOLATED_STEPS = 64
 
 
 class Hub:
     """Owned by one event loop or one thread. No method waits, so each changes a request atomically.
 
-    Normally all in-flight requests are replayed to a new engine at once. But if two engines in a row died
-    without output for a request, or one hung, that request may be the cause, and the others must not fail
-    with it. Then the hub isolates the in-flight requests: it sends them one at a time, each as soon as every
+    Normally all in-flight requests are replayed to a new engine at once. But a request that was in a slot of
+    an engine when it died, or had just been sent to it, and had no output, may be the cause. If this happens
+    twice in a row, or an engine hangs, the others must not fail with the cause. Then the hub isolates the in-flight requests: it sends them one at a time, each as soon as every
     choice of the previous one has a token. If the engine dies again, only the isolated request is blamed.
     Tenants take turns, each with its least suspect request first, so that nobody waits for all requests of
     another. Requests submitted meanwhile are isolated too, until each of the first ones has had its turn.
@@ -49,6 +52,8 @@ class Hub:
         self._is_isolating = False  # requests are sent one at a time
         self._to_isolate: set[str] = set()  # queued requests that must be isolated, by id
         self._isolated: InFlightRequest | None = None  # the request that was last sent alone
+        self._num_isolated_steps = 0  # since then
+        self._num_sent = self._num_taken = 0  # messages sent to the engine, and those it has queued
         self._closed_because: Failure | None = None
 
     def __len__(self) -> int:
@@ -100,6 +105,7 @@ class Hub:
         """Use a new engine: replay what the last one did not finish, and send all later requests to it."""
         self._channel = channel
         self._isolated = None
+        self._num_sent = self._num_taken = 0
         self._queue = FairQueue()
         # Isolating a request with many choices takes long, so it goes last among its equals.
         for in_flight in sorted(self._by_id.values(), key=lambda one: (one.suspicion, one.num_unfinished)):
@@ -108,11 +114,18 @@ class Hub:
         self._to_isolate = set(self._by_id) if self._is_isolating else set()
         self._send_due()
 
-    def disconnect(self) -> None:
-        """Stop using the engine: it is dead, or its messages cannot be read."""
+    def disconnect(self, in_slots: frozenset[int] | None = None) -> None:
+        """Stop using the engine: it is dead, or its messages cannot be read.
+
+        `in_slots` are the numbers of the requests that it was computing. If they are not known, each of its
+        requests may be the cause.
+        """
         self._channel = None
         for in_flight in self._by_id.values():
-            in_flight.lose_engine()
+            is_queued = in_flight.last_message <= self._num_taken
+            in_flight.lose_engine(
+                may_be_cause=in_slots is None or not is_queued or in_flight.number in in_slots
+            )
 
     def report_hang(self, request_id: str) -> None:
         """Handle a hang of the last engine. `request_id`: the only request in its step, else empty."""
@@ -130,6 +143,8 @@ class Hub:
 
     def receive(self, message: EngineOutputs) -> None:
         """Process the outputs of one step. Called by the owner of the channel."""
+        self._num_taken = message.num_taken
+        self._num_isolated_steps += 1
         for output in message.outputs:
             in_flight = self._by_id.get(output.request_id)
             if in_flight is not None:
@@ -157,6 +172,9 @@ class Hub:
             messages, ended = in_flight.prepare_send()
             for message in messages:
                 self._send(message)
+            self._num_sent += len(messages)
+            in_flight.last_message = self._num_sent
+            self._num_isolated_steps = 0
             self._deliver_ends(in_flight, ended)
         if self._channel is not None and not self._to_isolate and not self._is_isolation_pending:
             self._is_isolating = False
@@ -164,7 +182,9 @@ class Hub:
     @property
     def _is_isolation_pending(self) -> bool:
         isolated = self._isolated
-        return isolated is not None and not isolated.has_all_outputs and isolated.request_id in self._by_id
+        if isolated is None or self._num_isolated_steps >= MAX_ISOLATED_STEPS:
+            return False
+        return not isolated.has_all_outputs and isolated.request_id in self._by_id
 
     def _deliver(self, in_flight: InFlightRequest, output: TokenOutput) -> None:
         recipient = in_flight.recipient

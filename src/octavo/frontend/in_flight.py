@@ -5,6 +5,7 @@ import msgspec
 from octavo.frontend.intake import PreparedRequest
 from octavo.frontend.output import Processed, RequestText
 from octavo.frontend.updates import Recipient
+from octavo.link.heartbeat import request_number
 from octavo.protocol import Failure, FailureCode, FinishReason, GenerateRequest, Timings, TokenOutput
 from octavo.text.tokenizer import Tokenizer
 
@@ -41,10 +42,12 @@ class InFlightRequest:
         self._num_scored = 0  # prompt logprobs delivered so far
         self._num_repeated = 0  # of them, those that the current engine will send again
         self._num_sends = 0
+        self.number = request_number(prepared.request_id)
+        self.last_message = 0  # the position of its last message among those sent to the current engine
         self.is_sent = False  # the current engine has the request
         self.has_output = False  # the current engine has returned a token or a finish reason for it
         self._without_output: set[int] = set()  # choices for which the current engine has returned neither
-        self.suspicion = 0  # engines in a row that died with this request in flight, before any output for it
+        self.suspicion = 0  # engines in a row that this request may have killed, before any output for it
 
     @property
     def num_replays(self) -> int:
@@ -91,9 +94,9 @@ class InFlightRequest:
         """Mark one choice, or with None every choice, as ended by the front end."""
         self._stopped |= set(range(len(self._emitted))) if choice is None else {choice}
 
-    def lose_engine(self) -> None:
-        """Note that the engine died. A request without output from it becomes more suspect."""
-        if self.is_sent and not self.has_output:
+    def lose_engine(self, *, may_be_cause: bool) -> None:
+        """Note that the engine died. A request that may be the cause, and had no output, is more suspect."""
+        if self.is_sent and not self.has_output and may_be_cause:
             self.suspicion += 1
         self.is_sent = False
 

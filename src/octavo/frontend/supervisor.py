@@ -237,7 +237,7 @@ class EngineSupervisor:
             await channel.read(receive, self._show)
         finally:
             self._channel = None
-            self._hub.disconnect()
+            self._hub.disconnect(engine.in_slots)
             if run.death is not None and run.death.is_hang:
                 self._hub.report_hang(run.death.request_id)
             self.tally.engine_lost()

@@ -3,11 +3,15 @@
 The engine writes a heartbeat before every step, with a timeout until the next one. When the heartbeat is
 overdue, no step can run, whatever the state of the process: stopped, stuck in a kernel, or swapped out.
 
-    bytes   0 ........ 8 ....... 16 ...... 24 ...... 32 ........ 40 ............... 104
-            written_at phase     done      total     timeout     request_id, or zeros
+    bytes   0 ........ 8 ....... 16 ...... 24 ...... 32 ........ 40 ............... 104 ........
+            written_at phase     done      total     timeout     request_id, or zeros   slots: 8 bytes each
+
+A slot contains the number of the request whose sequence has it, or 0. It is written before the step that
+computes the sequence first. So after a death, the front end knows which requests may be the cause.
 """
 
 import enum
+import hashlib
 import mmap
 import struct
 import time
@@ -17,6 +21,10 @@ from typing import Self
 
 MAX_ID_BYTES = 64
 LAYOUT = struct.Struct(f"<dqqqd{MAX_ID_BYTES}s")
+SLOT = struct.Struct("<Q")
+MAX_SLOTS = 1024  # more are not recorded, and then every request may be the cause
+UNRECORDED = (1 << 64) - 1  # in the last slot: there are more slots
+SIZE = LAYOUT.size + MAX_SLOTS * SLOT.size
 
 # Seconds. A starting engine cannot know how long its next action takes.
 STARTING_TIMEOUT = 120.0
@@ -41,6 +49,12 @@ class Heartbeat:
     request_id: str = ""  # the only request of the step; empty if there are several, or none
 
 
+def request_number(request_id: str) -> int:
+    """Return the number that stands for a request in a slot. Two requests have the same one by accident only,
+    and then the second is suspected without reason."""
+    return int.from_bytes(hashlib.blake2b(request_id.encode(), digest_size=7).digest(), "little") + 1
+
+
 class HeartbeatFile:
     """Written by the engine only. Writes are not atomic: a read may mix fields of two heartbeats."""
 
@@ -49,18 +63,31 @@ class HeartbeatFile:
 
     @classmethod
     def create(cls, path: Path) -> None:
-        path.write_bytes(LAYOUT.pack(time.monotonic(), Phase.STARTING, 0, 0, STARTING_TIMEOUT, b""))
+        first = LAYOUT.pack(time.monotonic(), Phase.STARTING, 0, 0, STARTING_TIMEOUT, b"")
+        path.write_bytes(first.ljust(SIZE, b"\0"))
 
     @classmethod
     def open(cls, path: Path) -> Self:
         with path.open("r+b") as file:
-            return cls(mmap.mmap(file.fileno(), LAYOUT.size))
+            return cls(mmap.mmap(file.fileno(), SIZE))
 
     def read(self) -> Heartbeat:
         written_at, phase, done, total, timeout, name = LAYOUT.unpack(self._memory[: LAYOUT.size])
         return Heartbeat(
             written_at, Phase(phase), done, total, timeout, name.rstrip(b"\0").decode(errors="replace")
         )
+
+    def in_slots(self) -> frozenset[int] | None:
+        """Return the numbers of the requests that have a slot; None if not all are known."""
+        numbers = frozenset(number for (number,) in SLOT.iter_unpack(self._memory[LAYOUT.size : SIZE]))
+        return None if UNRECORDED in numbers else numbers - {0}
+
+    def write_slot(self, slot: int, request_id: str | None) -> None:
+        """Record which request has a slot; None if no request has it."""
+        number = 0 if request_id is None else request_number(request_id)
+        if slot >= MAX_SLOTS - 1:
+            slot, number = MAX_SLOTS - 1, UNRECORDED
+        SLOT.pack_into(self._memory, LAYOUT.size + slot * SLOT.size, number)
 
     def write(
         self,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from octavo.engine.heartbeat_writer import TIMEOUT_FACTOR, HeartbeatWriter
-from octavo.link.heartbeat import STARTING_TIMEOUT, HeartbeatFile, Phase
+from octavo.link.heartbeat import MAX_SLOTS, STARTING_TIMEOUT, HeartbeatFile, Phase, request_number
 from octavo.plan import SequenceSlice, SlotOpening, StepPlan, StepResult
 from octavo.protocol import SamplingParams
 
@@ -93,3 +93,25 @@ def test_the_heartbeat_names_the_request_if_a_step_has_only_one(heartbeat: Heart
     assert step(0, closed=(2,)) == "a"
     assert step(0, 2, opened={2: "d"}) == ""
     assert step(2) == "d", "late itself, and the only request"
+
+
+def test_the_slots_name_all_requests_before_the_step_is_executed(heartbeat: HeartbeatFile) -> None:
+    seen: list[frozenset[int] | None] = []
+
+    def execute(plan: StepPlan) -> StepResult:
+        seen.append(heartbeat.in_slots())
+        return StepResult(())
+
+    def step(opened: dict[int, str], closed: tuple[int, ...] = ()) -> frozenset[int] | None:
+        openings = [SlotOpening(slot, PARAMS, 0, (), 1, (1,), name) for slot, name in opened.items()]
+        execute_with_heartbeat(StepPlan(1, closed, tuple(openings), ()))
+        return seen[-1]
+
+    execute_with_heartbeat = HeartbeatWriter(heartbeat).around(execute)
+    a, b, c = map(request_number, "abc")
+    assert step({0: "a", 1: "a", 7: "b"}) == {a, b}
+    assert step({}) == {a, b}
+    assert step({7: "c"}, closed=(7, 1)) == {a, c}
+    assert step({}, closed=(0,)) == {c}
+    assert step({MAX_SLOTS - 2: "b"}) == {b, c}
+    assert step({MAX_SLOTS: "a"}) is None, "not all slots can be recorded"

@@ -146,6 +146,7 @@ def test_messages_that_intake_would_never_send_are_rejected(wired: Wired, change
     (answer,) = wired.answers()
     assert isinstance(answer, EngineOutputs)
     assert [output.finish for output in answer.outputs] == [FinishReason.ERROR]
+    assert answer.num_taken == 1
     assert wired.serves()
 
 
@@ -161,8 +162,9 @@ def test_an_id_in_use_is_rejected_and_stays_with_its_owner(wired: Wired) -> None
     while wired.core.has_unfinished:
         wired.loop.turn()
     wired.front = first
-    outputs = [o for a in wired.answers() if isinstance(a, EngineOutputs) for o in a.outputs]
-    assert [len(output.token_ids) for output in outputs] == [1, 1, 1]
+    answers = [answer for answer in wired.answers() if isinstance(answer, EngineOutputs)]
+    assert [len(output.token_ids) for answer in answers for output in answer.outputs] == [1, 1, 1]
+    assert {answer.num_taken for answer in answers} == {1}, "each front end has its own count"
 
 
 def test_only_watching_front_ends_receive_views(wired: Wired) -> None:

@@ -5,13 +5,15 @@ import time
 import msgspec
 import pytest
 
+from data.engine_facts import IDLE_STATS
 from octavo.fairness.tenant import Tenant
-from octavo.frontend.hub import SUSPECT_AFTER, Hub
+from octavo.frontend.hub import MAX_ISOLATED_STEPS, SUSPECT_AFTER, Hub
 from octavo.frontend.in_flight import ENGINE_HUNG, ENGINE_LOST, MAX_REPLAYS, InFlightRequest
 from octavo.frontend.intake import Intake, PromptTask, RequestLimits
 from octavo.frontend.output import StreamDelta
 from octavo.frontend.updates import MAX_BUFFERED, Updates
-from octavo.protocol import Abort, FinishReason, GenerateRequest, SamplingParams, TokenOutput
+from octavo.link.heartbeat import request_number
+from octavo.protocol import Abort, EngineOutputs, FinishReason, GenerateRequest, SamplingParams, TokenOutput
 from octavo.text.detokenizer import IncrementalDetokenizer
 from octavo.text.tokenizer import Tokenizer
 from unit.frontend.scripted_hub import LETTER, PROMPT, Inbox, ScriptedChannel, ended, request, step, token
@@ -400,6 +402,41 @@ def test_requests_submitted_during_isolation_wait(tokenizer: Tokenizer) -> None:
         assert asked(channel) == [name]
         hub.receive(step(token(name)))
     assert asked(channel) == ["new0", "new1", "new2"]
+
+
+def test_only_requests_that_may_be_the_cause_become_suspect(tokenizer: Tokenizer) -> None:
+    """Requests that wait in the engine's queue are replayed at once, however many engines die meanwhile."""
+    hub, channel, inbox = Hub(), ScriptedChannel(), Inbox()
+    waiting = [request(tokenizer, f"waiting{number}", n=2) for number in range(3)]
+    for one in (*waiting, request(tokenizer, "in a slot", inbox)):
+        hub.submit(one)
+    for _ in range(MAX_REPLAYS):
+        hub.connect(channel)
+        num_sent = len(channel.take())
+        hub.receive(EngineOutputs((), IDLE_STATS, num_sent))
+        hub.disconnect(frozenset({request_number("in a slot")}))
+        assert [one.suspicion for one in waiting] == [0, 0, 0]
+    hub.connect(channel)
+    sent = [one.request_id for one in channel.take() if isinstance(one, GenerateRequest)]
+    assert sent == ["waiting0", "waiting0"], "one suspect is enough for isolation"
+    # The engine may die while it takes a request from its queue of messages: then it is suspect too.
+    hub.disconnect(frozenset())
+    assert [one.suspicion for one in waiting] == [1, 0, 0]
+
+
+def test_isolation_does_not_wait_forever_for_a_token(tokenizer: Tokenizer) -> None:
+    """While the engine computes others, the isolated request may wait for a slot or for its grammar."""
+    hub, channel = Hub(), ScriptedChannel()
+    for number in range(2):
+        hub.submit(request(tokenizer, f"r{number}"))
+    hub.report_hang("")
+    hub.connect(channel)
+    assert asked(channel) == ["r0"]
+    for _ in range(MAX_ISOLATED_STEPS - 1):
+        hub.receive(step())
+        assert asked(channel) == []
+    hub.receive(step())
+    assert asked(channel) == ["r1"]
 
 
 def test_tenants_take_turns_during_isolation(tokenizer: Tokenizer) -> None:

@@ -99,7 +99,7 @@ def run(front: FrontEnd, draw: Callable[[int], int], deaths: int) -> RequestOutp
             lasts = None if lasts is None else lasts - 1
         if front.result is not None:
             return front.result
-        front.in_flight.lose_engine()
+        front.in_flight.lose_engine(may_be_cause=True)
     raise AssertionError("the last engine lives until the end")
 
 
@@ -140,7 +140,7 @@ def test_a_request_that_never_gets_a_token_ends_with_an_error(tokenizer: Tokeniz
     for _ in range(MAX_REPLAYS + 1):
         messages, ends = in_flight.prepare_send()
         assert (len(messages), ends) == (2, [])
-        in_flight.lose_engine()
+        in_flight.lose_engine(may_be_cause=True)
     messages, ends = in_flight.prepare_send()
     assert messages == []
     assert [(o.choice, o.finish, o.failure) for o in ends] == [
@@ -155,14 +155,14 @@ def test_output_clears_suspicion_but_total_replays_are_limited(tokenizer: Tokeni
         assert in_flight.prepare_send()[0]
         in_flight.process(token("r"))
         assert in_flight.suspicion == 0
-        in_flight.lose_engine()
+        in_flight.lose_engine(may_be_cause=True)
     assert in_flight.prepare_send()[0] == []
 
 
 def test_unsent_requests_do_not_become_suspects(tokenizer: Tokenizer) -> None:
     in_flight = request(tokenizer, "r")
     for _ in range(10):
-        in_flight.lose_engine()
+        in_flight.lose_engine(may_be_cause=True)
     assert in_flight.suspicion == 0
     assert in_flight.num_replays == 0
 
@@ -171,7 +171,7 @@ def test_cached_token_counts_survive_a_new_engine(tokenizer: Tokenizer) -> None:
     in_flight = request(tokenizer, "r")
     in_flight.prepare_send()
     first = in_flight.process(token("r")).delta
-    in_flight.lose_engine()
+    in_flight.lose_engine(may_be_cause=True)
     in_flight.prepare_send()
     second = in_flight.process(msgspec.structs.replace(token("r"), num_cached=0)).delta
     last = in_flight.process(msgspec.structs.replace(ended("r", FinishReason.LENGTH), num_cached=0)).finished
