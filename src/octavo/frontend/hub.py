@@ -36,10 +36,11 @@ class Hub:
 
     Normally all in-flight requests are replayed to a new engine at once. But a request that was in a slot of
     an engine when it died, or had just been sent to it, and had no output, may be the cause. If this happens
-    twice in a row, or an engine hangs, the others must not fail with the cause. Then the hub isolates the in-flight requests: it sends them one at a time, each as soon as every
-    choice of the previous one has a token. If the engine dies again, only the isolated request is blamed.
-    Tenants take turns, each with its least suspect request first, so that nobody waits for all requests of
-    another. Requests submitted meanwhile are isolated too, until each of the first ones has had its turn.
+    twice in a row, or an engine hangs, the others must not fail with the cause. Then the hub isolates the
+    in-flight requests: it sends them one at a time, each as soon as every choice of the previous one has a
+    token. If the engine dies again, only the isolated request is blamed. Tenants take turns, each with its
+    least suspect request first, so that nobody waits for all requests of another. Requests submitted
+    meanwhile are isolated too, until each of the first ones has had its turn.
 
     Results are deterministic, so a request that hangs an engine hangs the next one at the same token, which
     is the first one that the new engine computes for it. After the second hang it ends with an error.
