@@ -109,9 +109,9 @@ def test_the_slots_name_all_requests_before_the_step_is_executed(heartbeat: Hear
 
     execute_with_heartbeat = HeartbeatWriter(heartbeat).around(execute)
     a, b, c = map(request_number, "abc")
-    assert step({0: "a", 1: "a", 7: "b"}) == {a, b}
-    assert step({}) == {a, b}
-    assert step({7: "c"}, closed=(7, 1)) == {a, c}
-    assert step({}, closed=(0,)) == {c}
-    assert step({MAX_SLOTS - 2: "b"}) == {b, c}
+    assert step({0: "a", 1: "a", 7: "b"}) == frozenset({a, b})
+    assert step({}) == frozenset({a, b})
+    assert step({7: "c"}, closed=(7, 1)) == frozenset({a, c})
+    assert step({}, closed=(0,)) == frozenset({c})
+    assert step({MAX_SLOTS - 2: "b"}) == frozenset({b, c})
     assert step({MAX_SLOTS: "a"}) is None, "not all slots can be recorded"
