@@ -7,8 +7,9 @@ import signal
 from collections.abc import Awaitable, Callable
 
 from attacker.attack import Actor, Attack
+from attacker.contract import OK
 from attacker.processes import CHECKER, ENGINE, PROMPTER
-from attacker.wire import get
+from attacker.wire import get, post
 
 BETWEEN_FAULTS = 1.5  # seconds
 POLL = 0.05  # seconds
@@ -55,6 +56,9 @@ async def kill_helper(actor: Actor) -> None:
     fault = attack.faults.begin(name)
     if _signal_all(pids, signal.SIGKILL):
         attack.findings.counts["kills"] += 1
+    if name != "checker":  # until the next process builds prompts
+        request = post("/tokenize", attack.tenants.operator.key, {"prompt": "x"})
+        await attack.exchange(request, [OK], "the first prompt after a kill of the prompt process")
     attack.faults.end(fault)
 
 

@@ -72,7 +72,7 @@ class Findings:
         self.counts[action] += 1
         shown = ", ".join(f"{name}={value}" for name, value in details.items())
         self.last_actions.append(f"{self.seconds:8.2f} {actor} {number} {action}({shown})")
-        self._write({"actor": actor, "number": number, "action": action, **details})
+        self._write({"actor": actor, "number": number, "action": action, "details": details})
 
     def close(self) -> None:
         self._log.close()

@@ -30,7 +30,8 @@ class Shares:
         self._attack = attack
         self._tenants = tenants
         self._windows = [Window() for _ in tenants]
-        self._last: tuple[float, list[float], bool] | None = None  # all and own tokens, had a fault
+        self._last: tuple[float, list[float]] | None = None  # all and own tokens; None during a fault
+        self._num_faults = 0
         self.lowest: float | None = None  # ratio of tokens to the share, in complete windows
 
     async def watch(self) -> None:
@@ -47,9 +48,11 @@ class Shares:
         names = ("prompt_tokens_total", "generation_tokens_total")
         everything = sum(value(name) for name in names)
         own = [sum(value(f"key_{name}", one.tenant.name) for name in names) for one in self._tenants]
-        is_disturbed = self._attack.faults.is_in_progress
-        last, self._last = self._last, (everything, own, is_disturbed)
-        if last is None or last[2] or is_disturbed:
+        faults = self._attack.faults
+        had_fault = faults.is_in_progress or len(faults.faults) != self._num_faults
+        self._num_faults = len(faults.faults)
+        last, self._last = self._last, None if faults.is_in_progress else (everything, own)
+        if last is None or had_fault:
             return
         for index, (tenant, window) in enumerate(zip(self._tenants, self._windows, strict=True)):
             if tenant.num_in_flight:
