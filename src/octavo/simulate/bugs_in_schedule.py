@@ -164,9 +164,9 @@ SCHEDULER_BUGS = (
         "slots closed by a lost step are not reported",
         Scheduler,
         "schedule",
-        "return StepPlan(self.counters.steps, tuple(self._closed_slots)",
+        "return StepPlan(counters.steps, tuple(self._closed_slots)",
         "closed, self._closed_slots = self._closed_slots, []\n"
-        "    return StepPlan(self.counters.steps, tuple(closed)",
+        "    return StepPlan(counters.steps, tuple(closed)",
     ),
     PlantedBug(
         "slot reopened with the prompt only after a preemption",

@@ -4,7 +4,6 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from octavo.cache import KVManager
 from octavo.plan import SliceResult, StepResult
@@ -76,8 +75,8 @@ class LoadedScheduler:
             self._scheduler.add(request, 0.0)
 
 
-def median_step_milliseconds(loads: Sequence[SchedulerLoad], num_steps: int) -> list[float]:
-    """Return the median milliseconds of schedule + apply + drain under each load.
+def step_milliseconds(loads: Sequence[SchedulerLoad], num_steps: int) -> list[list[float]]:
+    """Return the milliseconds of schedule + apply + drain of each step under each load.
 
     Steps of all loads alternate, so that other activity on the machine affects all of them equally.
     """
@@ -87,4 +86,4 @@ def median_step_milliseconds(loads: Sequence[SchedulerLoad], num_steps: int) -> 
             one.step()
             if step >= WARM_UP_STEPS and step % 50 == 0:
                 one.check_load()
-    return [median(one.milliseconds[WARM_UP_STEPS:]) for one in loaded]
+    return [one.milliseconds[WARM_UP_STEPS:] for one in loaded]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from octavo.simulate.scale import WARM_UP_STEPS, LoadedScheduler, SchedulerLoad, median_step_milliseconds
+from octavo.simulate.scale import WARM_UP_STEPS, LoadedScheduler, SchedulerLoad, step_milliseconds
 
 if TYPE_CHECKING:
     from _typeshed import TraceFunction
@@ -42,9 +42,12 @@ def test_scale_does_not_change_the_bytecodes_per_step(
 def test_scale_does_not_change_the_time_per_step(
     what: str, small: SchedulerLoad, large: SchedulerLoad, figure: Callable[[str], None]
 ) -> None:
-    """Detects costs that bytecodes do not show, such as searching or sorting a list in C."""
-    at_small, at_large = median_step_milliseconds([small, large], num_steps=60)
-    figure(f"scheduler, median of a step: {at_small:.2f} ms and, with more {what}, {at_large:.2f} ms")
+    """Detects costs that bytecodes do not show, such as searching or sorting a list in C.
+
+    The fastest steps are compared, because other work on the machine only adds to a step.
+    """
+    at_small, at_large = map(min, step_milliseconds([small, large], num_steps=60))
+    figure(f"scheduler, fastest step: {at_small:.2f} ms and, with more {what}, {at_large:.2f} ms")
     assert at_large <= 2 * MAX_RATIO * at_small
 
 
