@@ -161,11 +161,11 @@ BUGS: tuple[Bug, ...] = (
         (ENDS,),
     ),
     Bug(
-        "a stopped prompt worker is not replaced",
-        "octavo.prompting.prompter",
-        "WorkerQueue.run",
-        "            except (OSError, EOFError) as error:\n                worker.kill()\n",
-        "            except (OSError, EOFError) as error:\n                self._worker = worker\n",
-        (ENDS, SHARE, ERROR),
+        "a dead grammar check process is not replaced",
+        "octavo.grammar.checker",
+        "GrammarChecker._query_process",
+        "                self._end_process()\n",
+        "                pass\n",
+        (SHARE, ERROR),
     ),
 )
