@@ -75,9 +75,9 @@ class KVManager:
 
     def grow(self, table: BlockTable, num_tokens: int) -> bool:
         """Extend the table to `num_tokens`. Return False and change nothing if there are too few blocks."""
-        missing = self.blocks_for(num_tokens) - len(table.block_ids)
-        if missing <= 0:
+        if num_tokens <= len(table.block_ids) * self.block_size:  # most decodes
             return True
+        missing = self.blocks_for(num_tokens) - len(table.block_ids)
         short = missing - self.pool.num_free
         if short > 0:
             if self.tree is None or short > self.tree.num_idle_blocks:

@@ -394,8 +394,6 @@ class Scheduler:
     def _make_room(self, sequence: Sequence, num_tokens: int) -> bool:
         table = sequence.block_table
         assert table is not None
-        if num_tokens <= len(table.block_ids) * self.kv.block_size:  # most decodes
-            return True
         while not self.kv.grow(table, num_tokens):
             victim = self._queues.last_running()
             if victim is sequence:
