@@ -17,6 +17,7 @@ from octavo.text.assets import TextAssets
 
 LENGTH = struct.Struct("<I")  # before every message, in bytes
 SECONDS = struct.Struct("<d")  # sent with the socket of a new worker: its CPU time limit per job
+READY = b"r"  # sent by the prompt process when it can fork workers
 
 
 class Setup(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 
     front end                      prompt process                   workers
     Setup ---------------------->  loads the tokenizer
+          <----------------------  READY
     a socket ------------------->  forks a worker ----------------> sends its pid; then job in, result out
 
 A template or tokenizer can loop, panic or exhaust memory. It does so in a worker, which the kernel kills when
@@ -29,6 +30,7 @@ from octavo.frontend.tool_use import ToolUse
 from octavo.link.parent import bind_to_parent
 from octavo.prompting.jobs import (
     LENGTH,
+    READY,
     SECONDS,
     ChatJob,
     ChatPrompt,
@@ -69,6 +71,7 @@ def main(parent: int, descriptor: int) -> None:
     with socket.socket(fileno=descriptor) as control:
         model = _text_model(decode_setup(_receive(control)).assets)
         longest = max(map(len, map(model.tokenizer.token_text, range(model.tokenizer.vocab_size))), default=1)
+        control.sendall(READY)
         while True:
             message, descriptors, _, _ = socket.recv_fds(control, SECONDS.size, 1)
             if not message:

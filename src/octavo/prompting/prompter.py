@@ -14,6 +14,7 @@ from octavo.fairness.tenant import Tenant
 from octavo.fairness.turns import FairTurns
 from octavo.prompting.jobs import (
     LENGTH,
+    READY,
     SECONDS,
     Job,
     JobOutput,
@@ -89,6 +90,63 @@ class PromptWorker:
             os.kill(self._pid, signal.SIGKILL)
 
 
+class PromptProcess:
+    """A running prompt process. Owned by Prompter.
+
+    It gets its setup from a task of its own: a request that is cancelled meanwhile must not stop it.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket, assets: TextAssets) -> None:
+        self._process = process
+        self._control = control
+        self._setting_up = asyncio.create_task(_set_up(control, assets), name="octavo-prompter")
+
+    @classmethod
+    def start(cls, assets: TextAssets) -> "PromptProcess":
+        """Start a process. Returns before it is ready."""
+        control, theirs = socket.socketpair()
+        control.setblocking(False)
+        try:
+            with theirs:
+                process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", MODULE, str(os.getpid()), str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    process_group=0,  # keep Ctrl-C away from it
+                )
+        except BaseException:
+            control.close()
+            raise
+        return cls(process, control, assets)
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    async def fork(self, seconds: float) -> PromptWorker:
+        """Return a new worker when the process is ready. Raises EOFError or OSError if it dies."""
+        if not await asyncio.shield(self._setting_up):
+            raise EOFError("the prompt process ended while it was starting")
+        return await PromptWorker.fork(self._control, seconds)
+
+    def end(self) -> None:
+        """Kill the process. May be called more than once."""
+        self._process.kill()
+        self._process.wait()
+        # The task ends by itself, because the process has closed its end of the socket. Until then the socket
+        # must stay open: another one could get its number.
+        self._setting_up.add_done_callback(lambda _: self._control.close())
+
+
+async def _set_up(control: socket.socket, assets: TextAssets) -> bool:
+    """Send the setup to a new process, and return whether it has become ready."""
+    try:
+        await asyncio.get_running_loop().sock_sendall(control, framed(encode_setup(Setup(assets))))
+        return await _exactly(control, len(READY)) == READY
+    except (OSError, EOFError):
+        return False
+
+
 class WorkerQueue:
     """Runs jobs one at a time, fair between tenants by the time that their jobs take.
 
@@ -129,28 +187,15 @@ class Prompter:
 
     def __init__(self, assets: TextAssets) -> None:
         self._assets = assets
-        self._process: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
-        self._starting = asyncio.Lock()
+        self._process: PromptProcess | None = None
         self._short, self._long = WorkerQueue(self, SHORT_SECONDS), WorkerQueue(self, LONG_SECONDS)
 
-    async def start(self) -> None:
+    def start(self) -> PromptProcess:
         """Start the prompt process if it is not running. Returns before it is ready; the first job waits."""
-        async with self._starting:
-            if self._process is not None and self._process.poll() is None:
-                return
+        if self._process is None or not self._process.is_alive:
             self._end_process()
-            control, theirs = socket.socketpair()
-            with theirs:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", MODULE, str(os.getpid()), str(theirs.fileno())],
-                    stdin=subprocess.DEVNULL,
-                    pass_fds=[theirs.fileno()],
-                    process_group=0,  # keep Ctrl-C away from it
-                )
-            control.setblocking(False)
-            self._control = control
-            await asyncio.get_running_loop().sock_sendall(control, framed(encode_setup(Setup(self._assets))))
+            self._process = PromptProcess.start(self._assets)
+        return self._process
 
     async def run(self, tenant: Tenant, job: Job) -> JobOutput:
         """Return the result of a job. Raises what building the prompt in this process would raise."""
@@ -174,16 +219,14 @@ class Prompter:
     async def fork(self, seconds: float) -> PromptWorker:
         """Return a new worker. If the prompt process dies meanwhile, a new process forks it."""
         for _ in range(MAX_ATTEMPTS):
-            control = None
+            process = None
             try:
-                await self.start()
-                control = self._control
-                assert control is not None
-                return await PromptWorker.fork(control, seconds)
+                process = self.start()
+                return await process.fork(seconds)
             except (OSError, EOFError) as error:
                 logger.warning("cannot reach the prompt process, starting a new one: %r", error)
-                if control is None or control is self._control:  # else the other queue has replaced it
-                    self._end_process()
+                if process is not None:
+                    process.end()
         raise PromptNotMade(NOT_BUILT)
 
     def close(self) -> None:
@@ -192,12 +235,8 @@ class Prompter:
         self._end_process()
 
     def _end_process(self) -> None:
-        if self._control is not None:
-            self._control.close()
-            self._control = None
         if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+            self._process.end()
             self._process = None
 
 

@@ -119,7 +119,7 @@ class RunningServer:
         reloading = asyncio.create_task(self._keys.keep_reloading(), name="octavo-keys")
         watch = LoopWatch()
         try:
-            await state.prompter.start()
+            state.prompter.start()
             is_up = await self._started(supervisor, signals)
             if is_up:
                 logger.info("%s is ready at %s", self._model.name, self._url(listener) + "/v1")

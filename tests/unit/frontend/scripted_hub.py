@@ -25,7 +25,7 @@ NOW = Timings(0.0, 0.0, 0.0)
 LETTER = 66
 
 
-def byte_tokenizer() -> Tokenizer:
+def byte_assets() -> TextAssets:
     """Every byte is a token."""
     from tokenizers import Tokenizer as Backend
     from tokenizers import decoders, models, pre_tokenizers
@@ -33,7 +33,11 @@ def byte_tokenizer() -> Tokenizer:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = Backend(models.BPE({char: index for index, char in enumerate(alphabet)}, []))
     backend.decoder = decoders.ByteLevel()
-    return Tokenizer(TextAssets(backend.to_str()))
+    return TextAssets(backend.to_str())
+
+
+def byte_tokenizer() -> Tokenizer:
+    return Tokenizer(byte_assets())
 
 
 class Inbox:
