@@ -157,19 +157,21 @@ class EngineLoop:
             self._view_leases.watch(owner, message)
             self._core.log_steps(self._view_leases.is_open)
             return
-        try:
-            if isinstance(message, GenerateRequest):
-                self._check(message)
-            self._core.handle(message)
-        except RequestError as error:
-            assert isinstance(message, GenerateRequest)
-            rejected = TokenOutput.of_rejected(message, str(error))
-            self._num_taken[owner] += 1
-            self._send(owner, EngineOutputs((rejected,), self._core.stats(), self._num_taken[owner]))
-            return
         if isinstance(message, GenerateRequest):
-            self._num_taken[owner] += 1
-            self._owners[message.request_id, message.choice] = owner
+            self._take(owner, message)
+        else:
+            self._core.handle(message)
+
+    def _take(self, owner: bytes, request: GenerateRequest) -> None:
+        self._num_taken[owner] += 1
+        try:
+            self._check(request)
+            self._core.handle(request)
+        except RequestError as error:
+            rejected = TokenOutput.of_rejected(request, str(error))
+            self._send(owner, EngineOutputs((rejected,), self._core.stats(), self._num_taken[owner]))
+        else:
+            self._owners[request.request_id, request.choice] = owner
 
     def _check(self, message: GenerateRequest) -> None:
         """Check again what intake guarantees: kernels must never see an id that has no row."""
