@@ -93,7 +93,8 @@ class PromptWorker:
 class PromptProcess:
     """A running prompt process. Owned by Prompter.
 
-    It gets its setup from a task of its own: a request that is cancelled meanwhile must not stop it.
+    A task of its own sends the setup, so that cancelling the request that started the process does not leave
+    it with half of its setup.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], control: socket.socket, assets: TextAssets) -> None:
@@ -133,8 +134,8 @@ class PromptProcess:
         """Kill the process. May be called more than once."""
         self._process.kill()
         self._process.wait()
-        # The task ends by itself, because the process has closed its end of the socket. Until then the socket
-        # must stay open: another one could get its number.
+        # The task ends by itself, because the process has closed its end of the socket. Until then our end
+        # stays open: a new socket could get its file descriptor while the event loop still waits for it.
         self._setting_up.add_done_callback(lambda _: self._control.close())
 
 
