@@ -3,7 +3,7 @@
 The engine is `octavo.simulate.null_engine`, whose model computes nothing, on a separate core. Rates are
 also printed per second of this process's processor time, which is the capacity of one core.
 
-python benchmarks/front_end.py MODEL [--streams 64 256] [--tokens 500] [--profile]
+python benchmarks/front_end.py MODEL [--streams 64 256] [--replicas 1 8] [--tokens 500] [--profile]
 
 Only the tokenizer of MODEL is used.
 """
@@ -11,6 +11,7 @@ Only the tokenizer of MODEL is used.
 import argparse
 import asyncio
 import cProfile
+import itertools
 import pstats
 import time
 
@@ -19,22 +20,25 @@ from octavo.frontend.hub import Hub
 from octavo.frontend.in_flight import InFlightRequest
 from octavo.frontend.intake import Intake, PromptTask, RequestLimits
 from octavo.frontend.output import RequestOutput
-from octavo.frontend.supervisor import EngineSupervisor
 from octavo.frontend.updates import Updates
 from octavo.link.folder import EngineSettings
+from octavo.membership.local import LocalReplicas
 from octavo.protocol import SamplingParams
 from octavo.text.tokenizer import Tokenizer
 
 
-async def measure(tokenizer: Tokenizer, streams: int, tokens: int, profile: cProfile.Profile | None) -> None:
+async def measure(
+    tokenizer: Tokenizer, streams: int, num_replicas: int, tokens: int, profile: cProfile.Profile | None
+) -> None:
     hub = Hub()
     settings = EngineSettings({"max_running": streams}, log_level="error")
-    supervisor = EngineSupervisor(settings, hub, module="octavo.simulate.null_engine")
-    supervisor.start()
+    replicas = LocalReplicas(settings, hub, num_replicas=num_replicas, module="octavo.simulate.null_engine")
+    replicas.start()
     try:
-        await supervisor.wait_until_ready()
-        assert supervisor.facts is not None
-        intake = Intake(tokenizer, RequestLimits(supervisor.facts.vocab_size, supervisor.facts.max_model_len))
+        for supervisor in replicas.supervisors:
+            await supervisor.wait_until_ready()
+        assert replicas.facts is not None
+        intake = Intake(tokenizer, RequestLimits(replicas.facts.vocab_size, replicas.facts.max_model_len))
         params = SamplingParams(max_tokens=tokens, ignore_eos=True, seed=1)
         prompts = [
             intake.prepare(f"r{number}", PromptTask(f"Story {number}: once", params), now=0.0)
@@ -59,9 +63,9 @@ async def measure(tokenizer: Tokenizer, streams: int, tokens: int, profile: cPro
         assert counts == [tokens] * streams
         count = streams * tokens
         rates = f"{count / wall:>12,.0f} {count / cpu:>18,.0f} {1e6 * cpu / count:>10.1f}"
-        print(f"{streams:>7} {count:>9,} {rates}")
+        print(f"{streams:>7} {num_replicas:>8} {count:>9,} {rates}")
     finally:
-        await supervisor.close()
+        await replicas.close()
 
 
 def main() -> None:
@@ -70,14 +74,16 @@ def main() -> None:
     )
     parser.add_argument("model", help="checkpoint of the tokenizer")
     parser.add_argument("--streams", type=int, nargs="+", default=[64, 256])
+    parser.add_argument("--replicas", type=int, nargs="+", default=[1])
     parser.add_argument("--tokens", type=int, default=500, help="tokens per stream")
     parser.add_argument("--profile", action="store_true", help="print a profile")
     options = parser.parse_args()
     tokenizer = Tokenizer(open_checkpoint(options.model).text)
-    print(f"{'streams':>7} {'tokens':>9} {'tokens/s':>12} {'tokens/s per core':>18} {'us/token':>10}")
-    for streams in options.streams:
+    rates = f"{'tokens/s':>12} {'tokens/s per core':>18} {'us/token':>10}"
+    print(f"{'streams':>7} {'replicas':>8} {'tokens':>9} {rates}")
+    for streams, num_replicas in itertools.product(options.streams, options.replicas):
         profile = cProfile.Profile() if options.profile else None
-        asyncio.run(measure(tokenizer, streams, options.tokens, profile))
+        asyncio.run(measure(tokenizer, streams, num_replicas, options.tokens, profile))
         if profile is not None:
             pstats.Stats(profile).sort_stats("tottime").print_stats(25)
 

@@ -61,14 +61,16 @@ def plan_kv(
     max_model_len: int | None,
     model_max_len: int,
     block_multiple: int = 1,
+    num_engines: int = 1,
 ) -> KVPlan:
     """Divide memory into blocks. `block_size` 0: a block as long as the context, rounded up to
-    `block_multiple`."""
+    `block_multiple`. `num_engines` share the free memory."""
     if kv_memory is not None:
         budget, lines = kv_memory, [f"KV cache: {format_size(kv_memory)} (kv_memory)"]
     else:
-        budget = int(free_bytes * fraction)
-        lines = [f"KV cache: {format_size(free_bytes)} free x {fraction} = {format_size(budget)}"]
+        budget = int(free_bytes * fraction / num_engines)
+        shared = f" / {num_engines} engines" if num_engines > 1 else ""
+        lines = [f"KV cache: {format_size(free_bytes)} free x {fraction}{shared} = {format_size(budget)}"]
     lines.append(shape.explain())
     tokens = budget // shape.bytes_per_token
     target_len = min(max_model_len or model_max_len, model_max_len)

@@ -41,6 +41,8 @@ from octavo.grammar.checker import GrammarChecker
 from octavo.grammar.specs import Schema
 from octavo.protocol import EngineFacts, EngineStats, KernelTimes, SamplingParams
 
+REPLICA = "in process"  # the hub's name for the only engine
+
 
 @dataclass(frozen=True)
 class StepUpdate:
@@ -100,7 +102,7 @@ class LLM:
         self._numbers = itertools.count()
         self._engine_thread = EngineThread()
         self._hub = Hub()  # used on the engine thread only, once it is connected
-        self._hub.connect(self._channel)
+        self._hub.connect(REPLICA, self._channel)
         self._names = Names()
         self._unclaimed = Mailbox()  # updates of requests made with `add_request`
         self._dropped: deque[PreparedRequest] = deque()  # callers stopped waiting; any thread may append
@@ -398,7 +400,7 @@ class LLM:
     def _advance(self) -> None:
         """Run one step and deliver every update to its mailbox."""
         self._end_dropped()
-        self._hub.receive(self._channel.step())
+        self._hub.receive(REPLICA, self._channel.step())
 
     def _end_dropped(self) -> None:
         while self._dropped:

@@ -131,6 +131,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
                 )
 
 
+UNKNOWN_POSITION = -1  # in outputs that are not from an engine, or from one with protocol version 1
+
 # The minimum log-probability, for tokens that the model excludes, as in OpenAI's API. JSON has no infinity.
 LOGPROB_FLOOR = -9999.0
 
@@ -155,15 +157,19 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate")
     tenant: str = ""  # tenants get equal service in proportion to their weights
     weight: float = 1.0
     rank: int = 0  # among all tenants, before their service is compared; smaller is more urgent
-    arrival: float = 0.0
-    deadline: float | None = None
+    arrival: float = 0.0  # on the clock of the process that has the message; `link.versions` converts it
+    deadline: float | None = None  # on the same clock
     cache_salt: str = ""  # prefixes are shared only between requests with the same salt
-    resume_ids: tuple[int, ...] = ()  # tokens already emitted before the engine died
+    resume_ids: tuple[int, ...] = ()  # tokens already emitted by other engines
+    attempt: int = 0  # how often the request was sent to an engine before; its outputs repeat it
+    waited: float | None = None  # in transit instead of `arrival`: seconds since then
+    seconds_left: float | None = None  # in transit instead of `deadline`
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):
     request_id: str
     choice: int | None = None  # None: every choice
+    attempt: int = 0  # of the request that it aborts
 
 
 class PrefillChunk(msgspec.Struct, frozen=True):
@@ -185,11 +191,18 @@ class Timings(msgspec.Struct, frozen=True):
     num_passed_over: int = 0  # steps between two tokens of this sequence that computed only others
 
 
-class TokenOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """The output of one step for one sequence. The last output of a sequence has `finish`."""
+class TokenOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The output of one step for one sequence. The last output of a sequence has `finish`.
+
+    `attempt` and `position` tell the front end whether this is the next part of the answer. `position` is the
+    number of tokens before this output, those in `resume_ids` included, and of prompt logprobs in this
+    attempt.
+    """
 
     request_id: str
     choice: int
+    attempt: int = 0
+    position: int = UNKNOWN_POSITION
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()  # one per token, if requested
     prompt_logprobs: tuple[TokenLogprob, ...] = ()  # of positions 1, 2, ...; in order, over several outputs
@@ -205,6 +218,8 @@ class TokenOutput(msgspec.Struct, frozen=True, kw_only=True):
         return cls(
             request_id=request.request_id,
             choice=request.choice,
+            attempt=request.attempt,
+            position=len(request.resume_ids),
             finish=FinishReason.ERROR,
             timings=Timings(0.0, 0.0, 0.0),
             failure=Failure(FailureCode.ENGINE_FAILED, reason),
@@ -286,9 +301,13 @@ class KernelTimes(msgspec.Struct, frozen=True, kw_only=True):
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
     """A front end has connected."""
 
+    front_end: str = ""  # its id: an earlier connection of the same front end is over
+    version: int = 1  # of the protocol; version 1 did not send it
+
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """The answer to `Hello`, sent when the engine is ready for requests."""
 
     facts: EngineFacts
     stats: EngineStats
+    version: int = 1

@@ -18,19 +18,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from chaos.asking import Asker, Request, requests_of_every_kind
 from octavo.checkpoint import open_checkpoint
 from octavo.engine.core import STEP_FAILED
 from octavo.frontend import engine_process
 from octavo.frontend.hub import Hub
-from octavo.frontend.in_flight import ENGINE_HUNG, ENGINE_LOST, MAX_REPLAYS, InFlightRequest
-from octavo.frontend.intake import Intake, PromptTask, RequestLimits
-from octavo.frontend.output import RequestOutput
+from octavo.frontend.in_flight import ENGINE_HUNG, ENGINE_LOST, MAX_REPLAYS
 from octavo.frontend.supervisor import EngineState, EngineSupervisor
-from octavo.frontend.updates import Updates
 from octavo.kernels.library import KernelLibrary, find_library
 from octavo.link.folder import EngineSettings
 from octavo.link.heartbeat import Phase
-from octavo.protocol import GrammarKind, GrammarSpec, SamplingParams, TokenLogprob
+from octavo.protocol import SamplingParams
 from octavo.text.tokenizer import Tokenizer
 from patience import HANG_SECONDS
 
@@ -38,51 +36,14 @@ NUM_TOKENS = 300
 POISON = [255, 255]  # as in engines.py
 FAULT = 254
 HANG = 253
-WORDS = GrammarSpec(GrammarKind.REGEX, "(and (that|this) [a-z]{1,9}[,;] )*")  # some of its tokens are forced
 
 
-ChoiceOutcome = tuple[
-    str, tuple[int, ...], tuple[TokenLogprob, ...] | None, str, str | int | None, str | None
-]
-Outcome = tuple[tuple[TokenLogprob, ...] | None, list[ChoiceOutcome]]
-
-
-class Harness:
+class Harness(Asker):
     """A supervised engine, and methods that send requests to it."""
 
     def __init__(self, hub: Hub, supervisor: EngineSupervisor, tokenizer: Tokenizer) -> None:
-        self.hub = hub
+        super().__init__(hub, tokenizer, lambda: supervisor.facts)
         self.supervisor = supervisor
-        self.num_deltas = 0
-        self._tokenizer = tokenizer
-        self._count = 0
-
-    async def ask(
-        self, prompt: str | list[int], params: SamplingParams, timeout: float | None = None
-    ) -> RequestOutput:
-        """Return the result and check that it agrees with the stream."""
-        facts = self.supervisor.facts
-        assert facts is not None
-        intake = Intake(self._tokenizer, RequestLimits(facts.vocab_size, facts.max_model_len))
-        self._count += 1
-        now = time.monotonic()
-        prepared = intake.prepare(
-            f"r{self._count}", PromptTask(prompt, params), now=now, name="r", timeout=timeout
-        )
-        texts = [""] * params.n
-        updates = Updates()
-        self.hub.submit(InFlightRequest(prepared, self._tokenizer, updates))
-        async for update in updates:
-            if isinstance(update, RequestOutput):
-                assert [choice.text for choice in update.choices] == texts
-                return update
-            texts[update.choice] += update.text
-            self.num_deltas += 1
-        raise AssertionError("the stream ended without a result")
-
-    async def ask_all(self, requests: list[tuple[str, SamplingParams]]) -> list[Outcome]:
-        results = await asyncio.gather(*(self.ask(prompt, params) for prompt, params in requests))
-        return [outcome(result) for result in results]
 
     async def kill(self, number: int = signal.SIGKILL) -> None:
         assert self.supervisor.engine_pid is not None
@@ -97,30 +58,8 @@ class Harness:
         return time.monotonic() - started
 
 
-def requests(count: int) -> list[tuple[str, SamplingParams]]:
-    """Return greedy and sampled requests, with logprobs, two choices, stop strings and a grammar."""
-    kinds = [
-        SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True, logprobs=2),
-        SamplingParams(temperature=1.3, max_tokens=NUM_TOKENS, ignore_eos=True, logprobs=0, seed=1),
-        SamplingParams(temperature=0.8, max_tokens=NUM_TOKENS, ignore_eos=True, n=2, seed=2, top_p=0.9),
-        SamplingParams(
-            temperature=2.0,
-            max_tokens=NUM_TOKENS,
-            ignore_eos=True,
-            stop=("ab", "Zx"),
-            seed=3,
-            prompt_logprobs=1,
-        ),
-        SamplingParams(max_tokens=NUM_TOKENS, n=2, seed=4, grammar=WORDS),
-    ]
-    return [(f"Number {number} is a story", kinds[number % len(kinds)]) for number in range(count)]
-
-
-def outcome(result: RequestOutput) -> Outcome:
-    """Return everything that must be reproducible."""
-    return result.prompt_logprobs, [
-        (c.text, c.token_ids, c.logprobs, c.finish_reason, c.stop_reason, c.error) for c in result.choices
-    ]
+def requests(count: int) -> list[Request]:
+    return requests_of_every_kind(count, NUM_TOKENS)
 
 
 def is_running(pid: int | None) -> bool:

@@ -155,7 +155,7 @@ class SteppedChannel(InProcessChannel):
             asyncio.get_running_loop().call_soon(self._advance)
 
     def _advance(self) -> None:
-        self._hub.receive(self.step())
+        self._hub.receive("r0", self.step())
         self._is_stepping = self.has_unfinished
         if self._is_stepping:
             asyncio.get_running_loop().call_soon(self._advance)
@@ -167,7 +167,7 @@ def scripted_url(path: Path) -> Iterator[str]:
     model = served_tokenizer(path)
     hub = Hub()
     channel = SteppedChannel(scripted_core(model.tokenizer), hub)
-    hub.connect(channel)
+    hub.connect("r0", channel)
     take_problems()
     with serving(model, hub, FACTS) as port:
         yield f"http://127.0.0.1:{port}"

@@ -17,7 +17,7 @@ from octavo.server.http.keys import Keys
 from octavo.server.openapi import describe
 from octavo.server.state import ServerState
 from server.direct_prompter import DirectPrompter
-from server.fake_supervisor import FakeSupervisor
+from server.fake_replicas import FakeReplicas
 from server.recording import Accepted, Description, problems
 
 CURL = re.compile(r"curl [^']*?(?:https?://[^/\s]+|\$url)(/[\w/]+).*?-d '(\{.*?\})'(?:\n|$)", re.DOTALL)
@@ -28,8 +28,8 @@ SHELL_VARIABLES = {"model": "smollm2", "question": '[{"role": "user", "content":
 def description(tiny_checkpoint: Path) -> Description:
     """Return the API description of a server whose model has the name used on the pages."""
     model = TextModel.of_checkpoint(open_checkpoint(str(tiny_checkpoint)), "smollm2")
-    supervisor = FakeSupervisor(engine_facts())
-    state = ServerState(ServerOptions(), model, Hub(), supervisor, prompter=DirectPrompter(model))  # type: ignore[arg-type]
+    replicas = FakeReplicas(engine_facts())
+    state = ServerState(ServerOptions(), model, Hub(), replicas, prompter=DirectPrompter(model))  # type: ignore[arg-type]
     try:
         return describe(build_app(state, Keys()), state)
     finally:

@@ -79,8 +79,8 @@ def tiny_model(tiny_checkpoint: Path) -> TextModel:
 def run_null(tiny_model: TextModel) -> RunNull:
     """Run a test of the application on an engine that computes nothing."""
 
-    def run(test: Callable[[Bench], Awaitable[None]], **options: float) -> None:
-        asyncio.run(on_null_engine(tiny_model, test, **options))
+    def run(test: Callable[[Bench], Awaitable[None]], *, num_replicas: int = 1, **options: float) -> None:
+        asyncio.run(on_null_engine(tiny_model, test, num_replicas=num_replicas, **options))
 
     return run
 
@@ -108,6 +108,6 @@ def run_keyed(run_null: RunNull, tmp_path: Path) -> RunKeyed:
         async def on_bench(bench: Bench) -> None:
             await test(KeyedBench(bench, tmp_path / "keys", content))
 
-        run_null(on_bench, **options)
+        run_null(on_bench, num_replicas=1, **options)
 
     return run

@@ -10,9 +10,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from data.json_types import Json
 from octavo.config import ServerOptions
 from octavo.frontend.hub import Hub
-from octavo.frontend.supervisor import EngineSupervisor
 from octavo.frontend.text_model import TextModel
 from octavo.link.folder import EngineSettings
+from octavo.membership.local import LocalReplicas
 from octavo.server.app import build_app
 from octavo.server.http.keys import Keys
 from octavo.server.state import ServerState
@@ -51,10 +51,11 @@ class Scrape:
 
 
 class Bench:
-    def __init__(self, hub: Hub, supervisor: EngineSupervisor, model: TextModel) -> None:
+    def __init__(self, hub: Hub, replicas: LocalReplicas, model: TextModel) -> None:
         self.hub = hub
-        self.supervisor = supervisor
-        self.state = ServerState(ServerOptions(), model, hub, supervisor, prompter=DirectPrompter(model))
+        self.replicas = replicas
+        self.supervisor = replicas.supervisors[0]
+        self.state = ServerState(ServerOptions(), model, hub, replicas, prompter=DirectPrompter(model))
         self.app = recorded(build_app(self.state, Keys()))
 
     def ask(self, path: str, body: Json) -> Exchange:
@@ -74,21 +75,24 @@ class Bench:
 
 
 class RunNull(Protocol):
-    def __call__(self, test: Callable[[Bench], Awaitable[None]], **options: float) -> None:
+    def __call__(
+        self, test: Callable[[Bench], Awaitable[None]], *, num_replicas: int = 1, **options: float
+    ) -> None:
         """`options` are those of `octavo.simulate.null_engine`."""
 
 
 async def on_null_engine(
-    model: TextModel, test: Callable[[Bench], Awaitable[None]], **options: float
+    model: TextModel, test: Callable[[Bench], Awaitable[None]], *, num_replicas: int = 1, **options: float
 ) -> None:
     """`options` are those of `octavo.simulate.null_engine`."""
     engine = {"vocab_size": 260, "step_seconds": STEP_SECONDS} | options
     settings = EngineSettings(engine, log_level="warning")
     hub = Hub()
-    supervisor = EngineSupervisor(settings, hub, module="octavo.simulate.null_engine")
-    supervisor.start()
+    replicas = LocalReplicas(settings, hub, num_replicas=num_replicas, module="octavo.simulate.null_engine")
+    replicas.start()
     try:
-        await supervisor.wait_until_ready()
-        await test(Bench(hub, supervisor, model))
+        for supervisor in replicas.supervisors:
+            await supervisor.wait_until_ready()
+        await test(Bench(hub, replicas, model))
     finally:
-        await supervisor.close()
+        await replicas.close()

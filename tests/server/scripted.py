@@ -35,7 +35,7 @@ from octavo.text.huggingface import text_assets_from_directory
 from octavo.text.tokenizer import Tokenizer
 from patience import HANG_SECONDS
 from server.direct_prompter import DirectPrompter
-from server.fake_supervisor import FakeSupervisor
+from server.fake_replicas import FakeReplicas
 from server.recording import recorded
 
 FACTS = engine_facts(vocab_size=1 << 20, system_fingerprint="scripted")
@@ -74,7 +74,7 @@ class ScriptedChannel:
     def send(self, message: GenerateRequest | Abort) -> None:
         if isinstance(message, GenerateRequest):
             outputs = EngineOutputs(tuple(self._outputs(message, self.script.pop(0))), IDLE_STATS)
-            asyncio.get_running_loop().call_soon(self._hub.receive, outputs)
+            asyncio.get_running_loop().call_soon(self._hub.receive, "r0", outputs)
 
     def _outputs(self, message: GenerateRequest, text: str) -> Iterator[TokenOutput]:
         ids = self._tokenizer.encode(text, add_special_tokens=False)
@@ -121,7 +121,7 @@ def scripted_server(path: Path) -> Iterator[ScriptedServer]:
     model = served_tokenizer(path)
     hub = RecordingHub()
     channel = ScriptedChannel(hub, model.tokenizer)
-    hub.connect(channel)
+    hub.connect("r0", channel)
     with serving(model, hub, FACTS) as port:
         yield ScriptedServer(hub, channel, port)
 
@@ -129,7 +129,7 @@ def scripted_server(path: Path) -> Iterator[ScriptedServer]:
 @contextmanager
 def serving(model: TextModel, hub: Hub, facts: EngineFacts) -> Iterator[int]:
     """Serve the application over HTTP in a thread of this process, and yield the port."""
-    state = ServerState(ServerOptions(), model, hub, FakeSupervisor(facts), prompter=DirectPrompter(model))  # type: ignore[arg-type]
+    state = ServerState(ServerOptions(), model, hub, FakeReplicas(facts), prompter=DirectPrompter(model))  # type: ignore[arg-type]
     app = recorded(build_app(state, Keys()))
     config = uvicorn.Config(
         app, port=0, log_config=None, lifespan="off", ws="none", timeout_keep_alive=KEEP_ALIVE_SECONDS

@@ -29,7 +29,7 @@ from patience import HANG_SECONDS
 from server.bench_reader import BenchReader
 from server.direct_prompter import DirectPrompter
 from server.exchange import Exchange
-from server.fake_supervisor import FakeSupervisor
+from server.fake_replicas import FakeReplicas
 from server.recording import recorded
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -90,7 +90,7 @@ class FakeHub:
 class Bench:
     def __init__(self, model: TextModel, **options: str | int) -> None:
         self.hub = FakeHub()
-        self.supervisor = FakeSupervisor(
+        self.replicas = FakeReplicas(
             engine_facts(max_model_len=100_000, num_blocks=9, device="cpu", dtype="float32")
         )
         self.prompter = DirectPrompter(model)
@@ -98,7 +98,7 @@ class Bench:
             ServerOptions.model_validate(options),
             model,
             self.hub,  # type: ignore[arg-type]
-            self.supervisor,  # type: ignore[arg-type]
+            self.replicas,  # type: ignore[arg-type]
             prompter=self.prompter,
         )
         self.app = recorded(build_app(self.state, Keys.from_options(self.state.options)))
@@ -327,23 +327,23 @@ def test_unexpected_errors_reveal_no_details(run: Run, caplog: pytest.LogCapture
 )
 def test_requests_get_503_while_there_is_no_engine(run: Run, state: EngineState, code: str) -> None:
     async def test(bench: Bench) -> None:
-        bench.supervisor.state, bench.supervisor.facts = state, None
-        bench.supervisor.is_live = state is not EngineState.FAILED
+        bench.replicas.state, bench.replicas.facts = state, None
+        bench.replicas.is_live = state is not EngineState.FAILED
         answer = await bench.ask({"prompt": "x"}).done()
         assert (answer.status, answer.error["code"]) == (503, code)
         assert int(answer.headers["retry-after"]) >= 1
         assert (await bench.ask(None, "/readyz").done()).status == 503
-        assert (await bench.ask(None, "/livez").done()).status == (200 if bench.supervisor.is_live else 503)
+        assert (await bench.ask(None, "/livez").done()).status == (200 if bench.replicas.is_live else 503)
 
     run(test)
 
 
 def test_requests_wait_while_an_engine_is_restarted(run: Run) -> None:
     async def test(bench: Bench) -> None:
-        bench.supervisor.state = EngineState.RESTARTING
+        bench.replicas.state = EngineState.RESTARTING
         asked = bench.ask({"prompt": "x", "octavo": True})
         await bench.until(lambda: bench.hub.submitted)
-        bench.supervisor.num_restarts += 1
+        bench.replicas.num_restarts += 1
         bench.hub.say("a", "stop")
         answer = json.loads((await asked.done()).content)
         assert answer["octavo"]["engine_restarts"] == 1

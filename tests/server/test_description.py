@@ -17,7 +17,7 @@ from octavo.server.app import build_app
 from octavo.server.http.keys import Keys
 from octavo.server.openapi import describe
 from octavo.server.state import ServerState
-from server.fake_supervisor import FakeSupervisor
+from server.fake_replicas import FakeReplicas
 from server.hostile import CHAT, COMPLETIONS, GOOD
 from server.null_bench import Bench
 from server.process import StartServer
@@ -175,8 +175,8 @@ def test_an_unrecorded_server_runs_the_plain_command(tmp_path: Path) -> None:
 
 def described(model: TextModel, vocab_size: int) -> Description:
     """Return the description of a server whose model has `vocab_size` tokens; its tokenizer may have more."""
-    supervisor = FakeSupervisor(engine_facts(vocab_size=vocab_size))
-    state = ServerState(ServerOptions(), model, Hub(), supervisor)  # type: ignore[arg-type]
+    replicas = FakeReplicas(engine_facts(vocab_size=vocab_size))
+    state = ServerState(ServerOptions(), model, Hub(), replicas)  # type: ignore[arg-type]
     try:
         return describe(build_app(state, Keys()), state)
     finally:

@@ -193,3 +193,25 @@ def test_every_metric_is_exposed_with_its_type(run_null: RunNull) -> None:
         assert (await openmetrics.done()).content.endswith(b"# EOF\n")
 
     run_null(test)
+
+
+def test_metrics_are_sums_over_replicas(run_null: RunNull) -> None:
+    """Two requests run on two engines. One engine dies, and the other computes both."""
+
+    async def test(bench: Bench) -> None:
+        first, second = bench.replicas.supervisors
+        body = {"prompt": [65] * 9, "max_tokens": 400, "stream": True}
+        asked = [bench.ask(COMPLETIONS, body) for _ in range(2)]
+        await bench.until(lambda: all(bench.hub.request_ids(one.name) for one in (first, second)))
+        await bench.until(lambda: [s.num_running for s in bench.replicas.totals.live] == [1, 1])
+        assert (await bench.scrape())("num_requests_running") == 2
+        os.kill(second.engine_pid or 0, signal.SIGKILL)
+        answers = [await one.done() for one in asked]
+        assert [answer.status for answer in answers] == [200, 200]
+        seen = await bench.scrape()
+        assert seen("engine_restarts_total") == 1
+        assert first.num_restarts == 0
+        assert seen("generation_tokens_total") == 800
+        assert seen("prefix_cache_queries_total") >= 27, "the second request was admitted twice"
+
+    run_null(test, num_replicas=2, step_seconds=0.01)

@@ -21,7 +21,7 @@ from octavo.server.operate.page import FOLDER, INDEX, POLICY, read_page
 from octavo.server.state import ServerState
 from patience import HANG_SECONDS
 from server.exchange import Exchange
-from server.fake_supervisor import FakeSupervisor
+from server.fake_replicas import FakeReplicas
 from server.process import Server
 from server.scripted import FACTS
 
@@ -51,7 +51,7 @@ def page_answer(model: TextModel, path: str, **options: bool | str) -> Exchange:
 
     async def ask() -> Exchange:
         server_options = ServerOptions.model_validate(options)
-        state = ServerState(server_options, model, Hub(), FakeSupervisor(FACTS))  # type: ignore[arg-type]
+        state = ServerState(server_options, model, Hub(), FakeReplicas(FACTS))  # type: ignore[arg-type]
         try:
             app = build_app(state, Keys.from_options(server_options))
             return await Exchange(app, path, None, ((b"host", b"localhost"),)).done()

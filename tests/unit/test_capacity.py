@@ -26,6 +26,13 @@ def plan(**changes: int | float | None) -> KVPlan:
     return plan_kv(SMOLLM2, **(values | changes))  # type: ignore[arg-type]
 
 
+def test_engines_share_the_free_memory() -> None:
+    alone, one_of_four = plan(), plan(num_engines=4)
+    assert alone.num_blocks // 4 == one_of_four.num_blocks
+    assert "0.5 / 4 engines" in one_of_four.explanation[0]
+    assert plan(kv_memory=1 << 30, num_engines=4) == plan(kv_memory=1 << 30), "kv_memory is of each engine"
+
+
 @given(
     memory=st.integers(0, 1 << 32),
     block_size=st.integers(0, 4096),

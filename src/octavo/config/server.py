@@ -20,6 +20,13 @@ class ServerOptions(Options, frozen=True):
     served_model_name: str | None = option(
         None, Group.SERVER, "model name that clients send (none: the name of the checkpoint)", min_length=1
     )
+    replicas: int = option(
+        1,
+        Group.SERVER,
+        "number of engine processes that serve the model; if one dies, its streams continue on the others",
+        ge=1,
+        le=64,
+    )
     page: bool = option(True, Group.SERVER, "serve a playground and a live view of the engine at /")
     grace: float = option(
         30.0, Group.SERVER, "seconds that in-flight requests have to finish after SIGTERM", ge=0, le=86400

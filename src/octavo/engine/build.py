@@ -20,13 +20,17 @@ def build_engine(
     progress: bool | None,
     on_loaded: Callable[[int, int], None] = lambda done, total: None,
     around_execute: Callable[[Execute], Execute] = lambda execute: execute,
+    num_engines: int = 1,
 ) -> tuple[EngineCore, EngineFacts]:
     """Load the model and return an engine and its facts.
 
     `progress`: show a bar on stderr. `on_loaded` gets the bytes of weights read so far, and in total.
-    `around_execute` wraps the function that executes plans, to observe it.
+    `around_execute` wraps the function that executes plans, to observe it. `num_engines` is how many engines
+    of this server share the machine.
     """
-    worker = start_worker(checkpoint, options, progress=progress, on_loaded=on_loaded)
+    worker = start_worker(
+        checkpoint, options, progress=progress, on_loaded=on_loaded, num_engines=num_engines
+    )
     plan = worker.kv_plan
     kv = KVManager(plan.num_blocks, plan.block_size, prefix_caching=options.prefix_caching)
     scheduler = Scheduler(

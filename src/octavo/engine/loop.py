@@ -9,7 +9,7 @@ import math
 import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -23,11 +23,14 @@ from octavo.errors import OctavoError, RequestError
 from octavo.link.folder import EXIT_CANNOT_START, EngineFolder, EngineSettings
 from octavo.link.heartbeat import HeartbeatFile, Phase
 from octavo.link.parent import bind_to_parent
+from octavo.link.versions import PROTOCOL_VERSION, arrived
 from octavo.link.wire import FromEngine, ToEngine, decode_to_engine, encode
 from octavo.observe.logs import configure_logs
 from octavo.protocol import (
+    Abort,
     EngineFacts,
     EngineOutputs,
+    EngineStats,
     GenerateRequest,
     Hello,
     Ready,
@@ -43,7 +46,8 @@ logger = logging.getLogger(__name__)
 Around = Callable[[Execute], Execute]
 StartEngine = Callable[[EngineSettings, HeartbeatFile, Around], tuple[EngineCore, EngineFacts]]
 
-IDLE_SECONDS = 0.5  # maximum wait of an idle engine for a message, before its next heartbeat
+# Maximum wait of an idle engine for a message, before its next heartbeat and its next message.
+IDLE_SECONDS = 0.5
 
 
 def run_engine(arguments: list[str], start: StartEngine) -> int:
@@ -111,8 +115,9 @@ class EngineLoop:
         self._heartbeat = heartbeat
         self._heartbeat_writer = heartbeat_writer
         self._profile = profile
-        self._owners: dict[tuple[str, int], bytes] = {}  # front ends of unfinished choices
-        self._front_ends: set[bytes] = set()
+        self._owners: dict[tuple[str, int, int], bytes] = {}  # of unfinished choices, each with its attempt
+        self._front_ends: dict[bytes, str] = {}  # the ids that they sent
+        self._sent_at = time.monotonic()  # when it last sent a message to all front ends
         self._num_taken: Counter[bytes] = Counter()  # generation requests, by front end
         self._view_leases = ViewLeases()
 
@@ -132,6 +137,8 @@ class EngineLoop:
             self._core.log_steps(self._view_leases.is_open)
         if self._core.has_unfinished:
             self._step()
+        elif time.monotonic() - self._sent_at >= IDLE_SECONDS:
+            self._send_outputs({}, self._core.stats())
 
     def _receive(self) -> None:
         """Handle all received messages. If the engine is idle, wait for one."""
@@ -150,8 +157,7 @@ class EngineLoop:
 
     def _handle(self, owner: bytes, message: ToEngine) -> None:
         if isinstance(message, Hello):
-            self._front_ends.add(owner)
-            self._send(owner, Ready(self._facts, self._core.stats()))
+            self._welcome(owner, message)
             return
         if isinstance(message, Watch):
             self._view_leases.watch(owner, message)
@@ -162,8 +168,19 @@ class EngineLoop:
         else:
             self._core.handle(message)
 
+    def _welcome(self, owner: bytes, hello: Hello) -> None:
+        """Answer a front end. What it asked for over an earlier connection, it will ask for again."""
+        earlier = [one for one, name in self._front_ends.items() if name == hello.front_end != ""]
+        for lost in earlier:
+            del self._front_ends[lost], self._num_taken[lost]
+            for request_id in {key[0] for key, other in self._owners.items() if other == lost}:
+                self._core.handle(Abort(request_id))
+        self._front_ends[owner] = hello.front_end
+        self._send(owner, Ready(self._facts, self._core.stats(), PROTOCOL_VERSION))
+
     def _take(self, owner: bytes, request: GenerateRequest) -> None:
         self._num_taken[owner] += 1
+        request = arrived(request, time.monotonic())
         try:
             self._check(request)
             self._core.handle(request)
@@ -171,7 +188,7 @@ class EngineLoop:
             rejected = TokenOutput.of_rejected(request, str(error))
             self._send(owner, EngineOutputs((rejected,), self._core.stats(), self._num_taken[owner]))
         else:
-            self._owners[request.request_id, request.choice] = owner
+            self._owners[request.request_id, request.choice, request.attempt] = owner
 
     def _check(self, message: GenerateRequest) -> None:
         """Check again what intake guarantees: kernels must never see an id that has no row."""
@@ -188,11 +205,17 @@ class EngineLoop:
             self._profile.record_step(started, time.monotonic(), result.stats, self._core.kernel_times())
         outputs: defaultdict[bytes, list[TokenOutput]] = defaultdict(list)
         for output in result.outputs:
-            choice = output.request_id, output.choice
+            choice = output.request_id, output.choice, output.attempt
             owner = self._owners[choice] if output.finish is None else self._owners.pop(choice)
             outputs[owner].append(output)
-        for owner in self._front_ends | outputs.keys():
-            self._send(owner, EngineOutputs(tuple(outputs[owner]), result.stats, self._num_taken[owner]))
+        self._send_outputs(outputs, result.stats)
+
+    def _send_outputs(self, outputs: Mapping[bytes, Sequence[TokenOutput]], stats: EngineStats) -> None:
+        """Send every front end its outputs; one without outputs learns that this engine is alive."""
+        self._sent_at = time.monotonic()
+        for owner in self._front_ends.keys() | outputs.keys():
+            self._send(owner, EngineOutputs(tuple(outputs.get(owner, ())), stats, self._num_taken[owner]))
+        self._heartbeat.write_sent()
 
     def _show(self, owners: tuple[bytes, ...]) -> None:
         view = self._core.view()

@@ -37,6 +37,7 @@ def start_engine(
         progress=None if settings.log_format == "human" else False,  # None: a bar on a terminal
         on_loaded=lambda done, total: heartbeat.write(Phase.LOADING, done, total),
         around_execute=around,
+        num_engines=settings.num_engines,
     )
 
 

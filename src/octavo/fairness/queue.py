@@ -2,6 +2,7 @@
 
 import itertools
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 from octavo.fairness.accounts import Account, Accounts
@@ -31,6 +32,9 @@ class FairQueue(Generic[Item]):
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
+
+    def __iter__(self) -> Iterator[Item]:
+        return (entry.item for entries in self._waiting.values() for entry in entries.values())
 
     def put(self, tenant: Tenant, item: Item) -> FairEntry[Item]:
         account = self._accounts.enter(tenant.name, tenant.weight)

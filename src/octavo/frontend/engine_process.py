@@ -14,6 +14,8 @@ from octavo.link.run_folder import RunFolder
 
 ENGINE_MODULE = "octavo.engine.process"
 
+# Seconds since the last heartbeat, unless the engine's own timeout is longer.
+SUSPECTED_AFTER = 2.5
 # Seconds beyond the timeout that the engine wrote into its heartbeat.
 OVERDUE_AFTER = 3.0
 HUNG_AFTER = 6.0
@@ -61,6 +63,12 @@ class EngineProcess:
     def in_slots(self) -> frozenset[int] | None:
         """The numbers of the requests that the engine is computing; None if not all are known."""
         return self._heartbeat_file.in_slots()
+
+    @property
+    def is_suspected(self) -> bool:
+        """Whether the engine does not respond, although it may do so later."""
+        heartbeat = self.heartbeat
+        return self._silent(heartbeat) > max(SUSPECTED_AFTER, heartbeat.timeout)
 
     @property
     def is_overdue(self) -> bool:
@@ -114,7 +122,11 @@ class EngineProcess:
         return stat.rpartition(")")[2].split()[0] in STOPPED_STATES
 
     def _overdue(self, heartbeat: Heartbeat) -> float:
-        return time.monotonic() - max(heartbeat.written_at, self._watched_since) - heartbeat.timeout
+        return self._silent(heartbeat) - heartbeat.timeout
+
+    def _silent(self, heartbeat: Heartbeat) -> float:
+        """Return the seconds since the last heartbeat in which this process was watching."""
+        return time.monotonic() - max(heartbeat.written_at, self._watched_since)
 
 
 @dataclass(frozen=True)

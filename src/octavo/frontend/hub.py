@@ -1,61 +1,66 @@
-"""All in-flight requests, and the engine that they are sent to.
+"""All in-flight requests, and the replicas that they are sent to.
 
-submit ---> InFlightRequest ---> channel ---> engine
-               |                         |
-recipient <-- text <----- receive <------+        when it dies: `disconnect`, then `connect` to the next one,
-                                                  to which every unfinished request is replayed
+submit ---> InFlightRequest ---> ReplicaLink ---> channel ---> engine
+               |                                                 |
+recipient <-- text <------------ receive <-----------------------+
+
+A replica is a place for one engine at a time. When the engine dies, hangs or is drained, its requests move to
+other replicas, or wait for the next engine. Each move is a new attempt, and the next engine continues with
+the very next token.
 """
 
 import logging
 import time
+from dataclasses import dataclass
 
-from octavo.fairness.queue import FairQueue
-from octavo.fairness.tenant import Tenant
+import msgspec
+
+from octavo.config import counted
+from octavo.fleet.router import with_min_load
 from octavo.frontend.channel import EngineChannel
 from octavo.frontend.in_flight import ENGINE_HUNG, InFlightRequest
-from octavo.protocol import (
-    Abort,
-    EngineOutputs,
-    Failure,
-    FailureCode,
-    FinishReason,
-    GenerateRequest,
-    TokenOutput,
-)
+from octavo.frontend.quarantine import Quarantine
+from octavo.frontend.replica_link import ReplicaLink
+from octavo.protocol import Abort, EngineOutputs, Failure, FailureCode, FinishReason, TokenOutput
 
 logger = logging.getLogger(__name__)
 
-SUSPECT_AFTER = 2  # engines in a row that a request may have killed, before any output for it
-# After so many steps without a token of the isolated request, the next one is sent too. For example, the
-# request may wait for a slot, or for a mask of its grammar.
-MAX_ISOLATED_STEPS = 64
+
+@dataclass(frozen=True)
+class Loss:
+    """How the engine of a replica was lost."""
+
+    in_slots: frozenset[int] | None = None  # numbers of the requests that it was computing; None: not known
+    is_hang: bool = False
+    request_id: str = ""  # after a hang: the only request in the step; empty if there were several
+    is_blameless: bool = False  # no request can be the cause
+
+
+NOBODYS_FAULT = Loss(is_blameless=True)
 
 
 class Hub:
     """Owned by one event loop or one thread. No method waits, so each changes a request atomically.
 
-    Normally all in-flight requests are replayed to a new engine at once. But a request that was in a slot of
-    an engine when it died, or had just been sent to it, and had no output, may be the cause. If this happens
-    twice in a row, or an engine hangs, the others must not fail with the cause. Then the hub isolates the
-    in-flight requests: it sends them one at a time, each as soon as every choice of the previous one has a
-    token. If the engine dies again, only the isolated request is blamed. Tenants take turns, each with its
-    least suspect request first, so that nobody waits for all requests of another. Requests submitted
-    meanwhile are isolated too, until each of the first ones has had its turn.
+    Normally a request is sent at once, to the replica with the least load. But a request that was in a slot
+    of an engine when it died, or had just been sent to it, and had no output, may be the cause. If this
+    happens twice in a row, or it was in a step that hung, it is a suspect: it waits in quarantine, so that
+    the others do not fail with it. While no replica is usable except the one in quarantine, all requests take
+    their turns there.
 
     Results are deterministic, so a request that hangs an engine hangs the next one at the same token, which
-    is the first one that the new engine computes for it. After the second hang it ends with an error.
+    is the first one that the new engine computes for it. If that happens in quarantine, it ends with an
+    error.
     """
 
     def __init__(self) -> None:
         self._by_id: dict[str, InFlightRequest] = {}
-        self._queue: FairQueue[InFlightRequest] = FairQueue()  # not sent yet
-        self._channel: EngineChannel | None = None  # to the engine that is ready
-        self._is_isolating = False  # requests are sent one at a time
-        self._to_isolate: set[str] = set()  # queued requests that must be isolated, by id
-        self._isolated: InFlightRequest | None = None  # the request that was last sent alone
-        self._num_isolated_steps = 0  # since then
-        self._num_sent = self._num_taken = 0  # messages sent to the engine, and those it has queued
+        self._links: dict[str, ReplicaLink] = {}
+        # Requests that no replica has, or that should move away from the one that has them.
+        self._waiting: dict[str, InFlightRequest] = {}  # by id, in the order in which they are sent
+        self._quarantine = Quarantine(self._by_id.__contains__)
         self._closed_because: Failure | None = None
+        self.num_moves = 0  # requests that were sent to an engine after another one had begun with them
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -68,12 +73,12 @@ class Hub:
     # -- requests ------------------------------------------------------------------------------------
 
     def submit(self, in_flight: InFlightRequest) -> None:
-        """Accept a request. Without an engine, the request waits for the next one."""
+        """Accept a request. Without a usable replica, the request waits for one."""
         self._by_id[in_flight.request_id] = in_flight
         if self._closed_because is not None:
             self._end(in_flight, FinishReason.ERROR, self._closed_because)
             return
-        self._enqueue(in_flight)
+        self._waiting[in_flight.request_id] = in_flight
         self._send_due()
 
     def abort(self, request_id: str) -> None:
@@ -85,9 +90,10 @@ class Hub:
     def end_expired(self) -> None:
         """End requests whose deadline has passed while there is no engine to check it."""
         now = time.monotonic()
-        for in_flight in list(self._by_id.values()):
+        for in_flight in (*self._waiting.values(), *self._quarantine.waiting()):
             deadline = in_flight.deadline
-            if not in_flight.is_sent and deadline is not None and deadline <= now:
+            if deadline is not None and deadline <= now and in_flight.request_id in self._by_id:
+                self._release(in_flight)
                 self._end(in_flight, FinishReason.DEADLINE)
 
     def give_up(self, reason: str) -> None:
@@ -100,92 +106,195 @@ class Hub:
         for in_flight in list(self._by_id.values()):
             self._end(in_flight, FinishReason.ERROR, self._closed_because)
 
-    # -- the engine ----------------------------------------------------------------------------------
+    # -- replicas ------------------------------------------------------------------------------------
 
-    def connect(self, channel: EngineChannel) -> None:
-        """Use a new engine: replay what the last one did not finish, and send all later requests to it."""
-        self._channel = channel
-        self._isolated = None
-        self._num_sent = self._num_taken = 0
-        self._queue = FairQueue()
-        # Isolating a request with many choices takes long, so it goes last among its equals.
-        for in_flight in sorted(self._by_id.values(), key=lambda one: (one.suspicion, one.num_unfinished)):
-            self._enqueue(in_flight)
-            self._is_isolating = self._is_isolating or in_flight.suspicion >= SUSPECT_AFTER
-        self._to_isolate = set(self._by_id) if self._is_isolating else set()
+    def expect(self, replica: str) -> None:
+        """Add a replica, whose engine will connect later."""
+        self._links.setdefault(replica, ReplicaLink(replica))
+
+    def dismiss(self, replica: str, reason: str) -> None:
+        """Remove a replica: no engine will be started there again. Without the last one, give up."""
+        self.disconnect(replica, NOBODYS_FAULT)
+        self._links.pop(replica, None)
+        if not self._links:
+            self.give_up(reason)
         self._send_due()
 
-    def disconnect(self, in_slots: frozenset[int] | None = None) -> None:
-        """Stop using the engine: it is dead, or its messages cannot be read.
+    def connect(self, replica: str, channel: EngineChannel) -> None:
+        """Use a new engine at this replica."""
+        self.expect(replica)
+        self._links[replica].connect(channel)
+        if self._quarantine.needs_replica:  # this one is empty, so a suspect can harm no other request
+            self._begin_quarantine(replica)
+        self._send_due()
 
-        `in_slots` are the numbers of the requests that it was computing. If they are not known, each of its
-        requests may be the cause.
-        """
-        self._channel = None
-        for in_flight in self._by_id.values():
-            is_queued = in_flight.last_message <= self._num_taken
-            in_flight.lose_engine(
-                may_be_cause=in_slots is None or not is_queued or in_flight.number in in_slots
-            )
-
-    def report_hang(self, request_id: str) -> None:
-        """Handle a hang of the last engine. `request_id`: the only request in its step, else empty."""
-        isolated = self._isolated if self._is_isolation_pending else None
-        culprit = self._by_id.get(request_id) if request_id else isolated
-        if culprit is not None and self._is_isolating:
-            logger.error("request %s hung the engine, ending it with an error", culprit.request_id)
-            self._end(culprit, FinishReason.ERROR, ENGINE_HUNG)
-            self._is_isolating = bool(self._by_id)  # another one may hang the engine too
+    def disconnect(self, replica: str, loss: Loss) -> None:
+        """Stop using the engine of a replica: it is dead, or its messages cannot be read."""
+        link = self._links.get(replica)
+        if link is None or link.channel is None:
             return
-        # A single hang may be the machine's fault.
-        self._is_isolating = True
-        cause = "one of several requests" if culprit is None else f"request {culprit.request_id}"
-        logger.error("the engine hung while computing %s, isolating all in-flight requests", cause)
+        link.channel = None
+        self._let_stay(replica)
+        was_in_quarantine = self._quarantine.replica == replica
+        isolated = self._quarantine.lose_replica() if was_in_quarantine else None
+        lost = [self._by_id[request_id] for request_id in link.requests]
+        for in_flight in lost:
+            link.forget(in_flight.request_id)
+            may_be_cause = not loss.is_blameless and link.may_have_computed(in_flight, loss.in_slots)
+            in_flight.lose_engine(may_be_cause=may_be_cause)
+        if loss.is_hang:
+            only = next((one for one in lost if one.request_id == loss.request_id), None)
+            self._judge_hang(replica, only or isolated, was_in_quarantine=was_in_quarantine)
+        for in_flight in lost:
+            if in_flight.request_id not in self._by_id:  # it was the cause
+                continue
+            if loss.is_hang or in_flight.is_suspect:
+                self._quarantine.isolate(in_flight)
+            else:
+                self._waiting[in_flight.request_id] = in_flight
+        self._send_due()
 
-    def receive(self, message: EngineOutputs) -> None:
-        """Process the outputs of one step. Called by the owner of the channel."""
-        self._num_taken = message.num_taken
-        self._num_isolated_steps += 1
-        for output in message.outputs:
-            in_flight = self._by_id.get(output.request_id)
-            if in_flight is not None:
-                self._deliver(in_flight, output)
-        if self._is_isolating:  # otherwise the queue is empty while there is an engine
+    def suspect(self, replica: str, in_slots: frozenset[int] | None) -> None:
+        """Move the requests of a replica whose engine does not respond, as far as others are usable.
+
+        If the engine responds after all, `restore` uses it again; requests that have not moved stay there.
+        """
+        link = self._links[replica]
+        if link.channel is not None and not link.is_suspected:
+            link.is_suspected, link.in_slots = True, in_slots
+            self._move_all(link)
+
+    def drain(self, replica: str) -> None:
+        """Move the requests of a replica, as far as others are usable, and send no others to it."""
+        link = self._links[replica]
+        link.is_draining = True
+        if self._quarantine.replica == replica:
+            isolated = self._quarantine.lose_replica()
+            if isolated is not None:
+                self._release(isolated)
+                self._quarantine.isolate(isolated)
+        self._move_all(link)
+
+    def restore(self, replica: str) -> None:
+        """Use a replica again that was suspected or drained."""
+        link = self._links[replica]
+        if link.is_suspected or link.is_draining:
+            link.is_suspected = link.is_draining = False
+            self._let_stay(replica)
             self._send_due()
 
-    # -- parts ---------------------------------------------------------------------------------------
+    def is_usable(self, replica: str) -> bool:
+        """Whether requests may be sent to a replica now."""
+        return replica in self._links and self._links[replica].is_usable
 
-    def _enqueue(self, in_flight: InFlightRequest) -> None:
-        message = in_flight.prepared.messages[0]
-        self._queue.put(Tenant(message.tenant, message.weight), in_flight)
+    def request_ids(self, replica: str) -> list[str]:
+        """Return the ids of the requests that a replica has."""
+        return list(self._links[replica].requests)
+
+    def receive(self, replica: str, message: EngineOutputs) -> None:
+        """Process the outputs of one step. Called by the owner of the channel."""
+        link = self._links[replica]
+        link.num_taken = message.num_taken
+        for output in message.outputs:
+            in_flight = self._by_id.get(output.request_id)
+            # An engine may still send outputs of a request that has moved away.
+            if in_flight is None or in_flight.replica != replica or not in_flight.is_current(output):
+                continue
+            if in_flight.expects(output):
+                self._deliver(in_flight, output)
+            else:
+                logger.error("outputs of request %s are missing, sending it again", in_flight.request_id)
+                self._release(in_flight)
+                self._waiting[in_flight.request_id] = in_flight
+        if self._quarantine.replica == replica:
+            self._quarantine.note_step()
+        if self._quarantine.replica is not None or self._waiting:
+            self._send_due()
+
+    # -- where requests go -----------------------------------------------------------------------------
 
     def _send_due(self) -> None:
-        while self._channel is not None and not self._is_isolation_pending:
-            entry = self._queue.take()
-            if entry is None:
-                break
-            self._queue.end(entry, 1.0)
-            in_flight = entry.item
-            self._isolated = in_flight if self._to_isolate else None
-            self._to_isolate.discard(in_flight.request_id)
-            if in_flight.request_id not in self._by_id:  # ended while it was queued
-                continue
-            messages, ended = in_flight.prepare_send()
-            for message in messages:
-                self._send(message)
-            self._num_sent += len(messages)
-            in_flight.last_message = self._num_sent
-            self._num_isolated_steps = 0
-            self._deliver_ends(in_flight, ended)
-        if self._channel is not None and not self._to_isolate and not self._is_isolation_pending:
-            self._is_isolating = False
+        """Send every request that can be sent."""
+        links = self._links.values()
+        if self._quarantine.needs_replica and links and all(link.is_usable for link in links):
+            self._begin_quarantine(with_min_load({link.name: link.load for link in links}, ""))
+        while self._waiting and (loads := self._loads()):
+            in_flight = self._waiting.pop(next(iter(self._waiting)))
+            self._release(in_flight)
+            if in_flight.is_suspect:
+                self._quarantine.isolate(in_flight)
+            else:
+                self._ask(with_min_load(loads, in_flight.request_id), in_flight)
+        quarantined = self._links.get(self._quarantine.replica or "")
+        if quarantined is None or not quarantined.is_usable:
+            return
+        waiting, self._waiting = self._waiting, {}
+        for in_flight in waiting.values():  # there is no other replica
+            self._release(in_flight)
+            self._quarantine.join(in_flight)
+        while (in_flight_alone := self._quarantine.take()) is not None:
+            self._ask(quarantined.name, in_flight_alone)
 
-    @property
-    def _is_isolation_pending(self) -> bool:
-        isolated = self._isolated
-        if isolated is None or self._num_isolated_steps >= MAX_ISOLATED_STEPS:
-            return False
-        return not isolated.has_all_outputs and isolated.request_id in self._by_id
+    def _loads(self) -> dict[str, int]:
+        """Return the loads of the replicas that any request may be sent to."""
+        return {
+            link.name: link.load
+            for link in self._links.values()
+            if link.is_usable and link.name != self._quarantine.replica
+        }
+
+    def _begin_quarantine(self, replica: str) -> None:
+        others = [link for link in self._links.values() if link.is_usable and link.name != replica]
+        waiting = {} if others else dict(self._waiting)
+        for request_id, in_flight in waiting.items():
+            del self._waiting[request_id]
+            self._release(in_flight)
+        self._quarantine.begin(replica, waiting.values())
+        logger.warning("isolating %s on %s", counted(len(self._quarantine), "request"), replica)
+
+    def _ask(self, replica: str, in_flight: InFlightRequest) -> None:
+        messages, ended = in_flight.prepare_send(replica)
+        if messages:
+            self._links[replica].ask(in_flight, messages)
+            self.num_moves += in_flight.attempt > 0
+        self._deliver_ends(in_flight, ended)
+
+    def _move_all(self, link: ReplicaLink) -> None:
+        """Let the requests of a replica wait for others. The isolated one stays: it may be the cause."""
+        self._let_stay(link.name)
+        isolated = self._quarantine.pending if self._quarantine.replica == link.name else None
+        moving = {request_id: self._by_id[request_id] for request_id in link.requests}
+        if isolated is not None:
+            del moving[isolated.request_id]
+        self._waiting |= moving
+        self._send_due()
+
+    def _let_stay(self, replica: str) -> None:
+        """Do not move the requests that this replica still has."""
+        self._waiting = {key: one for key, one in self._waiting.items() if one.replica != replica}
+
+    def _release(self, in_flight: InFlightRequest) -> None:
+        """Take a request away from the replica that has it, if any."""
+        if in_flight.replica is None:
+            return
+        link = self._links[in_flight.replica]
+        self._send(in_flight, Abort(in_flight.request_id))
+        link.forget(in_flight.request_id)
+        may_be_cause = link.is_suspected and (link.in_slots is None or in_flight.number in link.in_slots)
+        in_flight.lose_engine(may_be_cause=may_be_cause, is_hang=True)
+
+    def _judge_hang(self, replica: str, culprit: InFlightRequest | None, *, was_in_quarantine: bool) -> None:
+        if culprit is not None and was_in_quarantine:
+            logger.error(
+                "request %s hung the engine of %s, ending it with an error", culprit.request_id, replica
+            )
+            self._end(culprit, FinishReason.ERROR, ENGINE_HUNG)
+            return
+        # A single hang may be the machine's fault.
+        cause = "one of several requests" if culprit is None else f"request {culprit.request_id}"
+        logger.error("the engine of %s hung while computing %s, isolating its requests", replica, cause)
+
+    # -- outputs -----------------------------------------------------------------------------------------
 
     def _deliver(self, in_flight: InFlightRequest, output: TokenOutput) -> None:
         recipient = in_flight.recipient
@@ -193,12 +302,12 @@ class Hub:
             processed = in_flight.process(output)
         except Exception as error:  # it must end only this request
             logger.exception("failed to produce the text of request %s", in_flight.request_id)
-            self._send(Abort(in_flight.request_id))
+            self._send(in_flight, Abort(in_flight.request_id))
             self._forget(in_flight)
             recipient.put(error)
             return
         if processed.abort is not None:
-            self._send(processed.abort)
+            self._send(in_flight, processed.abort)
         if processed.delta is not None:
             recipient.put(processed.delta)
         if processed.finished is not None:
@@ -210,8 +319,8 @@ class Hub:
 
     def _abort(self, in_flight: InFlightRequest) -> None:
         in_flight.stop(None)
-        if in_flight.is_sent:
-            self._send(Abort(in_flight.request_id))
+        if in_flight.replica is not None:
+            self._send(in_flight, Abort(in_flight.request_id))
         else:
             self._end(in_flight, FinishReason.ABORT)
 
@@ -226,7 +335,11 @@ class Hub:
 
     def _forget(self, in_flight: InFlightRequest) -> None:
         del self._by_id[in_flight.request_id]
+        self._waiting.pop(in_flight.request_id, None)
+        if in_flight.replica is not None:
+            self._links[in_flight.replica].forget(in_flight.request_id)
 
-    def _send(self, message: GenerateRequest | Abort) -> None:
-        if self._channel is not None:
-            self._channel.send(message)
+    def _send(self, in_flight: InFlightRequest, abort: Abort) -> None:
+        if in_flight.replica is not None:
+            numbered = msgspec.structs.replace(abort, attempt=in_flight.attempt)
+            self._links[in_flight.replica].send(numbered)

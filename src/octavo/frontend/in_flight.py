@@ -6,12 +6,23 @@ from octavo.frontend.intake import PreparedRequest
 from octavo.frontend.output import Processed, RequestText
 from octavo.frontend.updates import Recipient
 from octavo.link.heartbeat import request_number
-from octavo.protocol import Failure, FailureCode, FinishReason, GenerateRequest, Timings, TokenOutput
+from octavo.protocol import (
+    UNKNOWN_POSITION,
+    Failure,
+    FailureCode,
+    FinishReason,
+    GenerateRequest,
+    Timings,
+    TokenOutput,
+)
 from octavo.text.tokenizer import Tokenizer
 
-# Limits on how often one request may kill an engine.
+# Limits on how often one request may be the cause of an engine's end.
 MAX_REPLAYS = 3  # in a row, without a new token
 MAX_TOTAL_REPLAYS = 50
+
+# Engines in a row that a request may have killed, before any output for it. Then it is a suspect.
+SUSPECT_AFTER = 2
 
 ENGINE_LOST = Failure(
     FailureCode.ENGINE_FAILED, "the engine was restarted several times while computing this request"
@@ -27,7 +38,8 @@ class InFlightRequest:
     """Mutated by Hub only.
 
     Generation is deterministic: a request that is replayed with its emitted tokens as `resume_ids` continues
-    with exactly the tokens that the first engine would have produced.
+    with exactly the tokens that the first engine would have produced. Each replay is a new attempt. Outputs
+    of earlier attempts may still arrive, and are not the next part of the answer: see `expects`.
     """
 
     def __init__(self, prepared: PreparedRequest, tokenizer: Tokenizer, recipient: Recipient) -> None:
@@ -42,16 +54,22 @@ class InFlightRequest:
         self._num_scored = 0  # prompt logprobs delivered so far
         self._num_repeated = 0  # of them, those that the current engine will send again
         self._num_sends = 0
+        self._num_losses = 0  # engines that this request may have killed
+        self._positions = [0] * len(prepared.messages)  # of the next output of each choice
         self.number = request_number(prepared.request_id)
         self.last_message = 0  # the position of its last message among those sent to the current engine
-        self.is_sent = False  # the current engine has the request
+        self.replica: str | None = None  # the replica that it was sent to; None: it waits
         self.has_output = False  # the current engine has returned a token or a finish reason for it
         self._without_output: set[int] = set()  # choices for which the current engine has returned neither
         self.suspicion = 0  # engines in a row that this request may have killed, before any output for it
 
     @property
-    def num_replays(self) -> int:
+    def attempt(self) -> int:
         return max(0, self._num_sends - 1)
+
+    @property
+    def is_suspect(self) -> bool:
+        return self.suspicion >= SUSPECT_AFTER
 
     @property
     def is_stopped(self) -> bool:
@@ -67,21 +85,33 @@ class InFlightRequest:
         """The number of choices that have not ended."""
         return len(self._unfinished())
 
-    def prepare_send(self) -> tuple[list[GenerateRequest], list[TokenOutput]]:
-        """Return the messages to send to a new engine, and the last outputs of choices that are not sent."""
-        if self.suspicion > MAX_REPLAYS or self.num_replays >= MAX_TOTAL_REPLAYS:
+    def prepare_send(self, replica: str) -> tuple[list[GenerateRequest], list[TokenOutput]]:
+        """Return the messages to send to a replica, and the last outputs of choices that are not sent."""
+        if self.suspicion > MAX_REPLAYS or self._num_losses > MAX_TOTAL_REPLAYS:
             return [], self.end(FinishReason.ERROR, ENGINE_LOST)
         self._num_sends += 1
-        self.is_sent, self.has_output = True, False
+        self.replica, self.has_output = replica, False
         self._num_repeated = self._num_scored
+        self._positions = [len(emitted) for emitted in self._emitted]
         unfinished = self._unfinished()
         messages = [
-            msgspec.structs.replace(message, resume_ids=tuple(self._emitted[message.choice]))
+            msgspec.structs.replace(
+                message, resume_ids=tuple(self._emitted[message.choice]), attempt=self.attempt
+            )
             for message in unfinished
             if message.choice not in self._stopped
         ]
         self._without_output = {message.choice for message in messages}
         return messages, [_ended(m, FinishReason.ABORT) for m in unfinished if m.choice in self._stopped]
+
+    def is_current(self, output: TokenOutput) -> bool:
+        """Whether the output belongs to the latest attempt."""
+        return output.attempt == self.attempt
+
+    def expects(self, output: TokenOutput) -> bool:
+        """Whether an output of the latest attempt is the next part of its choice: none is missing before it,
+        and it has not been received before."""
+        return output.position in (UNKNOWN_POSITION, self._positions[output.choice])
 
     def process(self, output: TokenOutput) -> Processed:
         """Record an output, from the engine or the front end, and convert it to text."""
@@ -94,11 +124,16 @@ class InFlightRequest:
         """Mark one choice, or with None every choice, as ended by the front end."""
         self._stopped |= set(range(len(self._emitted))) if choice is None else {choice}
 
-    def lose_engine(self, *, may_be_cause: bool) -> None:
-        """Note that the engine died. A request that may be the cause, and had no output, is more suspect."""
-        if self.is_sent and not self.has_output and may_be_cause:
-            self.suspicion += 1
-        self.is_sent = False
+    def lose_engine(self, *, may_be_cause: bool, is_hang: bool = False) -> None:
+        """Note that the replica no longer has the request, because its engine died or does not respond.
+
+        A request that may be the cause is more suspect if it had no output. Output does not exclude that it
+        hangs the engine at a later token.
+        """
+        if self.replica is not None and may_be_cause:
+            self._num_losses += 1
+            self.suspicion += is_hang or not self.has_output
+        self.replica = None
 
     def end(self, reason: FinishReason, failure: Failure | None = None) -> list[TokenOutput]:
         """Return a last output for every choice that has none, since no engine will send one."""
@@ -111,6 +146,7 @@ class InFlightRequest:
     def _record(self, output: TokenOutput) -> TokenOutput:
         """Record the output and return it without the parts that were delivered before a restart."""
         choice, scores = output.choice, output.prompt_logprobs
+        self._positions[choice] += len(output.token_ids) + len(scores)
         if output.token_ids or output.finish is not None:
             self._emitted[choice] += output.token_ids
             self.has_output, self.suspicion = True, 0

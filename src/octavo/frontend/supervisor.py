@@ -1,7 +1,11 @@
-"""The supervisor of the engine process: starts it, watches it, and replaces it when it dies or hangs.
+"""The supervisor of one replica: it starts an engine process, watches it, and replaces it after its end.
 
 The hub owns the requests, which outlive engines. The supervisor connects the hub to an engine that is ready,
-and disconnects it when that engine dies.
+and disconnects it when that engine dies. While an engine does not respond, the hub suspects it.
+
+    no heartbeat for 2.5 s (or the engine's own timeout)    suspected: its requests move to other replicas
+    ... for 6 s more than its own timeout                   hung: killed and replaced
+    it sent messages for 2.5 s, but none arrived            the link is cut: connected again
 """
 
 import asyncio
@@ -9,6 +13,7 @@ import contextlib
 import errno
 import logging
 import os
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,8 +23,9 @@ import msgspec
 import zmq.asyncio
 
 from octavo.config import counted
+from octavo.errors import OctavoError
 from octavo.frontend.engine_process import ENGINE_MODULE, Death, EngineProcess, FirstEngine
-from octavo.frontend.hub import Hub
+from octavo.frontend.hub import NOBODYS_FAULT, Hub, Loss
 from octavo.frontend.socket_channel import SocketChannel
 from octavo.link.folder import EngineSettings
 from octavo.link.heartbeat import Heartbeat, Phase
@@ -36,6 +42,11 @@ WATCH_SECONDS = 0.02
 MAX_FAILED_STARTS = 5
 MAX_FAILED_SECONDS = 300.0
 MAX_DELAY = 5.0  # seconds between a death and the next start
+# Seconds from the last message that arrived to the last one that the engine sent, after which the link is
+# cut. An engine sends a message after every step, and every 0.5 s while it is idle.
+CUT_AFTER = 2.5
+MIN_CUT_POLLS = 25  # in a row: this process may have been too busy to read the messages
+DRAINING_SECONDS = 2.0  # for the requests of a replica that is restarted to move to others
 
 # What clients see: nothing about this machine. The log has the details.
 FAILED = "the engine failed; see the server's log for the reason"
@@ -56,8 +67,13 @@ class EngineRun:
     was_started: bool = True
     was_ready: bool = False
     was_useful: bool = False  # it returned an output
+    is_blameless: bool = False  # no request can be the cause of its loss
     death: Death | None = None
     cannot_start: bool = False
+
+
+class FingerprintError(OctavoError):
+    """An engine would give other answers than the engines before it."""
 
 
 class EngineSupervisor:
@@ -68,12 +84,21 @@ class EngineSupervisor:
         settings: EngineSettings,
         hub: Hub,
         *,
+        name: str = "r0",
         module: str = ENGINE_MODULE,
         first: FirstEngine | None = None,
     ) -> None:
-        """`module` is what the engine process runs. The supervisor takes ownership of `first`."""
+        """`name` is that of the replica, and `module` is what its engine process runs. The supervisor takes
+        ownership of `first`."""
+        self.name = name
         self._settings = settings
         self._hub = hub
+        self._front_end = secrets.token_hex(8)  # identifies this process to its engines
+        self._fingerprint: str | None = None  # of all engines
+        self._connected_at: float | None = None  # when it last tried to connect; None: not yet
+        self._num_cut_polls = 0
+        self._is_replacing = False
+        self._is_suspected = False  # as the hub knows it
         self._module = module
         self._first = None if first is None else first.process
         self._folder: RunFolder | None = None if first is None else first.run_folder
@@ -92,12 +117,15 @@ class EngineSupervisor:
         self.on_view: Callable[[EngineView], None] | None = None  # see `watch`
 
     def start(self) -> None:
+        self._hub.expect(self.name)
         self._task = asyncio.create_task(self._supervise(), name="octavo-supervisor")
 
     async def close(self) -> None:
-        """Stop the engine. In-flight requests end with an error. May be called more than once."""
+        """Stop the engine. If it was the last one, in-flight requests end with an error. May be called more
+        than once."""
         self.state = EngineState.CLOSED
-        self._give_up("the server is shutting down")
+        self._hub.dismiss(self.name, "the server is shutting down")
+        self._became_ready.set()
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -133,8 +161,26 @@ class EngineSupervisor:
         return self._engine is None or not self._engine.is_overdue
 
     @property
+    def is_usable(self) -> bool:
+        """Whether its engine is ready and responds, and the link to it works."""
+        return self._hub.is_usable(self.name)
+
+    @property
     def stats(self) -> EngineStats | None:
         return self.tally.stats
+
+    async def replace(self) -> None:
+        """Move all requests to other replicas, and start a new engine. Returns when the old one has ended."""
+        engine = self._engine
+        if engine is None or self._channel is None:
+            return
+        self._hub.drain(self.name)
+        until = time.monotonic() + DRAINING_SECONDS
+        while self._hub.request_ids(self.name) and time.monotonic() < until:
+            await asyncio.sleep(WATCH_SECONDS)
+        self._is_replacing = True
+        while self._engine is engine:
+            await asyncio.sleep(WATCH_SECONDS)
 
     def watch(self, seconds: float, interval: float) -> None:
         """Ask the current engine, if any, to send views to `on_view` for `seconds`, one per `interval`."""
@@ -169,7 +215,9 @@ class EngineSupervisor:
             self.num_restarts += 1
             delay = 0.0 if not unproductive_runs else min(0.1 * 2**unproductive_runs, MAX_DELAY)
             event = "the engine died" if run.was_started else "the engine cannot be started"
-            logger.warning("%s (%s), starting the next one in %.1f s", event, death.reason, delay)
+            logger.warning(
+                "%s: %s (%s), starting the next one in %.1f s", self.name, event, death.reason, delay
+            )
             await self._wait(delay)
 
     async def _wait(self, seconds: float) -> None:
@@ -194,26 +242,65 @@ class EngineSupervisor:
         try:
             while run.death is None:
                 await asyncio.sleep(WATCH_SECONDS)
-                run.death = engine.death()
+                run.death = self._death(engine, run)
                 self.tally.note_phase(engine.heartbeat.phase, time.monotonic())
                 if reader.done() and run.death is None:
                     run.death = Death(f"its messages could not be read: {reader.exception()}")
-                if self._channel is None:
-                    self._hub.end_expired()
+                elif self._is_cut(engine):
+                    reader = await self._reconnect(engine, run, reader)
+                self._note_response(engine)
+                self._hub.end_expired()
             run.cannot_start = engine.cannot_start
             return run, run.death
         finally:
             engine.kill()
-            reader.cancel()
-            # `close` may cancel this task here; `await reader` would cancel the reader too.
-            await asyncio.wait([reader])
-            if not reader.cancelled():
-                reader.exception()  # already reported above, as the engine's death
+            await _cancelled(reader)
             while not engine.has_exited:  # the next one needs its memory
                 await asyncio.sleep(WATCH_SECONDS)
             self._engine = None  # its heartbeat must not count for the next engine
             if self._folder is not None:
                 self._folder.remove_engine(self.num_restarts)
+
+    async def _reconnect(
+        self, engine: EngineProcess, run: EngineRun, reader: asyncio.Task[None]
+    ) -> asyncio.Task[None]:
+        run.is_blameless = True
+        if self._channel is None:  # it did not answer the last attempt either
+            run.death = Death("it does not answer, although it is running")
+            return reader
+        logger.warning("%s: the link is cut, connecting again", self.name)
+        await _cancelled(reader)
+        run.is_blameless = False
+        return asyncio.create_task(self._read(engine, run), name="octavo-engine-reader")
+
+    def _death(self, engine: EngineProcess, run: EngineRun) -> Death | None:
+        if self._is_replacing:
+            self._is_replacing, run.is_blameless = False, True
+            return Death("it was replaced")
+        return engine.death()
+
+    def _is_cut(self, engine: EngineProcess) -> bool:
+        """Whether messages of the engine do not arrive, or it does not answer a new connection."""
+        heard_at = self._connected_at if self._channel is None else self._channel.heard_at
+        is_cut = heard_at is not None and engine.heartbeat.sent_at - heard_at > CUT_AFTER
+        self._num_cut_polls = self._num_cut_polls + 1 if is_cut else 0
+        return self._num_cut_polls > MIN_CUT_POLLS
+
+    def _note_response(self, engine: EngineProcess) -> None:
+        """Tell the hub whether the engine responds."""
+        is_suspected = self._channel is not None and engine.is_suspected
+        if is_suspected and not self._is_suspected:
+            logger.warning("%s: the engine does not respond", self.name)
+            self._hub.suspect(self.name, self._in_slots(engine))
+        elif self._is_suspected and not is_suspected and self._channel is not None:
+            logger.info("%s: the engine responds again", self.name)
+            self._hub.restore(self.name)
+        self._is_suspected = is_suspected
+
+    def _in_slots(self, engine: EngineProcess) -> frozenset[int] | None:
+        # Engines with version 1 know requests by other ids.
+        is_known = self._channel is not None and self._channel.version >= 2
+        return engine.in_slots if is_known else None
 
     def _start_engine(self) -> EngineProcess:
         self._folder = self._folder or RunFolder.create()
@@ -222,42 +309,56 @@ class EngineSupervisor:
 
     async def _read(self, engine: EngineProcess, run: EngineRun) -> None:
         """Connect to an engine when it is ready, and read its messages until it is dead."""
+        self._connected_at = None
         while engine.heartbeat.phase is not Phase.SERVING:
             await asyncio.sleep(WATCH_SECONDS)
-        channel = await SocketChannel.open(self._context, engine.folder.address)
+        self._connected_at = time.monotonic()
+        channel = await SocketChannel.open(self._context, engine.folder.address, self._front_end)
 
         def receive(message: EngineOutputs) -> None:
             run.was_useful = run.was_useful or bool(message.outputs)
             self.tally.note(message.stats)
-            self._hub.receive(message)
+            self._hub.receive(self.name, message)
 
         try:
+            self._check_fingerprint(channel.facts)
             run.was_ready = True
             self._connect(channel)
             await channel.read(receive, self._show)
         finally:
+            death = run.death or Death("")
+            loss = Loss(self._in_slots(engine), death.is_hang, death.request_id)
             self._channel = None
-            self._hub.disconnect(engine.in_slots)
-            if run.death is not None and run.death.is_hang:
-                self._hub.report_hang(run.death.request_id)
+            self._hub.disconnect(self.name, NOBODYS_FAULT if run.is_blameless else loss)
             self.tally.engine_lost()
             channel.close()
 
+    def _check_fingerprint(self, facts: EngineFacts) -> None:
+        """Refuse an engine that would continue answers with other tokens, e.g. of a changed checkpoint."""
+        if self._fingerprint not in (None, facts.system_fingerprint):
+            raise FingerprintError(
+                f"its fingerprint is {facts.system_fingerprint}, not {self._fingerprint}: the checkpoint or"
+                " the software has changed; restart the server to use it"
+            )
+
     def _connect(self, channel: SocketChannel) -> None:
-        if self.facts is None:
-            self._pin(channel.facts)
+        self.pin(channel.facts)
         self.facts, self._channel, self.problem = channel.facts, channel, None
         self.tally.note_phase(Phase.SERVING, time.monotonic())
         self.tally.engine_ready(channel.stats)
-        again = f" again, replaying {counted(len(self._hub), 'request')}" if self.num_restarts else ""
-        logger.info("the engine is ready%s (%s)", again, self.tally.phase_summary())
-        self._hub.connect(channel)
+        again = f" again, {counted(len(self._hub), 'request')} in flight" if self.num_restarts else ""
+        logger.info("%s: the engine is ready%s (%s)", self.name, again, self.tally.phase_summary())
+        self._hub.connect(self.name, channel)
         if self.state is not EngineState.CLOSED:
             self.state = EngineState.READY
         self._became_ready.set()
 
-    def _pin(self, facts: EngineFacts) -> None:
-        """Fix the sizes for later engines: however much memory is free, they must fit the same requests."""
+    def pin(self, facts: EngineFacts) -> None:
+        """Fix the sizes and the fingerprint of later engines to those of the first one: however much memory
+        is free, they must fit the same requests and give the same answers."""
+        if self._fingerprint is not None:
+            return
+        self._fingerprint = facts.system_fingerprint
         sizes = {"max_model_len": facts.max_model_len, "kv_memory": facts.kv_bytes}
         self._settings = msgspec.structs.replace(self._settings, options={**self._settings.options, **sizes})
 
@@ -273,9 +374,15 @@ class EngineSupervisor:
     def _fail(self, reason: str) -> None:
         self.state, self.failure = EngineState.FAILED, reason
         logger.error("%s", reason)
-        self._give_up(FAILED)
+        self._hub.dismiss(self.name, FAILED)
+        self._became_ready.set()
         self._has_failed.set()
 
-    def _give_up(self, reason: str) -> None:
-        self._hub.give_up(reason)
-        self._became_ready.set()
+
+async def _cancelled(reader: asyncio.Task[None]) -> None:
+    """Cancel the task that reads from an engine, and wait for its end."""
+    reader.cancel()
+    # `close` may cancel the caller here; `await reader` would cancel the reader too.
+    await asyncio.wait([reader])
+    if not reader.cancelled():
+        reader.exception()  # already reported, as the engine's death

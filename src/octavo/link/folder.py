@@ -20,6 +20,7 @@ class EngineSettings(msgspec.Struct, frozen=True):
     log_format: str = "human"
     profile: ProfileWindow | None = None
     expects_grammars: bool = False  # in-flight requests with grammars will be replayed to this engine
+    num_engines: int = 1  # of the same server, which share the memory and the cores of this machine
 
 
 class EngineFolder:

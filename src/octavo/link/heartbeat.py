@@ -3,8 +3,8 @@
 The engine writes a heartbeat before every step, with a timeout until the next one. When the heartbeat is
 overdue, no step can run, whatever the state of the process: stopped, stuck in a kernel, or swapped out.
 
-    bytes   0 ........ 8 ....... 16 ...... 24 ...... 32 ........ 40 ............... 104 ........
-            written_at phase     done      total     timeout     request_id, or zeros   slots: 8 bytes each
+    bytes   0 ........ 8 ..... 16 ..... 24 ..... 32 ..... 40 ................ 104 ..... 112 ........
+            written_at phase   done     total    timeout  request_id, or zeros  sent_at   slots: 8 bytes each
 
 A slot contains the number of the request whose sequence has it, or 0. It is written before the step that
 computes the sequence first. So after a death, the front end knows which requests may be the cause.
@@ -21,10 +21,12 @@ from typing import Self
 
 MAX_ID_BYTES = 64
 LAYOUT = struct.Struct(f"<dqqqd{MAX_ID_BYTES}s")
+SENT_AT = struct.Struct("<d")
+SLOTS = LAYOUT.size + SENT_AT.size  # where they begin
 SLOT = struct.Struct("<Q")
 MAX_SLOTS = 1024  # more are not recorded, and then every request may be the cause
 UNRECORDED = (1 << 64) - 1  # in the last slot: there are more slots
-SIZE = LAYOUT.size + MAX_SLOTS * SLOT.size
+SIZE = SLOTS + MAX_SLOTS * SLOT.size
 
 # Seconds. A starting engine cannot know how long its next action takes.
 STARTING_TIMEOUT = 120.0
@@ -47,6 +49,7 @@ class Heartbeat:
     total: int
     timeout: float  # maximum seconds until the next heartbeat of a healthy engine
     request_id: str = ""  # the only request of the step; empty if there are several, or none
+    sent_at: float = 0.0  # when the engine last sent a message to its front ends; 0: never
 
 
 def request_number(request_id: str) -> int:
@@ -73,13 +76,13 @@ class HeartbeatFile:
 
     def read(self) -> Heartbeat:
         written_at, phase, done, total, timeout, name = LAYOUT.unpack(self._memory[: LAYOUT.size])
-        return Heartbeat(
-            written_at, Phase(phase), done, total, timeout, name.rstrip(b"\0").decode(errors="replace")
-        )
+        request_id = name.rstrip(b"\0").decode(errors="replace")
+        (sent_at,) = SENT_AT.unpack_from(self._memory, LAYOUT.size)
+        return Heartbeat(written_at, Phase(phase), done, total, timeout, request_id, sent_at)
 
     def in_slots(self) -> frozenset[int] | None:
         """Return the numbers of the requests that have a slot; None if not all are known."""
-        numbers = frozenset(number for (number,) in SLOT.iter_unpack(self._memory[LAYOUT.size : SIZE]))
+        numbers = frozenset(number for (number,) in SLOT.iter_unpack(self._memory[SLOTS:SIZE]))
         return None if UNRECORDED in numbers else numbers - {0}
 
     def write_slot(self, slot: int, request_id: str | None) -> None:
@@ -87,7 +90,11 @@ class HeartbeatFile:
         number = 0 if request_id is None else request_number(request_id)
         if slot >= MAX_SLOTS - 1:
             slot, number = MAX_SLOTS - 1, UNRECORDED
-        SLOT.pack_into(self._memory, LAYOUT.size + slot * SLOT.size, number)
+        SLOT.pack_into(self._memory, SLOTS + slot * SLOT.size, number)
+
+    def write_sent(self) -> None:
+        """Record that the engine has sent a message to its front ends."""
+        SENT_AT.pack_into(self._memory, LAYOUT.size, time.monotonic())
 
     def write(
         self,

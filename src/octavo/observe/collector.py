@@ -1,7 +1,7 @@
 """Export the metrics to Prometheus."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 import octavo
 from octavo.observe import catalog
 from octavo.observe.catalog import Kind, Metric
-from octavo.observe.engine_tally import EngineTally
+from octavo.observe.engine_tally import EngineTotals
 from octavo.observe.histogram import Histogram
 from octavo.observe.key_usage import KeyUsage
 from octavo.observe.request_metrics import RequestMetrics
@@ -27,7 +27,7 @@ class MetricsSnapshot:
 
     model_name: str
     requests: RequestMetrics
-    engine: EngineTally
+    engines: EngineTotals
     num_restarts: int
     num_queued: int
     num_tokens_queued: int
@@ -113,23 +113,22 @@ def _of_keys(keys: Mapping[str, KeyUsage]) -> Iterator[tuple[Metric, Values]]:
 
 
 def _of_engine(snapshot: MetricsSnapshot) -> Iterator[tuple[Metric, Values | Histogram]]:
-    counts = snapshot.engine.counts
-    stats = snapshot.engine.stats if snapshot.engine.is_ready else None  # a dead engine holds nothing
+    engines = snapshot.engines
+    counts, live = engines.counts, engines.live  # a dead engine holds nothing
     yield catalog.PREFIX_QUERIES, {(): counts.prompt_tokens}
     yield catalog.PREFIX_HITS, {(): counts.prompt_tokens_cached}
     yield catalog.PREEMPTIONS, {(): counts.preemptions}
-    yield catalog.STEP_TIME, snapshot.engine.step_seconds
+    yield catalog.STEP_TIME, engines.step_seconds
     yield (
         catalog.STARTUP,
-        {(phase.name.lower(),): seconds for phase, seconds in snapshot.engine.phase_seconds.items()},
+        {(phase.name.lower(),): seconds for phase, seconds in engines.phase_seconds.items()},
     )
-    yield catalog.RUNNING, {(): 0 if stats is None else stats.num_running}
-    yield catalog.WAITING, {(): 0 if stats is None else stats.num_waiting}
-    yield (
-        catalog.KV_USE,
-        {(): 0.0 if stats is None else _fraction_used(stats, stats.blocks_free + stats.blocks_idle)},
-    )
-    yield catalog.KV_FILLED, {(): 0.0 if stats is None else _fraction_used(stats, stats.blocks_free)}
+    yield catalog.RUNNING, {(): sum(stats.num_running for stats in live)}
+    yield catalog.WAITING, {(): sum(stats.num_waiting for stats in live)}
+    num_filled = [stats.blocks_total - stats.blocks_free for stats in live]
+    num_used = [stats.blocks_total - stats.blocks_free - stats.blocks_idle for stats in live]
+    yield catalog.KV_USE, {(): _fraction_of_blocks(live, num_used)}
+    yield catalog.KV_FILLED, {(): _fraction_of_blocks(live, num_filled)}
 
 
 def _of_server(snapshot: MetricsSnapshot) -> Iterator[tuple[Metric, Values | Histogram]]:
@@ -143,8 +142,9 @@ def _of_server(snapshot: MetricsSnapshot) -> Iterator[tuple[Metric, Values | His
     yield catalog.BUILD, {(octavo.__version__, *about_engine): 1}
 
 
-def _fraction_used(stats: EngineStats, num_unused: int) -> float:
-    return 1 - num_unused / stats.blocks_total if stats.blocks_total else 0.0
+def _fraction_of_blocks(live: Sequence[EngineStats], numbers: Sequence[int]) -> float:
+    total = sum(stats.blocks_total for stats in live)
+    return sum(numbers) / total if total else 0.0
 
 
 def _family(metric: Metric) -> CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily:

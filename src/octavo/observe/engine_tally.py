@@ -1,6 +1,11 @@
-"""Counts over all engines of a server. Each engine counts from zero; these sums continue across restarts."""
+"""Counts over all engines of a replica, one after another, and over all replicas of a server.
 
-from dataclasses import dataclass, field
+Each engine counts from zero; these sums continue across restarts.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, field
+from typing import Self
 
 from octavo.link.heartbeat import Phase
 from octavo.observe.histogram import SHORT, Histogram
@@ -24,6 +29,19 @@ class EngineCounts:
             self.preemptions + until.preemptions - since.preemptions,
         )
 
+    def __add__(self, other: "EngineCounts") -> "EngineCounts":
+        return EngineCounts(*[mine + its for mine, its in zip(astuple(self), astuple(other), strict=True)])
+
+
+@dataclass(frozen=True)
+class EngineTotals:
+    """The sums over all replicas at one moment."""
+
+    counts: EngineCounts
+    live: tuple[EngineStats, ...]  # of the replicas with an engine that is ready
+    step_seconds: Histogram
+    phase_seconds: Mapping[Phase, float]  # of the latest start of the first replica
+
 
 @dataclass
 class EngineTally:
@@ -42,6 +60,19 @@ class EngineTally:
         if self._at_ready is None or self.stats is None:
             return self._before
         return self._before.plus(self._at_ready, self.stats)
+
+    @classmethod
+    def total(cls, tallies: Sequence[Self]) -> EngineTotals:
+        """Return the sums over the replicas of a server."""
+        step_seconds = Histogram(SHORT)
+        for tally in tallies:
+            step_seconds.add(tally.step_seconds)
+        return EngineTotals(
+            sum([tally.counts for tally in tallies], EngineCounts()),
+            tuple([tally.stats for tally in tallies if tally.is_ready and tally.stats is not None]),
+            step_seconds,
+            tallies[0].phase_seconds,
+        )
 
     def note(self, stats: EngineStats) -> None:
         last, self.stats = self.stats, stats

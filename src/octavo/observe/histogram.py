@@ -18,6 +18,11 @@ class Histogram:
         self._counts[bisect_left(self._edges, value)] += 1
         self.sum += value
 
+    def add(self, other: "Histogram") -> None:
+        """Add the values of another histogram with the same edges."""
+        self._counts = [mine + its for mine, its in zip(self._counts, other._counts, strict=True)]
+        self.sum += other.sum
+
     @property
     def count(self) -> int:
         return sum(self._counts)

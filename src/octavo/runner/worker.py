@@ -17,6 +17,7 @@ from octavo.config import EngineOptions, format_size
 from octavo.devices import free_device_memory, resolve_device
 from octavo.errors import ConfigError
 from octavo.grammar.vocabulary import vocabulary_of
+from octavo.kernels.library import usable_cores
 from octavo.kernels.shapes import NATIVE_BLOCK, native_problem
 from octavo.models.config import ModelConfig
 from octavo.models.registry import Model, build_model
@@ -49,9 +50,11 @@ def start_worker(
     *,
     progress: bool | None,
     on_loaded: OnLoaded = lambda done, total: None,
+    num_engines: int = 1,
 ) -> Worker:
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
+    """`num_engines` is how many engines of this server share the cores and the memory of this machine."""
+    threads = options.threads or max(1, usable_cores() // num_engines)
+    torch.set_num_threads(options.threads or min(threads, torch.get_num_threads()))
     config = ModelConfig.from_huggingface(checkpoint.config)
     grammars = SlotGrammars(
         lambda: vocabulary_of(Tokenizer(checkpoint.text), config.vocab_size), config.vocab_size
@@ -61,7 +64,7 @@ def start_worker(
         device,
         DTYPES[options.dtype_for(checkpoint.config)],
         kernels=_kernels_for(config, options),
-        threads=options.threads,
+        threads=threads,
         keeps_formats=options.weights == "kept",
     )
     model, targets = build_model(config, ops, checkpoint.formats)
@@ -73,12 +76,15 @@ def start_worker(
         cache=_weight_cache(ops, options),
         progress=progress,
         on_loaded=on_loaded,
-        threads=options.threads,
+        threads=threads,
     )
     weight_bytes = bytes_by_format(targets, ops.dtype)
     logger.info("weights: %s", ", ".join(f"{format_size(n)} as {form}" for form, n in weight_bytes.items()))
     _log_loaded(checkpoint.name, weights, time.perf_counter() - loading)
-    kv_plan = _plan_memory(config, ops, options, weights)
+    # The other engines map the same file, but each has its own copy of what is not mapped.
+    copies = (num_engines - 1) * max(0, sum(weight_bytes.values()) - weights.mapped_bytes)
+    free_bytes = free_device_memory(ops.device, weights.mapped_bytes) - copies
+    kv_plan = _plan_memory(config, ops, options, free_bytes, num_engines)
     for line in kv_plan.explanation:
         logger.info("%s", line)
     kv = allocate_kv(config, kv_plan, ops)
@@ -172,14 +178,17 @@ def _kernels_for(config: ModelConfig, options: EngineOptions) -> str:
     return "torch"
 
 
-def _plan_memory(config: ModelConfig, ops: Ops, options: EngineOptions, weights: LoadedWeights) -> KVPlan:
+def _plan_memory(
+    config: ModelConfig, ops: Ops, options: EngineOptions, free_bytes: int, num_engines: int
+) -> KVPlan:
     return plan_kv(
         KVShape(config.num_layers, config.num_kv_heads, config.head_dim, ops.dtype.itemsize),
-        free_bytes=free_device_memory(ops.device, weights.mapped_bytes),
+        free_bytes=max(0, free_bytes),
         fraction=options.kv_fraction_on(ops.device.type),
         kv_memory=options.kv_memory,
         block_size=options.block_size,
         block_multiple=NATIVE_BLOCK,
         max_model_len=options.max_model_len,
         model_max_len=config.max_positions,
+        num_engines=num_engines,
     )

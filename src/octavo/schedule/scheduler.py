@@ -219,6 +219,8 @@ class Scheduler:
                 TokenOutput(
                     request_id=sequence.request.request_id,
                     choice=sequence.request.choice,
+                    attempt=sequence.request.attempt,
+                    position=sequence.position_before(tokens, scores),
                     token_ids=tokens,
                     logprobs=outcome.logprobs,
                     prompt_logprobs=scores,
@@ -449,6 +451,8 @@ class Scheduler:
             TokenOutput(
                 request_id=request.request_id,
                 choice=request.choice,
+                attempt=request.attempt,
+                position=sequence.position_before(tokens, scores),
                 token_ids=tokens,
                 logprobs=outcome.logprobs[: len(tokens)] if outcome else (),
                 prompt_logprobs=scores,

@@ -7,7 +7,7 @@ from operator import attrgetter
 from octavo.cache import BlockTable
 from octavo.fairness.accounts import Account
 from octavo.plan import SequenceSlice, SlotOpening
-from octavo.protocol import FinishReason, GenerateRequest, PrefillChunk, Timings
+from octavo.protocol import FinishReason, GenerateRequest, PrefillChunk, Timings, TokenLogprob
 from octavo.schedule.lazy_heap import LazyHeap
 
 by_key = attrgetter("key")
@@ -118,6 +118,10 @@ class Sequence:
             1 if end == len(tokens) else 0,
             score_ids,
         )
+
+    def position_before(self, tokens: tuple[int, ...], scores: tuple[TokenLogprob, ...]) -> int:
+        """Return the position of an output, after its tokens and prompt logprobs were counted."""
+        return len(self.token_ids) - self.num_prompt - len(tokens) + self.num_scored - len(scores)
 
     def finish_reason(self, token: int) -> FinishReason | None:
         """Return why it ends with `token`, its last one; None if it does not end."""

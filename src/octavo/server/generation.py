@@ -76,7 +76,7 @@ class Generation:
         self.prepared: list[PreparedRequest] = []
         self.results: dict[int, RequestOutput] = {}  # by prompt index
         self._tokenise_seconds = 0.0
-        self._restarts_before = state.supervisor.num_restarts
+        self._restarts_before = state.replicas.num_restarts
         self._index: dict[str, int] = {}  # prompt index by the name in updates
         self._queued: dict[str, PreparedRequest] = {}  # by name, without a first token
         self._updates = Updates()
@@ -185,7 +185,7 @@ class Generation:
             [self.results[index] for index in sorted(self.results)],
             self.state.model.tokenizer if has_text else None,
             tokenise_seconds=self._tokenise_seconds,
-            num_restarts=self.state.supervisor.num_restarts - self._restarts_before,
+            num_restarts=self.state.replicas.num_restarts - self._restarts_before,
             shows_prompt=self.context.shows_prompt,
         )
 

@@ -15,8 +15,9 @@ import uvicorn
 from octavo.checkpoint import open_checkpoint
 from octavo.config import EngineOptions, ServerOptions, counted
 from octavo.frontend.hub import Hub
-from octavo.frontend.supervisor import EngineState, EngineSupervisor
+from octavo.frontend.supervisor import EngineState
 from octavo.frontend.text_model import TextModel
+from octavo.membership.local import LocalReplicas
 from octavo.observe.tracing import Tracing, open_tracing
 from octavo.server.app import build_app
 from octavo.server.http.connection import BoundedHttpProtocol
@@ -100,7 +101,7 @@ class RunningServer:
     async def run(
         self,
         hub: Hub,
-        supervisor: EngineSupervisor,
+        replicas: LocalReplicas,
         listener: socket.socket,
         early: EarlyAnswers | None,
         signals: ShutdownSignals,
@@ -109,9 +110,9 @@ class RunningServer:
     ) -> int:
         """Serve until a signal or a failed engine ends it, and return the exit code.
 
-        `supervisor` has been started. It is closed here and again by the caller, which is harmless.
+        `replicas` has been started. It is closed here and again by the caller, which is harmless.
         """
-        state = ServerState(self._server_options, self._model, hub, supervisor, tracing=self._tracing)
+        state = ServerState(self._server_options, self._model, hub, replicas, tracing=self._tracing)
         http = HttpServer(self._http_config(state), self._tls)
         if early is not None:
             early.close()
@@ -120,14 +121,14 @@ class RunningServer:
         watch = LoopWatch()
         try:
             state.prompter.start()
-            is_up = await self._started(supervisor, signals)
+            is_up = await self._started(replicas, signals)
             if is_up:
                 logger.info("%s is ready at %s", self._model.name, self._url(listener) + "/v1")
                 if self._server_options.page:
                     logger.info("playground and engine view: %s", self._url(listener) + "/")
                 watch.start()
                 notifier.ready()
-                await _first_of(signals.first.wait(), supervisor.wait_until_failed())
+                await _first_of(signals.first.wait(), replicas.wait_until_failed())
             state.is_draining = True
             notifier.stopping()
             force_exit_after(self._server_options.grace + CLOSING_SECONDS + FORCED_EXIT_SECONDS)
@@ -136,21 +137,21 @@ class RunningServer:
             watch.stop()
             reloading.cancel()
             state.feed.close()
-            await supervisor.close()
+            await replicas.close()
             http.should_exit = True
             http.force_exit = signals.second.is_set()
             await serving
             state.close()
             if self._tracing is not None:
                 await asyncio.to_thread(self._tracing.close)
-        failed = supervisor.failure is not None and not signals.first.is_set()
+        failed = replicas.failure is not None and not signals.first.is_set()
         if failed:
             logger.error("shutting down: the engine has failed")
         return EXIT_FAILED if failed or signals.second.is_set() else 0
 
-    async def _started(self, supervisor: EngineSupervisor, signals: ShutdownSignals) -> bool:
-        await _first_of(supervisor.wait_until_ready(), signals.first.wait())
-        return supervisor.state is EngineState.READY
+    async def _started(self, replicas: LocalReplicas, signals: ShutdownSignals) -> bool:
+        await _first_of(replicas.wait_until_ready(), signals.first.wait())
+        return replicas.state is EngineState.READY
 
     async def _drain(self, state: ServerState, signals: ShutdownSignals) -> None:
         """Wait until every in-flight request is complete, `grace` is over or a second signal arrives."""

@@ -94,7 +94,7 @@ def failures(*statuses: int) -> dict[int | str, Schema]:
 
 def describe(app: FastAPI, state: ServerState) -> Schema:
     """Return the document with the bounds of this server and, once they are known, of its model."""
-    facts = state.supervisor.facts
+    facts = state.replicas.facts
     limits = RequestLimits(
         UNKNOWN_SIZE if facts is None else facts.vocab_size,
         UNKNOWN_SIZE if facts is None else facts.max_model_len,

@@ -20,7 +20,7 @@ from octavo.startup import collector_paused
 
 if TYPE_CHECKING:
     from octavo.frontend.hub import Hub
-    from octavo.frontend.supervisor import EngineSupervisor
+    from octavo.membership.local import LocalReplicas
     from octavo.server.lifecycle import RunningServer
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,13 @@ def serve(options: EngineOptions, server_options: ServerOptions) -> int:
     if not is_loopback(host) and server_options.api_key is None and server_options.api_key_file is None:
         logger.warning("set an API key: every client that can reach %s may use this server", host)
     profile = _profile_window(server_options)
-    settings = EngineSettings(options.model_dump(), options.log_level, server_options.log_format, profile)
+    settings = EngineSettings(
+        options.model_dump(),
+        options.log_level,
+        server_options.log_format,
+        profile,
+        num_engines=server_options.replicas,
+    )
     engine = FirstEngine.start(settings)
     try:
         import uvloop
@@ -68,9 +74,9 @@ async def _serve(
     signals.listen()
     # Early answers are plain HTTP: TLS clients wait for the application.
     early = await EarlyAnswers.start(listener) if server_options.tls_cert is None else None
-    hub, supervisor = await asyncio.to_thread(_supervisor, settings, engine)
-    supervisor.start()
-    notifying = asyncio.create_task(notifier.keep_notifying(lambda: supervisor.is_live))
+    hub, replicas = await asyncio.to_thread(_replicas, settings, engine, server_options.replicas)
+    replicas.start()
+    notifying = asyncio.create_task(notifier.keep_notifying(lambda: replicas.is_live))
     try:
         loading = asyncio.ensure_future(asyncio.to_thread(_open, options, server_options))
         stopped = asyncio.create_task(signals.first.wait())
@@ -82,18 +88,20 @@ async def _serve(
             # Python waits for the loading thread, which may wait for a download from a model hub.
             force_exit_after(FORCED_EXIT_SECONDS)
             return 0
-        return await loading.result().run(hub, supervisor, listener, early, signals, notifier=notifier)
+        return await loading.result().run(hub, replicas, listener, early, signals, notifier=notifier)
     finally:
         notifying.cancel()
-        await supervisor.close()
+        await replicas.close()
 
 
-def _supervisor(settings: EngineSettings, engine: FirstEngine) -> "tuple[Hub, EngineSupervisor]":
+def _replicas(
+    settings: EngineSettings, engine: FirstEngine, num_replicas: int
+) -> "tuple[Hub, LocalReplicas]":
     from octavo.frontend.hub import Hub
-    from octavo.frontend.supervisor import EngineSupervisor
+    from octavo.membership.local import LocalReplicas
 
     hub = Hub()
-    return hub, EngineSupervisor(settings, hub, first=engine)
+    return hub, LocalReplicas(settings, hub, num_replicas=num_replicas, first=engine)
 
 
 def _profile_window(server_options: ServerOptions) -> ProfileWindow | None:

@@ -12,10 +12,11 @@ from prometheus_client import CollectorRegistry
 from octavo.config import ServerOptions, format_size
 from octavo.frontend.hub import Hub
 from octavo.frontend.intake import Intake, RequestLimits
-from octavo.frontend.supervisor import EngineState, EngineSupervisor
+from octavo.frontend.supervisor import EngineState
 from octavo.frontend.text_model import TextModel
 from octavo.grammar.checker import GrammarChecker
 from octavo.link.heartbeat import Phase
+from octavo.membership.local import LocalReplicas
 from octavo.observe.collector import MetricsSnapshot, make_registry, make_usage_registry
 from octavo.observe.key_usage import KeyUsage
 from octavo.observe.request_metrics import RequestMetrics
@@ -36,7 +37,7 @@ class ServerState:
         options: ServerOptions,
         model: TextModel,
         hub: Hub,
-        supervisor: EngineSupervisor,
+        replicas: LocalReplicas,
         *,
         tracing: Tracing | None = None,
         prompter: Prompter | None = None,
@@ -44,14 +45,14 @@ class ServerState:
         self.options = options
         self.model = model
         self.hub = hub
-        self.supervisor = supervisor
+        self.replicas = replicas
         self.admission = Admission(options.max_queued_requests, options.max_queued_tokens)
         self.held = ByteBudget(options.max_held)
         self.tracing = tracing
         self.metrics = RequestMetrics()
         self.key_usage: Callable[[], dict[str, KeyUsage]] | None = None  # None: no keys are required
         self.registry = make_registry(self._metrics_snapshot)
-        self.feed = ViewFeed(supervisor, self.metrics, model.name)
+        self.feed = ViewFeed(replicas, self.metrics, model.name)
         self.prompter = prompter or Prompter(model.assets)
         self.grammars = GrammarChecker()
         self.created = int(time.time())
@@ -80,13 +81,13 @@ class ServerState:
         return MetricsSnapshot(
             model_name=self.model.name,
             requests=self.metrics,
-            engine=self.supervisor.tally,
-            num_restarts=self.supervisor.num_restarts,
+            engines=self.replicas.totals,
+            num_restarts=self.replicas.num_restarts,
             num_queued=self.admission.num_sequences,
             num_tokens_queued=self.admission.num_tokens,
             num_tasks=len(asyncio.all_tasks()),
-            is_ready=self.is_ready and self.supervisor.is_live,
-            facts=self.supervisor.facts,
+            is_ready=self.is_ready and self.replicas.is_live,
+            facts=self.replicas.facts,
             keys=None if self.key_usage is None else self.key_usage(),
         )
 
@@ -97,11 +98,11 @@ class ServerState:
         """The body of /readyz: the state, why it is not ready, and the progress of loading."""
         if self.is_draining:
             return {"status": "draining"}
-        status = self.supervisor.engine_heartbeat
-        shown: dict[str, Any] = {"status": self.supervisor.state.value}
-        if self.supervisor.problem is not None:
-            return shown | {"problem": self.supervisor.problem}
-        if self.supervisor.state is EngineState.READY or status is None:
+        status = self.replicas.engine_heartbeat
+        shown: dict[str, Any] = {"status": self.replicas.state.value}
+        if self.replicas.problem is not None:
+            return shown | {"problem": self.replicas.problem}
+        if self.replicas.state is EngineState.READY or status is None:
             return shown
         shown["phase"] = status.phase.name.lower()
         if status.phase is Phase.LOADING and status.total:
@@ -111,16 +112,16 @@ class ServerState:
 
     @property
     def is_ready(self) -> bool:
-        return self.supervisor.state is EngineState.READY and not self.is_draining
+        return self.replicas.state is EngineState.READY and not self.is_draining
 
     def check_ready(self) -> None:
         """Raise 503 if no request can be accepted. While an engine restarts, requests are accepted."""
         if self.is_draining:
             raise unavailable("the server is shutting down", code="draining", retry_after=5)
-        if self.supervisor.state in (EngineState.FAILED, EngineState.CLOSED):
+        if self.replicas.state in (EngineState.FAILED, EngineState.CLOSED):
             message = "the engine has failed; see the server's log"
             raise unavailable(message, code="engine_failed", retry_after=30)
-        if self.supervisor.facts is None:
+        if self.replicas.facts is None:
             progress = ", ".join(f"{name}: {value}" for name, value in self.readiness.items())
             raise unavailable(f"the model is being loaded ({progress})", code="loading")
 
@@ -134,7 +135,7 @@ class ServerState:
 
     @property
     def facts(self) -> EngineFacts:
-        facts = self.supervisor.facts
+        facts = self.replicas.facts
         assert facts is not None, "checked by `check_ready`"
         return facts
 

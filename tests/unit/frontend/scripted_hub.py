@@ -64,13 +64,26 @@ class ScriptedChannel:
     def __init__(self) -> None:
         self.facts = FACTS
         self.sent: list[GenerateRequest | Abort] = []
+        self._next: dict[tuple[str, int], tuple[int, int]] = {}  # attempt and position of each choice
 
     def send(self, message: GenerateRequest | Abort) -> None:
         self.sent.append(message)
+        if isinstance(message, GenerateRequest):
+            self._next[message.request_id, message.choice] = message.attempt, len(message.resume_ids)
 
     def take(self) -> list[GenerateRequest | Abort]:
         sent, self.sent = self.sent, []
         return sent
+
+    def step(self, *outputs: TokenOutput) -> EngineOutputs:
+        """Return the outputs with the attempts and positions of the requests that were sent here."""
+        return EngineOutputs(tuple(map(self._numbered, outputs)), IDLE_STATS)
+
+    def _numbered(self, output: TokenOutput) -> TokenOutput:
+        attempt, position = self._next.get((output.request_id, output.choice), (0, 0))
+        following = position + len(output.token_ids) + len(output.prompt_logprobs)
+        self._next[output.request_id, output.choice] = attempt, following
+        return msgspec.structs.replace(output, attempt=attempt, position=position)
 
 
 def request(
@@ -102,7 +115,3 @@ def token(
 
 def ended(request_id: str, finish: FinishReason, choice: int = 0) -> TokenOutput:
     return TokenOutput(request_id=request_id, choice=choice, finish=finish, timings=NOW)
-
-
-def step(*outputs: TokenOutput) -> EngineOutputs:
-    return EngineOutputs(outputs, IDLE_STATS)

@@ -78,7 +78,7 @@ class FrontEnd:
 def run(front: FrontEnd, draw: Callable[[int], int], deaths: int) -> RequestOutput:
     """Interleave the choices at random; every engine except the last dies after some outputs."""
     for life in range(deaths + 1):
-        messages, ends = front.in_flight.prepare_send()
+        messages, ends = front.in_flight.prepare_send("r0")
         for output in ends:
             front.deliver(output)
         engines = {m.choice: outputs_of(m, lambda: 1 + draw(3)) for m in messages}
@@ -138,25 +138,25 @@ def test_engine_deaths_do_not_change_results(
 def test_a_request_that_never_gets_a_token_ends_with_an_error(tokenizer: Tokenizer) -> None:
     in_flight = request(tokenizer, "r", n=2)
     for _ in range(MAX_REPLAYS + 1):
-        messages, ends = in_flight.prepare_send()
+        messages, ends = in_flight.prepare_send("r0")
         assert (len(messages), ends) == (2, [])
         in_flight.lose_engine(may_be_cause=True)
-    messages, ends = in_flight.prepare_send()
+    messages, ends = in_flight.prepare_send("r0")
     assert messages == []
     assert [(o.choice, o.finish, o.failure) for o in ends] == [
         (choice, FinishReason.ERROR, ENGINE_LOST) for choice in (0, 1)
     ]
-    assert in_flight.num_replays == MAX_REPLAYS
+    assert in_flight.attempt == MAX_REPLAYS
 
 
 def test_output_clears_suspicion_but_total_replays_are_limited(tokenizer: Tokenizer) -> None:
     in_flight = request(tokenizer, "r", max_tokens=59)
     for _ in range(MAX_TOTAL_REPLAYS + 1):
-        assert in_flight.prepare_send()[0]
+        assert in_flight.prepare_send("r0")[0]
         in_flight.process(token("r"))
         assert in_flight.suspicion == 0
         in_flight.lose_engine(may_be_cause=True)
-    assert in_flight.prepare_send()[0] == []
+    assert in_flight.prepare_send("r0")[0] == []
 
 
 def test_unsent_requests_do_not_become_suspects(tokenizer: Tokenizer) -> None:
@@ -164,15 +164,15 @@ def test_unsent_requests_do_not_become_suspects(tokenizer: Tokenizer) -> None:
     for _ in range(10):
         in_flight.lose_engine(may_be_cause=True)
     assert in_flight.suspicion == 0
-    assert in_flight.num_replays == 0
+    assert in_flight.attempt == 0
 
 
 def test_cached_token_counts_survive_a_new_engine(tokenizer: Tokenizer) -> None:
     in_flight = request(tokenizer, "r")
-    in_flight.prepare_send()
+    in_flight.prepare_send("r0")
     first = in_flight.process(token("r")).delta
     in_flight.lose_engine(may_be_cause=True)
-    in_flight.prepare_send()
+    in_flight.prepare_send("r0")
     second = in_flight.process(msgspec.structs.replace(token("r"), num_cached=0)).delta
     last = in_flight.process(msgspec.structs.replace(ended("r", FinishReason.LENGTH), num_cached=0)).finished
     assert first is not None

@@ -36,7 +36,7 @@ async def model(request: Request, model_id: str) -> dict[str, Any]:
 
 
 def _described(state: ServerState) -> dict[str, Any]:
-    facts = state.supervisor.facts
+    facts = state.replicas.facts
     return {
         "id": state.model.name,
         "object": "model",
@@ -53,7 +53,7 @@ async def tokenize(request: Request) -> Response:
     state.check_model(body.model)
     if (body.prompt is None) == (body.messages is None):
         raise invalid("give either prompt or messages", "prompt")
-    facts = state.supervisor.facts
+    facts = state.replicas.facts
     result = await while_connected(request.receive, state.prompter.run(caller(request), _job(body)))
     assert isinstance(result, EncodedTokens)
     content = {
@@ -93,7 +93,7 @@ def _respond(request: Request, answer: bytes) -> Response:
 async def tokenizer_info(request: Request) -> dict[str, Any]:
     state: ServerState = request.app.state.server
     assets, tokenizer = state.model.assets, state.model.tokenizer
-    facts = state.supervisor.facts
+    facts = state.replicas.facts
     return {
         "tokenizer_class": "tokenizers",
         "vocab_size": tokenizer.vocab_size,

@@ -20,7 +20,7 @@ NOT_OK: dict[int | str, dict[str, Any]] = {503: {"description": "not live, or no
 async def livez(request: Request) -> JSONResponse:
     """Return 503 if the server cannot run steps and will not recover: restart it."""
     state: ServerState = request.app.state.server
-    return _answer(state.supervisor.is_live, {"status": "live" if state.supervisor.is_live else "dead"})
+    return _answer(state.replicas.is_live, {"status": "live" if state.replicas.is_live else "dead"})
 
 
 @router.get("/readyz", responses=NOT_OK)
@@ -29,7 +29,7 @@ async def livez(request: Request) -> JSONResponse:
 async def readyz(request: Request) -> JSONResponse:
     """Return 503 if the server is not ready: send requests elsewhere."""
     state: ServerState = request.app.state.server
-    return _answer(state.is_ready and state.supervisor.is_live, state.readiness)
+    return _answer(state.is_ready and state.replicas.is_live, state.readiness)
 
 
 def _answer(is_ok: bool, content: dict[str, Any]) -> JSONResponse:

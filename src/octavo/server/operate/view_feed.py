@@ -7,8 +7,9 @@ from collections import deque
 import msgspec
 
 import octavo
-from octavo.frontend.supervisor import EngineState, EngineSupervisor
+from octavo.frontend.supervisor import EngineState
 from octavo.link.heartbeat import Phase
+from octavo.membership.local import LocalReplicas
 from octavo.observe.recent import RecentLatencies
 from octavo.observe.request_metrics import RequestMetrics
 from octavo.server.http.errors import too_many
@@ -48,8 +49,8 @@ class RecentPieces:
 class ViewFeed:
     """Owned by the event loop."""
 
-    def __init__(self, supervisor: EngineSupervisor, metrics: RequestMetrics, model_name: str) -> None:
-        self._supervisor = supervisor
+    def __init__(self, replicas: LocalReplicas, metrics: RequestMetrics, model_name: str) -> None:
+        self._replicas = replicas
         self._metrics = metrics
         self._model_name = model_name
         self._began = time.monotonic()
@@ -78,7 +79,7 @@ class ViewFeed:
         if self._keeper is None:
             self._leased_life = self.life
             self._metrics.recent = RecentLatencies()
-            self._supervisor.on_view = self._take
+            self._replicas.on_view = self._take
             self._keeper = asyncio.create_task(self._keep_lease(), name="octavo-view")
         self._renew()
         return watcher
@@ -89,10 +90,10 @@ class ViewFeed:
             return
         assert self._keeper is not None
         self._keeper.cancel()
-        self._keeper = self._metrics.recent = self._supervisor.on_view = None
+        self._keeper = self._metrics.recent = self._replicas.on_view = None
         self.view_time, self.head = 0.0, b""
         self.steps, self.finished = RecentPieces(MAX_STEPS), RecentPieces(MAX_FINISHED)
-        self._supervisor.watch(0.0, 0.0)
+        self._replicas.watch(0.0, 0.0)
 
     def close(self) -> None:
         """End all streams, because the server shuts down."""
@@ -117,7 +118,7 @@ class ViewFeed:
 
     def _renew(self) -> None:
         interval = min(watcher.interval for watcher in self._watchers)
-        self._supervisor.watch(LEASE_SECONDS, interval)
+        self._replicas.watch(LEASE_SECONDS, interval)
         self._renew_at = time.monotonic() + LEASE_SECONDS / 2
 
     def _take(self, view: EngineView) -> None:
@@ -148,23 +149,23 @@ class ViewFeed:
     @property
     def life(self) -> int | None:
         """Number of the current engine, starting at 0; None if none is ready."""
-        return self._supervisor.num_restarts if self._supervisor.state is EngineState.READY else None
+        return self._replicas.num_restarts if self._replicas.state is EngineState.READY else None
 
     def facts_event(self) -> bytes:
-        assert self._supervisor.facts is not None, "there is an engine"
+        assert self._replicas.facts is not None, "there is an engine"
         uptime = round(time.monotonic() - self._began, 3)
         facts = FactsEvent(
             model=self._model_name,
             version=octavo.__version__,
-            facts=self._supervisor.facts,
+            facts=self._replicas.facts,
             uptime_seconds=uptime,
         )
         return b"data: " + encode(facts) + b"\n\n"
 
     def engine_event(self) -> bytes:
         """Return the state of the engine while none is ready."""
-        status, away = self._supervisor.engine_heartbeat, AwayEvent(state="starting")
-        if self._supervisor.state in (EngineState.FAILED, EngineState.CLOSED):
+        status, away = self._replicas.engine_heartbeat, AwayEvent(state="starting")
+        if self._replicas.state in (EngineState.FAILED, EngineState.CLOSED):
             away = AwayEvent(state="failed")
         elif status is not None and status.phase is Phase.LOADING:
             away = AwayEvent(state="loading", done=status.done, total=status.total)

@@ -1,0 +1,1 @@
+"""Decisions about many replicas. Pure: no sockets, no clock, no processes."""

@@ -1,0 +1,1 @@
+"""Who starts, places, restarts and lists the replicas of a server."""
