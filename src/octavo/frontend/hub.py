@@ -165,7 +165,7 @@ class Hub:
             self._move_all(link)
 
     def drain(self, replica: str) -> None:
-        """Move the requests of a replica, as far as others are usable, and send no others to it."""
+        """Move the requests of a replica, as far as others are usable. Its engine gets no others."""
         link = self._links[replica]
         link.is_draining = True
         if self._quarantine.replica == replica:
@@ -176,11 +176,12 @@ class Hub:
         self._move_all(link)
 
     def restore(self, replica: str) -> None:
-        """Use a replica again that was suspected or drained."""
+        """Use a replica again that was suspected. If it is draining, its requests still move away."""
         link = self._links[replica]
-        if link.is_suspected or link.is_draining:
-            link.is_suspected = link.is_draining = False
-            self._let_stay(replica)
+        if link.is_suspected:
+            link.is_suspected = False
+            if not link.is_draining:
+                self._let_stay(replica)
             self._send_due()
 
     def is_usable(self, replica: str) -> bool:
@@ -231,7 +232,10 @@ class Hub:
         waiting, self._waiting = self._waiting, {}
         for in_flight in waiting.values():  # there is no other replica
             self._release(in_flight)
-            self._quarantine.join(in_flight)
+            if in_flight.is_suspect:
+                self._quarantine.isolate(in_flight)
+            else:
+                self._quarantine.join(in_flight)
         while (in_flight_alone := self._quarantine.take()) is not None:
             self._ask(quarantined.name, in_flight_alone)
 

@@ -99,6 +99,7 @@ class ScriptedFleet:
     roll: Callable[[int], int]
     engines: dict[str, WorkingEngine] = field(default_factory=dict)
     cut: set[str] = field(default_factory=set)  # replicas whose links have lost messages
+    drained: set[str] = field(default_factory=set)
 
     def connect(self, name: str) -> None:
         if name not in self.engines:
@@ -130,12 +131,13 @@ class ScriptedFleet:
             self.hub.suspect(name, frozenset())
         elif action == "drain":
             self.hub.drain(name)
+            self.drained.add(name)
         else:
             self.hub.restore(name)
 
     def finish(self) -> None:
         self.roll = lambda sides: 1 % sides
-        for name in self.cut:  # the supervisor notices it sooner or later
+        for name in self.cut | self.drained:  # the supervisor replaces the link or the engine
             self.lose(name)
         for name in NAMES:
             self.connect(name)
@@ -271,7 +273,11 @@ def test_a_drained_replica_gives_its_requests_away_and_gets_no_others(tokenizer:
     hub.submit(request(tokenizer, "new"))
     assert sorted(asked(channels["r1"])) == sorted([*moved, "new"])
     assert (len(hub.request_ids("r0")), len(hub.request_ids("r1"))) == (0, 9)
+    hub.suspect("r0", frozenset())
     hub.restore("r0")
+    assert not hub.is_usable("r0"), "it is still draining"
+    hub.disconnect("r0", NOBODYS_FAULT)
+    hub.connect("r0", channels["r0"])
     hub.submit(request(tokenizer, "newer"))
     assert asked(channels["r0"]) == ["newer"]
 
@@ -391,6 +397,35 @@ def test_suspects_do_not_wait_for_a_replica_that_never_comes(tokenizer: Tokenize
         hub.dismiss(home, "failed")
     assert suspect.is_suspect
     assert suspect.replica is not None, "it was sent to the last replica"
+
+
+def test_a_suspect_of_the_last_other_replica_is_isolated_too(tokenizer: Tokenizer) -> None:
+    hub = Hub()
+    channels = connected(hub, "r0", "r1")
+    requests = {name: request(tokenizer, name) for name in ("a", "b")}
+    for one in requests.values():
+        hub.submit(one)
+    for name in ("r0", "r1"):  # both requests lose an engine, without output
+        hub.disconnect(name, Loss())
+    hub.connect("r1", channels["r1"])
+    hub.disconnect("r1", Loss())
+    assert all(one.is_suspect for one in requests.values())
+    hub.connect("r1", channels["r1"])
+    channels["r1"].take()
+    isolated = hub.request_ids("r1")
+    assert len(isolated) == 1
+    hub.connect("r0", channels["r0"])
+    late = request(tokenizer, "late")
+    late.suspicion = 1
+    hub.submit(late)
+    assert late.replica == "r0"
+    hub.suspect("r0", None)  # now it is a suspect, and only r1 is usable
+    hub.submit(request(tokenizer, "new"))
+    other = next(name for name in requests if name not in isolated)
+    for done, following in ((isolated[0], [other]), (other, ["late"]), ("late", ["new"])):
+        assert asked(channels["r1"]) == []
+        hub.receive("r1", channels["r1"].step(token(done)))
+        assert asked(channels["r1"]) == following
 
 
 def test_outputs_for_a_request_in_quarantine_are_ignored(tokenizer: Tokenizer) -> None:
