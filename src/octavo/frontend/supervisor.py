@@ -109,7 +109,7 @@ class EngineSupervisor:
         self._became_ready = asyncio.Event()
         self._has_failed = asyncio.Event()
         self.state = EngineState.STARTING
-        self.failure: str | None = None  # in state `FAILED`: the reason, for the operator of the server
+        self.failure: str | None = None  # why it gave up, for the operator of the server
         self.problem: str | None = None  # why there is no engine now, safe to show to clients
         self.facts: EngineFacts | None = None  # of the engine that was ready last
         self.tally = EngineTally()
@@ -159,6 +159,10 @@ class EngineSupervisor:
         if self.state in (EngineState.FAILED, EngineState.CLOSED):
             return False
         return self._engine is None or not self._engine.is_overdue
+
+    @property
+    def is_started(self) -> bool:
+        return self._task is not None
 
     @property
     def is_usable(self) -> bool:

@@ -98,8 +98,9 @@ class LocalReplicas:
 
     @property
     def failure(self) -> str | None:
-        """The reason why no replica has an engine, for the operator of the server."""
-        return self.supervisors[0].failure if self.state is EngineState.FAILED else None
+        """Why no replica will have an engine again, for the operator of the server. Stays after `close`."""
+        reasons = [supervisor.failure for supervisor in self.supervisors if supervisor.is_started]
+        return reasons[0] if reasons and None not in reasons else None
 
     @property
     def problem(self) -> str | None:
