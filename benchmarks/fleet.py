@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from chaos.asking import Request
+from chaos.asking import Outcome, Request
 from chaos.fleet import EVENTS, Fleet, running_fleet
 from octavo.protocol import SamplingParams
 
@@ -26,14 +26,23 @@ def story(number: int, num_tokens: int) -> Request:
     return f"Story number {number}: once upon a time", params
 
 
-async def pauses_after(fleet: Fleet, event: str, streams: int, num_tokens: int) -> list[float]:
-    """Return the seconds from the event to the next token of each stream of the disturbed replica."""
+async def begun_streams(
+    fleet: Fleet, streams: int, num_tokens: int, *, num_deltas: int
+) -> asyncio.Task[list[Outcome]]:
+    """Start streams on a fleet whose replicas are all usable, and wait for the first updates."""
     asker = fleet.asker
     await fleet.until_usable(len(fleet.replicas.supervisors))
     asker.num_deltas = 0
     asking = asyncio.create_task(asker.ask_all([story(number, num_tokens) for number in range(streams)]))
-    while asker.num_deltas < streams * num_tokens // 4:
+    while asker.num_deltas < num_deltas:
         await asyncio.sleep(0.005)
+    return asking
+
+
+async def pauses_after(fleet: Fleet, event: str, streams: int, num_tokens: int) -> list[float]:
+    """Return the seconds from the event to the next token of each stream of the disturbed replica."""
+    asker = fleet.asker
+    asking = await begun_streams(fleet, streams, num_tokens, num_deltas=streams * num_tokens // 4)
     replica = fleet.replicas.supervisors[-1]
     affected = set(fleet.hub.request_ids(replica.name))
     began = time.monotonic()
@@ -55,11 +64,7 @@ async def pauses_after(fleet: Fleet, event: str, streams: int, num_tokens: int) 
 
 async def longest_pause_in_restart(fleet: Fleet, streams: int, num_tokens: int) -> float:
     asker = fleet.asker
-    await fleet.until_usable(len(fleet.replicas.supervisors))
-    asker.num_deltas = 0
-    asking = asyncio.create_task(asker.ask_all([story(number, num_tokens) for number in range(streams)]))
-    while asker.num_deltas < streams * 5:
-        await asyncio.sleep(0.005)
+    asking = await begun_streams(fleet, streams, num_tokens, num_deltas=streams * 5)
     asker.max_pause = 0.0
     await fleet.replicas.replace_all()
     longest = asker.max_pause

@@ -9,13 +9,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import zmq
 
-from octavo.engine.heartbeat_writer import HeartbeatWriter
-from octavo.engine.loop import EngineLoop
 from octavo.frontend.hub import NOBODYS_FAULT, Hub
 from octavo.frontend.in_flight import InFlightRequest
-from octavo.link.folder import EngineFolder, EngineSettings
 from octavo.link.versions import PROTOCOL_VERSION, arrived, departing, numbered_outputs
 from octavo.link.wire import decode_from_engine, encode
 from octavo.protocol import (
@@ -32,8 +28,9 @@ from octavo.protocol import (
     Timings,
     TokenLogprob,
 )
-from octavo.simulate.null_engine import FIRST_TOKEN, start_null_engine
+from octavo.simulate.null_engine import FIRST_TOKEN
 from octavo.text.tokenizer import Tokenizer
+from unit.engine.test_loop import Wired
 from unit.frontend.scripted_hub import Inbox, byte_tokenizer, request
 
 
@@ -90,19 +87,8 @@ decode_by_old_engine = msgspec.msgpack.Decoder(OldRequest | OldAbort | OldHello)
 decode_by_old_front_end = msgspec.msgpack.Decoder(OldReady | OldOutputs).decode
 
 
-class EngineAtSocket:
-    """An engine loop, and the other end of its socket."""
-
-    def __init__(self, path: Path) -> None:
-        folder = EngineFolder.create(path, EngineSettings({}))
-        heartbeat = folder.open_heartbeat()
-        writer = HeartbeatWriter(heartbeat)
-        core, facts = start_null_engine(EngineSettings({"vocab_size": 300}), heartbeat, writer.around)
-        self.context = zmq.Context()
-        router, self.front = self.context.socket(zmq.ROUTER), self.context.socket(zmq.DEALER)
-        router.bind("inproc://engine")
-        self.front.connect("inproc://engine")
-        self.loop = EngineLoop(core, facts, router, heartbeat, writer)
+class EngineAtSocket(Wired):
+    """An engine loop, and the other end of its socket, where bytes can be seen."""
 
     def exchange(self, *messages: bytes) -> list[bytes]:
         for message in messages:
@@ -116,7 +102,7 @@ class EngineAtSocket:
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[EngineAtSocket]:
-    engine = EngineAtSocket(tmp_path / "e")
+    engine = EngineAtSocket(tmp_path)
     yield engine
     engine.context.destroy(linger=0)
 
@@ -205,8 +191,7 @@ def test_a_new_connection_of_a_front_end_ends_the_earlier_one(engine: EngineAtSo
     """What it asked for is aborted, and can be asked for again at once."""
     ask = GenerateRequest(request_id="q", prompt_ids=(1, 2), params=SamplingParams(max_tokens=3, seed=0))
     engine.exchange(encode(Hello("front", PROTOCOL_VERSION)), encode(ask))
-    engine.front = engine.context.socket(zmq.DEALER)
-    engine.front.connect("inproc://engine")
+    engine.front = engine.connect()
     again = msgspec.structs.replace(ask, attempt=1)
     received = engine.exchange(encode(Hello("front", PROTOCOL_VERSION)), encode(again))
     for _ in range(3):
