@@ -1,9 +1,13 @@
 """Tokens that a grammar forces are computed as one chunk, which does not change the answer."""
 
+from typing import Any
+
 import pytest
 
 from grammar.schemas import SCHEMAS
 from octavo import LLM, GrammarKind, GrammarSpec, SamplingParams
+from octavo.runner import model_runner
+from octavo.sampling.sampler import SampleRow
 
 SPECS = {
     "a long constant": GrammarSpec(
@@ -19,8 +23,20 @@ SPECS = {
 
 @pytest.mark.parametrize("name", SPECS)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_jumping_changes_only_the_number_of_steps(tiny_llm: LLM, name: str, temperature: float) -> None:
-    """With logprobs, every token has its own step."""
+def test_jumping_changes_only_the_number_of_rows(
+    tiny_llm: LLM, name: str, temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With logprobs, every token is sampled from its own row of logits.
+
+    Rows are counted, not steps: a sequence whose mask is late skips a step, which depends on time.
+    """
+    rows: list[SampleRow] = []
+
+    def counted(*fields: Any) -> SampleRow:
+        rows.append(SampleRow(*fields))
+        return rows[-1]
+
+    monkeypatch.setattr(model_runner, "SampleRow", counted)
 
     def answers(logprobs: int | None) -> tuple[list[tuple[int, ...]], int]:
         params = SamplingParams(
@@ -32,11 +48,11 @@ def test_jumping_changes_only_the_number_of_steps(tiny_llm: LLM, name: str, temp
             logprobs=logprobs,
             grammar=SPECS[name],
         )
-        before = tiny_llm.stats().steps
+        before = len(rows)
         (output,) = tiny_llm.generate("North?", params, progress=False)
-        return [choice.token_ids for choice in output.choices], tiny_llm.stats().steps - before
+        return [choice.token_ids for choice in output.choices], len(rows) - before
 
     jumped, few = answers(None)
     walked, many = answers(0)
     assert jumped == walked
-    assert few < many
+    assert few < many == sum(map(len, walked))
