@@ -226,12 +226,32 @@ class TokenOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         )
 
 
+class PrefixChange(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How the prefixes in an engine's cache changed. Keys are 64-bit numbers: see `kernels.prefix_index`."""
+
+    sequence: int  # 1, 2, ...
+    added: bytes = b""
+    removed: bytes = b""
+
+
+class PrefixList(msgspec.Struct, frozen=True, tag="prefixes"):
+    """All prefixes in an engine's cache, as of a change. The answer to `AskPrefixes`."""
+
+    sequence: int  # of the change; 0: before the first one
+    keys: bytes
+
+
+class AskPrefixes(msgspec.Struct, frozen=True, tag="ask_prefixes"):
+    """Ask an engine for a `PrefixList`, and for the changes after it."""
+
+
 class EngineOutputs(msgspec.Struct, frozen=True, tag="outputs"):
     """The outputs of one step, in one message."""
 
     outputs: tuple[TokenOutput, ...]
     stats: "EngineStats"
     num_taken: int = 0  # generation requests that the engine has received from this front end and queued
+    prefixes: PrefixChange | None = None  # for a front end that has asked for prefixes
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -250,6 +270,9 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     tokens_sampled: int
     preemptions: int
     step_seconds: float = 0.0  # total of all steps
+    # Measured, and slowly forgotten. 0: not known yet.
+    seconds_per_prompt_token: float = 0.0  # that one more token of a prompt adds to a step
+    seconds_per_sequence: float = 0.0  # that one more decoding sequence adds to a step
 
 
 class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -263,6 +286,9 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str
     explanation: tuple[str, ...]  # how the size of the KV cache was chosen
     kv_bytes: int  # of the KV cache
+    # Tokens of prompts that a front end may send before the engine begins with them; 0: no limit. What
+    # exceeds it waits in the front end, which can still choose another engine for it.
+    prompt_credit: int = 0
     weight_bytes: dict[str, int] = {}  # in memory, by storage format: Q4_K, bfloat16, ...
     system_fingerprint: str  # equal fingerprints give bit-identical answers to the same request
 

@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from data.json_types import Json
 from octavo.config import ServerOptions
+from octavo.fleet.router import Router
 from octavo.frontend.hub import Hub
 from octavo.frontend.text_model import TextModel
 from octavo.link.folder import EngineSettings
@@ -87,7 +88,7 @@ async def on_null_engine(
     """`options` are those of `octavo.simulate.null_engine`."""
     engine = {"vocab_size": 260, "step_seconds": STEP_SECONDS} | options
     settings = EngineSettings(engine, log_level="warning")
-    hub = Hub()
+    hub = Hub(Router.with_prefixes())
     replicas = LocalReplicas(settings, hub, num_replicas=num_replicas, module="octavo.simulate.null_engine")
     replicas.start()
     try:

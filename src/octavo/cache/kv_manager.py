@@ -14,7 +14,9 @@ from collections import Counter
 from collections.abc import Iterable
 
 from octavo.cache.block_pool import BlockPool
+from octavo.cache.journal import KeyMaker, PrefixJournal
 from octavo.cache.radix import Node, RadixTree, pack_tokens
+from octavo.protocol import PrefixChange, PrefixList
 
 
 class BlockTable:
@@ -32,10 +34,19 @@ class BlockTable:
 class KVManager:
     """Used by the Scheduler only."""
 
-    def __init__(self, num_blocks: int, block_size: int, *, prefix_caching: bool = True) -> None:
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        *,
+        prefix_caching: bool = True,
+        key_maker: KeyMaker | None = None,
+    ) -> None:
+        """With a `key_maker`, changes of the tree are recorded: see `take_change`."""
         self.block_size = block_size
         self.pool = BlockPool(num_blocks)
-        self.tree = RadixTree(block_size) if prefix_caching else None
+        self._journal = PrefixJournal(key_maker) if prefix_caching and key_maker is not None else None
+        self.tree = RadixTree(block_size, self._journal) if prefix_caching else None
 
     @property
     def num_available(self) -> int:
@@ -45,6 +56,19 @@ class KVManager:
     @property
     def num_cached(self) -> int:
         return self.tree.num_blocks if self.tree else 0
+
+    def take_change(self) -> PrefixChange | None:
+        """Return how the set of cached prefixes changed since the last call; None if it did not."""
+        return None if self._journal is None else self._journal.take()
+
+    def prefixes(self) -> PrefixList:
+        """Return the keys of all cached blocks, as of the last change that was taken.
+
+        Call it between steps, when there is no other change.
+        """
+        if self._journal is None or self.tree is None:
+            return PrefixList(0, b"")
+        return PrefixList(self._journal.sequence, self.tree.keys().tobytes())
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)

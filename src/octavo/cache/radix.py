@@ -21,6 +21,8 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
 
+from octavo.cache.journal import PrefixJournal
+
 TOKEN_BYTES = 4
 
 
@@ -31,7 +33,7 @@ def pack_tokens(token_ids: Sequence[int]) -> bytes:
 class Node:
     """Mutated by RadixTree only. Others use it as a handle for the blocks up to its end."""
 
-    __slots__ = ("blocks", "children", "parent", "refs", "tokens")
+    __slots__ = ("blocks", "children", "keys", "parent", "refs", "tokens")
 
     def __init__(self, parent: "Node | None", tokens: bytearray, blocks: list[int], refs: int) -> None:
         self.parent = parent
@@ -39,13 +41,15 @@ class Node:
         self.blocks = blocks
         self.refs = refs
         self.children: dict[bytes, Node] = {}  # by the tokens of their first block
+        self.keys = array("Q")  # of the blocks; of a root, that of its salt; empty without a journal
 
 
 class RadixTree:
     """Used by KVManager only."""
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, journal: PrefixJournal | None = None) -> None:
         self._block_bytes = block_size * TOKEN_BYTES
+        self._journal = journal
         self._roots: dict[str, Node] = {}
         self._salts: dict[Node, str] = {}
         self._idle: OrderedDict[Node, None] = OrderedDict()
@@ -59,6 +63,8 @@ class RadixTree:
         if root is None:
             root = self._roots[salt] = Node(None, bytearray(), [], 0)
             self._salts[root] = salt
+            if self._journal is not None:
+                root.keys.append(self._journal.maker.root(salt))
         root.refs += 1
         return root
 
@@ -95,12 +101,15 @@ class RadixTree:
         if not new_blocks:
             return node, existing
         new_tokens = key[len(existing) * self._block_bytes :]
+        new_keys = array("Q") if self._journal is None else self._journal.added(node.keys[-1], new_tokens)
         # A node without other holders may grow in place; other holders rely on its end.
         if node.refs == 1 and not node.children and node.parent is not None:
             node.tokens += new_tokens
             node.blocks += new_blocks
+            node.keys += new_keys
         else:
             child = Node(node, bytearray(new_tokens), new_blocks, 1)
+            child.keys = new_keys
             node.children[new_tokens[: self._block_bytes]] = child
             self.num_nodes += 1
             node = child
@@ -125,6 +134,9 @@ class RadixTree:
             node = next(iter(self._idle))
             number = min(count - len(evicted), len(node.blocks))
             evicted += node.blocks[-number:]
+            if self._journal is not None:
+                self._journal.removed(node.keys[-number:])
+                del node.keys[-number:]
             if number < len(node.blocks):
                 del node.blocks[-number:]
                 del node.tokens[-number * self._block_bytes :]
@@ -146,6 +158,14 @@ class RadixTree:
             node = stack.pop()
             yield node
             stack.extend(node.children.values())
+
+    def keys(self) -> "array[int]":
+        """Return the keys of all blocks, in no order; none without a journal."""
+        keys = array("Q")
+        for node in self.nodes():
+            if node.parent is not None:
+                keys += node.keys
+        return keys
 
     def idle_nodes(self) -> list[Node]:
         """Return the idle nodes in order of last use; for checks."""
@@ -169,8 +189,10 @@ class RadixTree:
         assert parent is not None
         upper = Node(parent, node.tokens[: num_blocks * size], node.blocks[:num_blocks], node.refs)
         parent.children[bytes(upper.tokens[:size])] = upper
+        upper.keys = node.keys[:num_blocks]
         del node.tokens[: num_blocks * size]
         del node.blocks[:num_blocks]
+        del node.keys[:num_blocks]
         upper.children[bytes(node.tokens[:size])] = node
         node.parent = upper
         self.num_nodes += 1

@@ -8,6 +8,7 @@ from octavo.checkpoint import Checkpoint
 from octavo.config import EngineOptions
 from octavo.engine.core import EngineCore, Execute
 from octavo.engine.fingerprint import system_fingerprint
+from octavo.kernels.prefix_index import block_hasher
 from octavo.protocol import EngineFacts
 from octavo.runner import start_worker
 from octavo.schedule import UNLIMITED, AdmissionPolicy, Scheduler, SchedulerConfig
@@ -32,7 +33,13 @@ def build_engine(
         checkpoint, options, progress=progress, on_loaded=on_loaded, num_engines=num_engines
     )
     plan = worker.kv_plan
-    kv = KVManager(plan.num_blocks, plan.block_size, prefix_caching=options.prefix_caching)
+    fingerprint = system_fingerprint(checkpoint, worker.ops)
+    kv = KVManager(
+        plan.num_blocks,
+        plan.block_size,
+        prefix_caching=options.prefix_caching,
+        key_maker=block_hasher(fingerprint, plan.block_size),
+    )
     scheduler = Scheduler(
         SchedulerConfig(
             max_running=options.max_running,
@@ -52,7 +59,8 @@ def build_engine(
         explanation=plan.explanation,
         kv_bytes=plan.num_bytes,
         weight_bytes=worker.weight_bytes,
-        system_fingerprint=system_fingerprint(checkpoint, worker.ops),
+        prompt_credit=scheduler.config.prompt_credit,
+        system_fingerprint=fingerprint,
     )
     execute = around_execute(worker.runner.execute)
     core = EngineCore(scheduler, execute, time.monotonic, worker.ops.kernel_times, worker.prepare)

@@ -3,6 +3,9 @@
 import logging
 from collections.abc import Callable
 
+import msgspec
+
+from octavo.engine.step_times import StepTimes
 from octavo.engine.viewing import StepLog, view_of
 from octavo.plan import SliceResult, StepPlan, StepResult
 from octavo.protocol import (
@@ -13,6 +16,7 @@ from octavo.protocol import (
     FailureCode,
     GenerateRequest,
     KernelTimes,
+    PrefixList,
 )
 from octavo.schedule import Scheduler
 from octavo.view import EngineView
@@ -43,6 +47,7 @@ class EngineCore:
         self._clock = clock
         self._kernel_times = kernel_times
         self.prepare = prepare
+        self._times = StepTimes()
         self._log: StepLog | None = None  # while the engine is watched
 
     def handle(self, message: GenerateRequest | Abort) -> None:
@@ -62,9 +67,11 @@ class EngineCore:
             raise
         now = self._clock()
         self._scheduler.apply(plan, result, now)
+        self._times.note(plan.slices, now - began)
         if self._log is not None:
             self._log.note(plan, self._scheduler.preempted, began, now)
-        return EngineOutputs(tuple(self._scheduler.drain()), self._scheduler.stats())
+        change = self._scheduler.kv.take_change()
+        return EngineOutputs(tuple(self._scheduler.drain()), self.stats(), prefixes=change)
 
     def _execute_isolating(self, plan: StepPlan) -> StepResult:
         """Execute a plan. An exception ends only the sequence that caused it."""
@@ -94,7 +101,15 @@ class EngineCore:
         return self._scheduler.has_unfinished
 
     def stats(self) -> EngineStats:
-        return self._scheduler.stats()
+        return msgspec.structs.replace(
+            self._scheduler.stats(),
+            seconds_per_prompt_token=self._times.per_prompt_token,
+            seconds_per_sequence=self._times.per_sequence,
+        )
+
+    def prefixes(self) -> PrefixList:
+        """Return the keys of all cached prefixes, between steps."""
+        return self._scheduler.kv.prefixes()
 
     def log_steps(self, enabled: bool) -> None:
         """Start or stop recording steps for the next views."""

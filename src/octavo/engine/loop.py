@@ -28,11 +28,13 @@ from octavo.link.wire import FromEngine, ToEngine, decode_to_engine, encode
 from octavo.observe.logs import configure_logs
 from octavo.protocol import (
     Abort,
+    AskPrefixes,
     EngineFacts,
     EngineOutputs,
     EngineStats,
     GenerateRequest,
     Hello,
+    PrefixChange,
     Ready,
     SamplingParams,
     TokenOutput,
@@ -119,6 +121,7 @@ class EngineLoop:
         self._front_ends: dict[bytes, str] = {}  # the ids that they sent
         self._sent_at = time.monotonic()  # when it last sent a message to all front ends
         self._num_taken: Counter[bytes] = Counter()  # generation requests, by front end
+        self._routers: set[bytes] = set()  # front ends that asked for prefixes
         self._view_leases = ViewLeases()
 
     def run(self, parent: int) -> None:
@@ -163,7 +166,10 @@ class EngineLoop:
             self._view_leases.watch(owner, message)
             self._core.log_steps(self._view_leases.is_open)
             return
-        if isinstance(message, GenerateRequest):
+        if isinstance(message, AskPrefixes):
+            self._routers.add(owner)
+            self._send(owner, self._core.prefixes())
+        elif isinstance(message, GenerateRequest):
             self._take(owner, message)
         else:
             self._core.handle(message)
@@ -173,6 +179,7 @@ class EngineLoop:
         earlier = [one for one, name in self._front_ends.items() if name == hello.front_end != ""]
         for lost in earlier:
             del self._front_ends[lost], self._num_taken[lost]
+            self._routers.discard(lost)
             for request_id in {key[0] for key, other in self._owners.items() if other == lost}:
                 self._core.handle(Abort(request_id))
         self._front_ends[owner] = hello.front_end
@@ -208,13 +215,20 @@ class EngineLoop:
             choice = output.request_id, output.choice, output.attempt
             owner = self._owners[choice] if output.finish is None else self._owners.pop(choice)
             outputs[owner].append(output)
-        self._send_outputs(outputs, result.stats)
+        self._send_outputs(outputs, result.stats, result.prefixes)
 
-    def _send_outputs(self, outputs: Mapping[bytes, Sequence[TokenOutput]], stats: EngineStats) -> None:
+    def _send_outputs(
+        self,
+        outputs: Mapping[bytes, Sequence[TokenOutput]],
+        stats: EngineStats,
+        change: PrefixChange | None = None,
+    ) -> None:
         """Send every front end its outputs; one without outputs learns that this engine is alive."""
         self._sent_at = time.monotonic()
         for owner in self._front_ends.keys() | outputs.keys():
-            self._send(owner, EngineOutputs(tuple(outputs.get(owner, ())), stats, self._num_taken[owner]))
+            prefixes = change if owner in self._routers else None
+            own = tuple(outputs.get(owner, ()))
+            self._send(owner, EngineOutputs(own, stats, self._num_taken[owner], prefixes))
         self._heartbeat.write_sent()
 
     def _show(self, owners: tuple[bytes, ...]) -> None:

@@ -9,19 +9,33 @@ other replicas, or wait for the next engine. Each move is a new attempt, and the
 the very next token.
 """
 
+import heapq
 import logging
 import time
+from array import array
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
 
 from octavo.config import counted
-from octavo.fleet.router import with_min_load
+from octavo.fleet.cost import RequestSize
+from octavo.fleet.router import Router, with_min_load
 from octavo.frontend.channel import EngineChannel
 from octavo.frontend.in_flight import ENGINE_HUNG, InFlightRequest
+from octavo.frontend.new_requests import NewRequests, TenantLine
 from octavo.frontend.quarantine import Quarantine
-from octavo.frontend.replica_link import ReplicaLink
-from octavo.protocol import Abort, EngineOutputs, Failure, FailureCode, FinishReason, TokenOutput
+from octavo.frontend.replica_link import ReplicaLink, line_of
+from octavo.protocol import (
+    Abort,
+    EngineFacts,
+    EngineOutputs,
+    Failure,
+    FailureCode,
+    FinishReason,
+    PrefixList,
+    TokenOutput,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -37,12 +51,14 @@ class Loss:
 
 
 NOBODYS_FAULT = Loss(is_blameless=True)
+NO_KEYS = array("Q")
 
 
 class Hub:
     """Owned by one event loop or one thread. No method waits, so each changes a request atomically.
 
-    Normally a request is sent at once, to the replica with the least load. But a request that was in a slot
+    A new request is sent to the replica with the lowest cost, once that has credit for it (`ReplicaLink`);
+    until then it waits in the front end. A request that moves is sent at once. But one that was in a slot
     of an engine when it died, or had just been sent to it, and had no output, may be the cause. If this
     happens twice in a row, or it was in a step that hung, it is a suspect: it waits in quarantine, so that
     the others do not fail with it. While no replica is usable except the one in quarantine, all requests take
@@ -53,10 +69,14 @@ class Hub:
     error.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, router: Router | None = None) -> None:
+        self._router = router or Router()
         self._by_id: dict[str, InFlightRequest] = {}
         self._links: dict[str, ReplicaLink] = {}
-        # Requests that no replica has, or that should move away from the one that has them.
+        self._new = NewRequests()
+        self._has_new_credit = False  # since new requests were last sent
+        self._deadlines: list[tuple[float, str]] = []  # a heap, of requests when they were new
+        # Requests that no replica has any more, or that should move away from the one that has them.
         self._waiting: dict[str, InFlightRequest] = {}  # by id, in the order in which they are sent
         self._quarantine = Quarantine(self._by_id.__contains__)
         self._closed_because: Failure | None = None
@@ -64,6 +84,11 @@ class Hub:
 
     def __len__(self) -> int:
         return len(self._by_id)
+
+    @property
+    def num_new(self) -> int:
+        """The number of requests that no engine has seen yet."""
+        return len(self._new)
 
     @property
     def has_grammars(self) -> bool:
@@ -78,8 +103,11 @@ class Hub:
         if self._closed_because is not None:
             self._end(in_flight, FinishReason.ERROR, self._closed_because)
             return
-        self._waiting[in_flight.request_id] = in_flight
-        self._send_due()
+        if in_flight.deadline is not None:
+            heapq.heappush(self._deadlines, (in_flight.deadline, in_flight.request_id))
+        line = self._new.put(in_flight)
+        if self._new.first(line) is in_flight:  # otherwise it waits behind others
+            self._send_due(line)
 
     def abort(self, request_id: str) -> None:
         """Abort a request, for example after a disconnect. Its blocks are free one step later."""
@@ -90,7 +118,12 @@ class Hub:
     def end_expired(self) -> None:
         """End requests whose deadline has passed while there is no engine to check it."""
         now = time.monotonic()
-        for in_flight in (*self._waiting.values(), *self._quarantine.waiting()):
+        new: list[InFlightRequest] = []
+        while self._deadlines and self._deadlines[0][0] <= now:
+            request_id = heapq.heappop(self._deadlines)[1]
+            if request_id in self._new:
+                new.append(self._by_id[request_id])
+        for in_flight in (*new, *self._waiting.values(), *self._quarantine.waiting()):
             deadline = in_flight.deadline
             if deadline is not None and deadline <= now and in_flight.request_id in self._by_id:
                 self._release(in_flight)
@@ -110,20 +143,36 @@ class Hub:
 
     def expect(self, replica: str) -> None:
         """Add a replica, whose engine will connect later."""
-        self._links.setdefault(replica, ReplicaLink(replica))
+        if replica not in self._links:
+            self._links[replica] = ReplicaLink(replica)
+            self._router.add(replica, self._links[replica])
 
     def dismiss(self, replica: str, reason: str) -> None:
         """Remove a replica: no engine will be started there again. Without the last one, give up."""
         self.disconnect(replica, NOBODYS_FAULT)
         self._links.pop(replica, None)
+        self._router.remove(replica)
         if not self._links:
             self.give_up(reason)
         self._send_due()
 
-    def connect(self, replica: str, channel: EngineChannel) -> None:
-        """Use a new engine at this replica."""
+    def connect(
+        self,
+        replica: str,
+        channel: EngineChannel,
+        facts: EngineFacts | None = None,
+        ask_prefixes: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Use a new engine at this replica.
+
+        Without `facts`, it may be sent any number of prompts at once, and its cache is not considered.
+        `ask_prefixes` asks it for a list, which the owner of the channel passes to `receive_prefixes`.
+        """
         self.expect(replica)
-        self._links[replica].connect(channel)
+        self._links[replica].connect(channel, facts, ask_prefixes)
+        if facts is not None:
+            self._router.connect(replica, facts.system_fingerprint, facts.block_size, facts.num_blocks)
+            self._ask_prefixes()
         if self._quarantine.needs_replica:  # this one is empty, so a suspect can harm no other request
             self._begin_quarantine(replica)
         self._send_due()
@@ -134,6 +183,7 @@ class Hub:
         if link is None or link.channel is None:
             return
         link.channel = None
+        self._router.disconnect(replica)
         self._let_stay(replica)
         was_in_quarantine = self._quarantine.replica == replica
         isolated = self._quarantine.lose_replica() if was_in_quarantine else None
@@ -195,7 +245,11 @@ class Hub:
     def receive(self, replica: str, message: EngineOutputs) -> None:
         """Process the outputs of one step. Called by the owner of the channel."""
         link = self._links[replica]
-        link.num_taken = message.num_taken
+        link.num_taken, link.stats = message.num_taken, message.stats
+        if message.prefixes is not None and self._router.prefixes is not None:
+            change = message.prefixes
+            self._router.prefixes.change(replica, change.sequence, change.added, change.removed)
+            self._ask_prefixes()
         for output in message.outputs:
             in_flight = self._by_id.get(output.request_id)
             # An engine may still send outputs of a request that has moved away.
@@ -209,28 +263,37 @@ class Hub:
                 self._waiting[in_flight.request_id] = in_flight
         if self._quarantine.replica == replica:
             self._quarantine.note_step()
-        if self._quarantine.replica is not None or self._waiting:
+        if self._quarantine.replica is not None or self._waiting or (self._new and self._has_new_credit):
             self._send_due()
+
+    def receive_prefixes(self, replica: str, prefixes: PrefixList) -> None:
+        """Process the list of prefixes that a replica was asked for."""
+        if self._router.prefixes is not None:
+            self._router.prefixes.replace(replica, prefixes.sequence, prefixes.keys)
 
     # -- where requests go -----------------------------------------------------------------------------
 
-    def _send_due(self) -> None:
-        """Send every request that can be sent."""
+    def _send_due(self, line: TenantLine | None = None) -> None:
+        """Send every request that can be sent; of the new ones, with `line` only those in that line."""
         links = self._links.values()
         if self._quarantine.needs_replica and links and all(link.is_usable for link in links):
             self._begin_quarantine(with_min_load({link.name: link.load for link in links}, ""))
-        while self._waiting and (loads := self._loads()):
+        while self._waiting and self._has_usable():
             in_flight = self._waiting.pop(next(iter(self._waiting)))
             self._release(in_flight)
             if in_flight.is_suspect:
                 self._quarantine.isolate(in_flight)
             else:
-                self._ask(with_min_load(loads, in_flight.request_id), in_flight)
+                self._send_anywhere(in_flight)
+        self._send_new(line)
         quarantined = self._links.get(self._quarantine.replica or "")
         if quarantined is None or not quarantined.is_usable:
             return
-        waiting, self._waiting = self._waiting, {}
-        for in_flight in waiting.values():  # there is no other replica
+        if self._has_usable():
+            waiting = []
+        else:
+            waiting = self._take_waiting()
+        for in_flight in waiting:
             self._release(in_flight)
             if in_flight.is_suspect:
                 self._quarantine.isolate(in_flight)
@@ -239,27 +302,68 @@ class Hub:
         while (in_flight_alone := self._quarantine.take()) is not None:
             self._ask(quarantined.name, in_flight_alone)
 
-    def _loads(self) -> dict[str, int]:
-        """Return the loads of the replicas that any request may be sent to."""
-        return {
-            link.name: link.load
-            for link in self._links.values()
-            if link.is_usable and link.name != self._quarantine.replica
-        }
+    def _has_usable(self) -> bool:
+        """Whether there is a replica that any request may be sent to."""
+        return any(link.is_usable and link.name != self._quarantine.replica for link in self._links.values())
+
+    def _send_anywhere(self, in_flight: InFlightRequest) -> None:
+        """Send a request that an engine had begun with. There is a usable replica."""
+        keys = self._keys(in_flight)
+        route = self._router.choose(in_flight.request_id, _size(in_flight), keys, self._quarantine.replica)
+        assert route is not None
+        self._ask(route.replica, in_flight, route.num_cached)
+        self._router.promise(route.replica, keys)
+
+    def _send_new(self, only: TenantLine | None) -> None:
+        """Send new requests as far as replicas have credit for them, in turns between tenants."""
+        if only is None:
+            self._has_new_credit = False
+        blocked: list[TenantLine] = []
+        while (line := only or self._new.next_line(blocked)) is not None:
+            in_flight = self._new.first(line)
+            if in_flight is None:
+                return
+            keys, size = self._keys(in_flight), _size(in_flight)
+            route = self._router.choose(in_flight.request_id, size, keys, self._quarantine.replica)
+            if route is None:
+                return
+            missing = size.num_tokens - route.num_cached
+            if self._links[route.replica].has_credit(line_of(in_flight), missing):
+                self._new.take(in_flight, missing)
+                self._ask(route.replica, in_flight, route.num_cached)
+                self._router.promise(route.replica, keys)
+            elif only is not None:
+                return
+            else:
+                blocked.append(line)
+
+    def _keys(self, in_flight: InFlightRequest) -> "array[int]":
+        if not self._router.needs_keys:
+            return NO_KEYS
+        return in_flight.block_keys(self._router.keys)
+
+    def _take_waiting(self) -> list[InFlightRequest]:
+        """Remove and return all requests that wait for a replica."""
+        waiting, self._waiting = self._waiting, {}
+        return [*waiting.values(), *self._new.take_all()]
+
+    def _ask_prefixes(self) -> None:
+        if self._router.prefixes is not None:
+            for replica in self._router.prefixes.take_to_ask():
+                self._links[replica].ask_prefixes()
 
     def _begin_quarantine(self, replica: str) -> None:
         others = [link for link in self._links.values() if link.is_usable and link.name != replica]
-        waiting = {} if others else dict(self._waiting)
-        for request_id, in_flight in waiting.items():
-            del self._waiting[request_id]
+        waiting = [] if others else self._take_waiting()
+        for in_flight in waiting:
             self._release(in_flight)
-        self._quarantine.begin(replica, waiting.values())
+        self._quarantine.begin(replica, waiting)
         logger.warning("isolating %s on %s", counted(len(self._quarantine), "request"), replica)
 
-    def _ask(self, replica: str, in_flight: InFlightRequest) -> None:
+    def _ask(self, replica: str, in_flight: InFlightRequest, num_cached: int = 0) -> None:
         messages, ended = in_flight.prepare_send(replica)
         if messages:
-            self._links[replica].ask(in_flight, messages)
+            self._links[replica].ask(in_flight, messages, in_flight.num_tokens - num_cached)
             self.num_moves += in_flight.attempt > 0
         self._deliver_ends(in_flight, ended)
 
@@ -302,6 +406,8 @@ class Hub:
 
     def _deliver(self, in_flight: InFlightRequest, output: TokenOutput) -> None:
         recipient = in_flight.recipient
+        if in_flight.replica is not None:
+            self._has_new_credit |= self._links[in_flight.replica].note_output(in_flight.request_id)
         try:
             processed = in_flight.process(output)
         except Exception as error:  # it must end only this request
@@ -340,6 +446,7 @@ class Hub:
     def _forget(self, in_flight: InFlightRequest) -> None:
         del self._by_id[in_flight.request_id]
         self._waiting.pop(in_flight.request_id, None)
+        self._new.end(in_flight.request_id, in_flight.num_generated)
         if in_flight.replica is not None:
             self._links[in_flight.replica].forget(in_flight.request_id)
 
@@ -347,3 +454,7 @@ class Hub:
         if in_flight.replica is not None:
             numbered = msgspec.structs.replace(abort, attempt=in_flight.attempt)
             self._links[in_flight.replica].send(numbered)
+
+
+def _size(in_flight: InFlightRequest) -> RequestSize:
+    return RequestSize(in_flight.num_tokens, in_flight.max_new_tokens)

@@ -1,5 +1,8 @@
 """One in-flight request, with all that the front end needs to replay it to another engine."""
 
+from array import array
+from collections.abc import Callable, Sequence
+
 import msgspec
 
 from octavo.frontend.intake import PreparedRequest
@@ -56,6 +59,7 @@ class InFlightRequest:
         self._num_sends = 0
         self._num_losses = 0  # engines that this request may have killed
         self._positions = [0] * len(prepared.messages)  # of the next output of each choice
+        self._block_keys: array[int] | None = None
         self.number = request_number(prepared.request_id)
         self.last_message = 0  # the position of its last message among those sent to the current engine
         self.replica: str | None = None  # the replica that it was sent to; None: it waits
@@ -79,6 +83,28 @@ class InFlightRequest:
     def has_all_outputs(self) -> bool:
         """Whether the engine has returned a token or a finish reason for every choice that was sent to it."""
         return not self._without_output
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the prompt, and of the choice with the most tokens so far."""
+        return len(self.prepared.messages[0].prompt_ids) + max(map(len, self._emitted))
+
+    @property
+    def num_generated(self) -> int:
+        """Tokens of all choices so far."""
+        return sum(map(len, self._emitted))
+
+    @property
+    def max_new_tokens(self) -> int:
+        """How many tokens all choices together may still have."""
+        return sum(message.params.max_tokens or 1 for message in self._unfinished())
+
+    def block_keys(self, keys_of: "Callable[[str, Sequence[int]], array[int]]") -> "array[int]":
+        """Return the keys of the blocks of the prompt, computed once."""
+        if self._block_keys is None:
+            first = self.prepared.messages[0]
+            self._block_keys = keys_of(first.cache_salt, first.prompt_ids)
+        return self._block_keys
 
     @property
     def num_unfinished(self) -> int:

@@ -1,12 +1,27 @@
 """What the hub knows about one replica."""
 
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
 from octavo.frontend.channel import EngineChannel
 from octavo.frontend.in_flight import InFlightRequest
-from octavo.protocol import Abort, GenerateRequest
+from octavo.protocol import Abort, EngineFacts, EngineStats, GenerateRequest
+
+Line = tuple[str, int, int]  # tenant, rank and priority: requests that wait in the order of their arrival
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A request that a replica has."""
+
+    num_choices: int
+    num_prompt_tokens: int  # that the replica has to compute
+    line: Line
 
 
 class ReplicaLink:
-    """Changed by Hub only."""
+    """Changed by Hub only. The router reads it: see `fleet.cost.ReplicaLoad`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -14,34 +29,92 @@ class ReplicaLink:
         self.is_suspected = False  # its engine does not respond, so its requests move to other replicas
         self.is_draining = False  # its requests move to other replicas, and it gets no new ones
         self.in_slots: frozenset[int] | None = None  # see `Loss`; as of when it was suspected
-        self.requests: dict[str, int] = {}  # ids of the requests that it has; how many choices it was sent
-        self.load = 0  # the sum of these
+        self.requests: dict[str, Sent] = {}  # by id
+        self.load = 0  # choices of these requests
+        self.num_prompt_tokens = 0  # of requests without an output yet
+        self._unstarted: dict[str, Sent] = {}  # these requests
+        self._lines: Counter[Line] = Counter()  # of these requests
+        self._credit = 0  # see `EngineFacts.prompt_credit`
+        self.stats: EngineStats | None = None  # as of the last message
+        self.ask_prefixes: Callable[[], None] = lambda: None  # asks the engine for a `PrefixList`
         self._num_sent = self.num_taken = 0  # messages sent to the engine, and those it has queued
 
     @property
     def is_usable(self) -> bool:
         return self.channel is not None and not self.is_suspected and not self.is_draining
 
-    def connect(self, channel: EngineChannel) -> None:
+    @property
+    def num_sequences(self) -> int:
+        # Other front ends may use the engine, too.
+        return self.load if self.stats is None else max(self.load, self.stats.num_running)
+
+    @property
+    def blocks_available(self) -> int | None:
+        return None if self.stats is None else self.stats.blocks_free + self.stats.blocks_idle
+
+    @property
+    def seconds_per_prompt_token(self) -> float:
+        return 0.0 if self.stats is None else self.stats.seconds_per_prompt_token
+
+    @property
+    def seconds_per_sequence(self) -> float:
+        return 0.0 if self.stats is None else self.stats.seconds_per_sequence
+
+    def connect(
+        self, channel: EngineChannel, facts: EngineFacts | None, ask_prefixes: Callable[[], None]
+    ) -> None:
         self.channel, self.is_suspected, self.is_draining = channel, False, False
         self._num_sent = self.num_taken = 0
+        self._credit = 0 if facts is None else facts.prompt_credit
+        self.stats = None
+        self.ask_prefixes = ask_prefixes
 
     def send(self, message: GenerateRequest | Abort) -> None:
         if self.channel is not None:
             self.channel.send(message)
 
-    def ask(self, in_flight: InFlightRequest, messages: list[GenerateRequest]) -> None:
+    def has_credit(self, line: Line, num_prompt_tokens: int) -> bool:
+        """Whether a new request may be sent: it begins soon, or it is the first of its line. So the engine,
+        which serves tenants by its own accounts, always knows the next request of each."""
+        within = self.num_prompt_tokens + num_prompt_tokens <= self._credit
+        return self._credit == 0 or within or not self._lines[line]
+
+    def ask(
+        self, in_flight: InFlightRequest, messages: list[GenerateRequest], num_prompt_tokens: int
+    ) -> None:
         for message in messages:
             self.send(message)
         self._num_sent += len(messages)
         in_flight.last_message = self._num_sent
-        self.requests[in_flight.request_id] = len(messages)
+        sent = Sent(len(messages), num_prompt_tokens, line_of(in_flight))
+        self.requests[in_flight.request_id] = self._unstarted[in_flight.request_id] = sent
         self.load += len(messages)
+        self.num_prompt_tokens += num_prompt_tokens
+        self._lines[sent.line] += 1
+
+    def note_output(self, request_id: str) -> bool:
+        """Note that the engine has computed the prompt of a request. Return whether that is new."""
+        sent = self._unstarted.pop(request_id, None)
+        if sent is None:
+            return False
+        self.num_prompt_tokens -= sent.num_prompt_tokens
+        self._lines[sent.line] -= 1
+        if not self._lines[sent.line]:
+            del self._lines[sent.line]
+        return True
 
     def forget(self, request_id: str) -> None:
-        self.load -= self.requests.pop(request_id, 0)
+        self.note_output(request_id)
+        sent = self.requests.pop(request_id, None)
+        if sent is not None:
+            self.load -= sent.num_choices
 
     def may_have_computed(self, in_flight: InFlightRequest, in_slots: frozenset[int] | None) -> bool:
         """Whether the engine had begun with the request, or may have been taking it from its socket."""
         is_queued = in_flight.last_message <= self.num_taken
         return in_slots is None or not is_queued or in_flight.number in in_slots
+
+
+def line_of(in_flight: InFlightRequest) -> Line:
+    message = in_flight.prepared.messages[0]
+    return message.tenant, message.rank, message.priority

@@ -10,7 +10,7 @@ import zmq.asyncio
 
 from octavo.link.versions import PROTOCOL_VERSION, departing, numbered_outputs
 from octavo.link.wire import ToEngine, decode_from_engine, encode
-from octavo.protocol import Abort, EngineOutputs, GenerateRequest, Hello, Ready
+from octavo.protocol import Abort, AskPrefixes, EngineOutputs, GenerateRequest, Hello, PrefixList, Ready
 from octavo.view import EngineView
 
 
@@ -50,16 +50,26 @@ class SocketChannel:
         # The ZeroMQ queue has no limit, so sending never waits.
         self._socket.send(encode(message))
 
+    def ask_prefixes(self) -> None:
+        """Ask the engine for a list of its prefixes. An engine with version 1 has none to send."""
+        if self.version >= 2:
+            self.send(AskPrefixes())
+
     async def read(
-        self, receive: Callable[[EngineOutputs], None], show: Callable[[EngineView], None]
+        self,
+        receive: Callable[[EngineOutputs], None],
+        show: Callable[[EngineView], None],
+        list_prefixes: Callable[[PrefixList], None],
     ) -> None:
-        """Pass the engine's messages to `receive` and `show` until this task is cancelled."""
+        """Pass the engine's messages to these functions until this task is cancelled."""
         while True:
             message = decode_from_engine(await self._socket.recv())
             self.heard_at = time.monotonic()
             if isinstance(message, EngineOutputs):
                 receive(numbered_outputs(message, self.version))
                 await asyncio.sleep(0)  # let the readers of this step's text run before the next step
+            elif isinstance(message, PrefixList):
+                list_prefixes(message)
             elif isinstance(message, EngineView):
                 show(message)
 

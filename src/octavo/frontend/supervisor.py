@@ -328,7 +328,9 @@ class EngineSupervisor:
             self._check_fingerprint(channel.facts)
             run.was_ready = True
             self._connect(channel)
-            await channel.read(receive, self._show)
+            await channel.read(
+                receive, self._show, lambda prefixes: self._hub.receive_prefixes(self.name, prefixes)
+            )
         finally:
             death = run.death or Death("")
             loss = Loss(self._in_slots(engine), death.is_hang, death.request_id)
@@ -352,7 +354,7 @@ class EngineSupervisor:
         self.tally.engine_ready(channel.stats)
         again = f" again, {counted(len(self._hub), 'request')} in flight" if self.num_restarts else ""
         logger.info("%s: the engine is ready%s (%s)", self.name, again, self.tally.phase_summary())
-        self._hub.connect(self.name, channel)
+        self._hub.connect(self.name, channel, channel.facts, channel.ask_prefixes)
         if self.state is not EngineState.CLOSED:
             self.state = EngineState.READY
         self._became_ready.set()

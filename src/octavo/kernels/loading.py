@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from octavo.errors import ConfigError
-from octavo.kernels import attention, gemm, rows, sampling, tape
+from octavo.kernels import attention, gemm, prefix_index, rows, sampling, tape
 from octavo.kernels.library import Isa, KernelLibrary, KernelPool, usable_cores
 
 
 def load_kernels(path: Path) -> KernelLibrary:
     library = KernelLibrary(path)
-    for kernel in (gemm, attention, rows, sampling, tape):
+    for kernel in (gemm, attention, rows, sampling, tape, prefix_index):
         library.declare(kernel.PROTOTYPES)
     return library
 

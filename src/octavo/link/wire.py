@@ -3,11 +3,11 @@ Never pickle."""
 
 import msgspec
 
-from octavo.protocol import Abort, EngineOutputs, GenerateRequest, Hello, Ready
+from octavo.protocol import Abort, AskPrefixes, EngineOutputs, GenerateRequest, Hello, PrefixList, Ready
 from octavo.view import EngineView, Watch
 
-ToEngine = Hello | GenerateRequest | Abort | Watch
-FromEngine = Ready | EngineOutputs | EngineView
+ToEngine = Hello | GenerateRequest | Abort | AskPrefixes | Watch
+FromEngine = Ready | EngineOutputs | PrefixList | EngineView
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode

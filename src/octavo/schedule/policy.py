@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 UNLIMITED = sys.maxsize
+# Steps for which an engine has prompts in its own queue, so that it never waits for the front end.
+CREDIT_STEPS = 2
 
 
 class AdmissionPolicy(StrEnum):
@@ -23,3 +25,10 @@ class SchedulerConfig:
     max_model_len: int
     max_step_tokens: int = UNLIMITED
     admission: AdmissionPolicy = AdmissionPolicy.CONTINUOUS
+
+    @property
+    def prompt_credit(self) -> int:
+        """See `EngineFacts.prompt_credit`. A static batch must have all that waits to choose from."""
+        if self.admission is AdmissionPolicy.STATIC or self.max_step_tokens == UNLIMITED:
+            return 0
+        return CREDIT_STEPS * self.max_step_tokens

@@ -7,6 +7,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from octavo.config import EngineOptions, ServerOptions
+from octavo.fleet.router import Router
 from octavo.frontend.engine_process import FirstEngine
 from octavo.link.folder import EngineSettings
 from octavo.link.profile_window import ProfileWindow
@@ -100,7 +101,7 @@ def _replicas(
     from octavo.frontend.hub import Hub
     from octavo.membership.local import LocalReplicas
 
-    hub = Hub()
+    hub = Hub(Router.with_prefixes())
     return hub, LocalReplicas(settings, hub, num_replicas=num_replicas, first=engine)
 
 

@@ -11,13 +11,16 @@ from typing import Any
 from octavo.cache import KVManager
 from octavo.engine.core import EngineCore
 from octavo.engine.loop import Around, run_engine
+from octavo.kernels.prefix_index import block_hasher
 from octavo.link.folder import EngineSettings
 from octavo.link.heartbeat import HeartbeatFile
 from octavo.plan import SliceResult, StepPlan, StepResult
 from octavo.protocol import EngineFacts
 from octavo.schedule import Scheduler, SchedulerConfig
 
+FINGERPRINT = "null"
 BLOCK_SIZE = 32
+MAX_STEP_TOKENS = 2048
 NUM_BLOCKS = 100_000
 FIRST_TOKEN = 64
 NUM_TOKENS = 128
@@ -51,8 +54,11 @@ def start_null_engine(
             )
         )
 
-    config = SchedulerConfig(options["max_running"], options["max_model_len"], max_step_tokens=2048)
-    scheduler = Scheduler(config, KVManager(NUM_BLOCKS, BLOCK_SIZE))
+    config = SchedulerConfig(
+        options["max_running"], options["max_model_len"], max_step_tokens=MAX_STEP_TOKENS
+    )
+    kv = KVManager(NUM_BLOCKS, BLOCK_SIZE, key_maker=block_hasher(FINGERPRINT, BLOCK_SIZE))
+    scheduler = Scheduler(config, kv)
     facts = EngineFacts(
         vocab_size=options["vocab_size"],
         max_model_len=options["max_model_len"],
@@ -62,7 +68,8 @@ def start_null_engine(
         dtype="none",
         explanation=(),
         kv_bytes=0,
-        system_fingerprint="",
+        prompt_credit=config.prompt_credit,
+        system_fingerprint=FINGERPRINT,
     )
     return EngineCore(scheduler, around(execute), time.monotonic), facts
 

@@ -10,14 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.engine_facts import IDLE_STATS
+from data.engine_facts import FACTS, IDLE_STATS
+from octavo.fleet.router import Router
 from octavo.frontend.hub import NOBODYS_FAULT, Hub, Loss
 from octavo.frontend.in_flight import ENGINE_HUNG, ENGINE_LOST, MAX_REPLAYS
 from octavo.frontend.output import RequestOutput
 from octavo.link.heartbeat import request_number
 from octavo.protocol import Abort, EngineOutputs, FinishReason, GenerateRequest, TokenOutput
 from octavo.text.tokenizer import Tokenizer
-from unit.frontend.scripted_hub import LETTER, Inbox, ScriptedChannel, ended, request, token
+from unit.frontend.scripted_hub import LETTER, PROMPT, Inbox, ScriptedChannel, ended, request, token
 from unit.frontend.test_in_flight import outputs_of
 
 KINDS: list[dict[str, Any]] = [
@@ -26,6 +27,10 @@ KINDS: list[dict[str, Any]] = [
     {"seed": 3, "prompt_logprobs": 1, "logprobs": 1},
     {"seed": 4, "stop": ("bc",)},
 ]
+
+
+# Two prompts fit, so that some requests wait in the hub.
+SMALL_CREDIT = msgspec.structs.replace(FACTS, prompt_credit=2 * len(PROMPT))
 
 
 class WorkingEngine:
@@ -39,7 +44,7 @@ class WorkingEngine:
         self._num_taken = 0
         self._sequences: dict[tuple[str, int], tuple[GenerateRequest, Iterator[TokenOutput], int]] = {}
         self._sent: deque[EngineOutputs] = deque()
-        hub.connect(name, self)
+        hub.connect(name, self, SMALL_CREDIT)
 
     def send(self, message: GenerateRequest | Abort) -> None:
         self._inbox.append(message)
@@ -188,10 +193,10 @@ def test_moves_do_not_change_results(
     tokenizer: Tokenizer, events: list[tuple[str, str]], dice: list[int]
 ) -> None:
     rolls = iter(dice * 10_000)
-    plain = ScriptedFleet(Hub(), lambda sides: 1 % sides)
+    plain = ScriptedFleet(Hub(Router.with_prefixes()), lambda sides: 1 % sides)
     expected = submit_kinds(plain.hub, tokenizer)
     plain.finish()
-    fleet = ScriptedFleet(Hub(), lambda sides: next(rolls) % sides)
+    fleet = ScriptedFleet(Hub(Router.with_prefixes()), lambda sides: next(rolls) % sides)
     for name in NAMES:
         fleet.connect(name)
     received = submit_kinds(fleet.hub, tokenizer)

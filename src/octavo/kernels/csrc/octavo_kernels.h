@@ -101,6 +101,28 @@ void ov_free(void* memory, uint64_t num_bytes);
 // processor. Several threads may call it at the same time.
 uint64_t ov_checksum(const void* data, uint64_t num_bytes);
 
+// -- Prefix index: which replica of a fleet has the KV of which prefix. One caller at a time. ------------------------
+// The key of a block of tokens is a keyed hash of them and of the key of the block before. The key before the first
+// block is that of the salt. `hash_key` has two words. Keys are never 0.
+ov_status ov_prefix_root(const uint64_t* hash_key, const void* salt, int64_t num_bytes, uint64_t* key);
+ov_status ov_prefix_keys(const uint64_t* hash_key, uint64_t parent, const int32_t* tokens, int64_t num_blocks,
+                         int64_t block_size, uint64_t* keys);
+
+typedef struct {
+  int32_t slot;   // the number of a replica, from 0 to 65535
+  int32_t depth;  // blocks that it has, from the first one on
+} ov_prefix_hit;
+typedef struct ov_prefix_index ov_prefix_index;
+ov_status ov_prefix_open(int64_t num_entries, ov_prefix_index** index);  // a power of two, at least 32; 16 bytes each
+void ov_prefix_close(ov_prefix_index* index);
+ov_status ov_prefix_add(ov_prefix_index* index, int32_t slot, const uint64_t* keys, int64_t num_keys);
+ov_status ov_prefix_remove(ov_prefix_index* index, int32_t slot, const uint64_t* keys, int64_t num_keys);
+ov_status ov_prefix_forget(ov_prefix_index* index, int32_t slot);  // everything that it has
+// The replicas that have the most blocks of the prefix with these keys, the deepest first. `tie` decides between equal
+// ones.
+ov_status ov_prefix_match(ov_prefix_index* index, const uint64_t* keys, int64_t num_keys, uint64_t tie,
+                          ov_prefix_hit* hits, int64_t max_hits, int64_t* num_hits);
+
 // -- Matrix product with packed weights: y[m, n] = x[m, k] * w[n, k]^T + bias[n] -----------------------------------
 // Whether the format exists (1 or 0), and the version of the packed layouts, which changes when one of them changes.
 int ov_has_format(ov_format format);
