@@ -16,6 +16,7 @@ import pstats
 import time
 
 from octavo.checkpoint import open_checkpoint
+from octavo.fleet.router import Router
 from octavo.frontend.hub import Hub
 from octavo.frontend.in_flight import InFlightRequest
 from octavo.frontend.intake import Intake, PromptTask, RequestLimits
@@ -30,7 +31,7 @@ from octavo.text.tokenizer import Tokenizer
 async def measure(
     tokenizer: Tokenizer, streams: int, num_replicas: int, tokens: int, profile: cProfile.Profile | None
 ) -> None:
-    hub = Hub()
+    hub = Hub(Router.with_prefixes())
     settings = EngineSettings({"max_running": streams}, log_level="error")
     replicas = LocalReplicas(settings, hub, num_replicas=num_replicas, module="octavo.simulate.null_engine")
     replicas.start()

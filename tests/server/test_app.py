@@ -39,6 +39,7 @@ CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 class FakeHub:
     submitted: list[tuple[PreparedRequest, Recipient]] = field(default_factory=list)
     aborted: list[str] = field(default_factory=list)
+    num_unsent: int = 0
     failure: Exception | None = None
 
     def submit(self, in_flight: InFlightRequest) -> None:

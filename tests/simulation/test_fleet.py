@@ -110,7 +110,7 @@ def test_what_exceeds_the_credit_waits_in_the_front_end(tokenizer: Tokenizer) ->
     def flood() -> None:
         for number in range(100):
             fleet.ask([number, *range(199)], 20)
-        assert 90 < fleet.hub.num_new < 100
+        assert 90 < fleet.hub.num_unsent < 100
 
     fleet.at(0.0, flood)
     fleet.at(1.0, lambda: fleet.connect(late))

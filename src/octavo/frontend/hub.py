@@ -86,9 +86,9 @@ class Hub:
         return len(self._by_id)
 
     @property
-    def num_new(self) -> int:
-        """The number of requests that no engine has seen yet."""
-        return len(self._new)
+    def num_unsent(self) -> int:
+        """The number of sequences that no engine has seen yet."""
+        return sum(len(in_flight.prepared.messages) for in_flight in self._new)
 
     @property
     def has_grammars(self) -> bool:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import msgspec
-import zmq.asyncio
+import zmq
 
 from octavo.config import counted
 from octavo.errors import OctavoError
@@ -103,7 +103,7 @@ class EngineSupervisor:
         self._first = None if first is None else first.process
         self._folder: RunFolder | None = None if first is None else first.run_folder
         self._engine: EngineProcess | None = None
-        self._context = zmq.asyncio.Context()
+        self._context = zmq.Context()
         self._channel: SocketChannel | None = None  # to an engine that is ready
         self._task: asyncio.Task[None] | None = None
         self._became_ready = asyncio.Event()
@@ -287,6 +287,7 @@ class EngineSupervisor:
         """Whether messages of the engine do not arrive, or it does not answer a new connection."""
         heard_at = self._connected_at if self._channel is None else self._channel.heard_at
         is_cut = heard_at is not None and engine.heartbeat.sent_at - heard_at > CUT_AFTER
+        is_cut |= self._channel is not None and self._channel.has_lost_message
         self._num_cut_polls = self._num_cut_polls + 1 if is_cut else 0
         return self._num_cut_polls > MIN_CUT_POLLS
 

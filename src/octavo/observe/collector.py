@@ -31,6 +31,7 @@ class MetricsSnapshot:
     num_restarts: int
     num_queued: int
     num_tokens_queued: int
+    num_unsent: int  # sequences that wait in the front end
     num_tasks: int
     is_ready: bool
     facts: EngineFacts | None
@@ -124,7 +125,7 @@ def _of_engine(snapshot: MetricsSnapshot) -> Iterator[tuple[Metric, Values | His
         {(phase.name.lower(),): seconds for phase, seconds in engines.phase_seconds.items()},
     )
     yield catalog.RUNNING, {(): sum(stats.num_running for stats in live)}
-    yield catalog.WAITING, {(): sum(stats.num_waiting for stats in live)}
+    yield catalog.WAITING, {(): sum(stats.num_waiting for stats in live) + snapshot.num_unsent}
     num_filled = [stats.blocks_total - stats.blocks_free for stats in live]
     num_used = [stats.blocks_total - stats.blocks_free - stats.blocks_idle for stats in live]
     yield catalog.KV_USE, {(): _fraction_of_blocks(live, num_used)}

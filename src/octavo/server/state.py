@@ -85,6 +85,7 @@ class ServerState:
             num_restarts=self.replicas.num_restarts,
             num_queued=self.admission.num_sequences,
             num_tokens_queued=self.admission.num_tokens,
+            num_unsent=self.hub.num_unsent,
             num_tasks=len(asyncio.all_tasks()),
             is_ready=self.is_ready and self.replicas.is_live,
             facts=self.replicas.facts,
