@@ -79,8 +79,8 @@ def measure_decisions(num_replicas: int, num_decisions: int) -> None:
 
 
 def resident_mib() -> float:
-    num_pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return num_pages * resource.getpagesize() / (1 << 20)
+    resident = int(Path("/proc/self/statm").read_text().split()[1])
+    return resident * resource.getpagesize() / (1 << 20)
 
 
 def measure_index(num_replicas: int, num_prefixes: int) -> None:

@@ -67,4 +67,6 @@ def seconds_for(size: RequestSize, load: ReplicaLoad, num_cached: int, block_siz
     if load.blocks_available is not None:
         blocks = -(-(missing + size.num_new_tokens) // block_size)
         tokens += max(0, blocks - load.blocks_available) * block_size
-    return tokens * per_token + load.num_sequences * size.num_new_tokens * per_sequence
+    prompts = tokens * per_token
+    answers = load.num_sequences * size.num_new_tokens * per_sequence
+    return prompts + answers

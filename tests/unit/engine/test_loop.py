@@ -1,5 +1,6 @@
 """The engine loop over a socket drops garbage, rejects invalid requests and serves valid ones."""
 
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,10 +12,21 @@ from hypothesis import strategies as st
 
 from octavo.engine.heartbeat_writer import HeartbeatWriter
 from octavo.engine.loop import EngineLoop
+from octavo.kernels.prefix_index import block_hasher
 from octavo.link.folder import EngineFolder, EngineSettings
 from octavo.link.wire import FromEngine, decode_from_engine, encode
-from octavo.protocol import Abort, EngineOutputs, FinishReason, GenerateRequest, Hello, Ready, SamplingParams
-from octavo.simulate.null_engine import FIRST_TOKEN, start_null_engine
+from octavo.protocol import (
+    Abort,
+    AskPrefixes,
+    EngineOutputs,
+    FinishReason,
+    GenerateRequest,
+    Hello,
+    PrefixList,
+    Ready,
+    SamplingParams,
+)
+from octavo.simulate.null_engine import BLOCK_SIZE, FINGERPRINT, FIRST_TOKEN, start_null_engine
 from octavo.view import EngineView, Watch
 
 PARAMS = SamplingParams(max_tokens=3, seed=0)
@@ -76,6 +88,42 @@ def test_hello_is_answered_with_engine_facts(wired: Wired) -> None:
     (answer,) = wired.answers()
     assert isinstance(answer, Ready)
     assert answer.facts.vocab_size == 300
+
+
+def test_a_front_end_that_asks_learns_every_change_of_the_cache(wired: Wired) -> None:
+    """A list, and then numbered changes: together they are what the engine has."""
+    other = wired.connect()
+    other.send(encode(Hello("other")))
+
+    def compute(first: int) -> None:
+        prompt = tuple(range(first, first + 2 * BLOCK_SIZE))
+        wired.ask(encode(GenerateRequest(request_id=f"q{first}", prompt_ids=prompt, params=PARAMS)))
+        while wired.core.has_unfinished:
+            wired.loop.turn()
+
+    wired.ask(encode(Hello("routes")))
+    compute(0)
+    assert all(a.prefixes is None for a in wired.answers() if isinstance(a, EngineOutputs)), "not asked yet"
+    wired.ask(encode(AskPrefixes()))
+    (listed,) = [a for a in wired.answers() if isinstance(a, PrefixList)]
+    assert len(listed.keys) == 2 * 8
+    compute(100)
+    changes = [a.prefixes for a in wired.answers() if isinstance(a, EngineOutputs) and a.prefixes]
+    assert [change.sequence for change in changes] == [listed.sequence + 1]
+    now = wired.core.prefixes()
+    assert now.sequence == changes[-1].sequence
+    assert set(keys_in(now.keys)) == set(keys_in(listed.keys + changes[0].added))
+    hasher = block_hasher(FINGERPRINT, BLOCK_SIZE)
+    assert hasher is not None
+    assert keys_in(changes[0].added) == list(hasher.prompt_keys("", range(100, 100 + 2 * BLOCK_SIZE)))
+    while other.poll(0):
+        message = decode_from_engine(other.recv())
+        assert not isinstance(message, PrefixList)
+        assert not isinstance(message, EngineOutputs) or message.prefixes is None
+
+
+def keys_in(data: bytes) -> list[int]:
+    return list(array("Q", data))
 
 
 def test_preparation_waits_until_the_engine_is_idle(wired: Wired) -> None:
