@@ -15,9 +15,9 @@ import numpy as np
 
 from octavo.cache import BlockTable, KVManager
 from octavo.cache.radix import TOKEN_BYTES, Node, RadixTree
+from octavo.lazy_heap import Entry
 from octavo.plan import SequenceSlice, StepPlan
 from octavo.schedule import Scheduler
-from octavo.schedule.lazy_heap import Entry
 from octavo.schedule.sequence import Sequence, SequenceStatus
 from octavo.view import (
     CACHED_HELD,

@@ -9,7 +9,6 @@ other replicas, or wait for the next engine. Each move is a new attempt, and the
 the very next token.
 """
 
-import heapq
 import logging
 import time
 from array import array
@@ -75,7 +74,6 @@ class Hub:
         self._links: dict[str, ReplicaLink] = {}
         self._new = NewRequests()
         self._has_new_credit = False  # since new requests were last sent
-        self._deadlines: list[tuple[float, str]] = []  # a heap, of requests when they were new
         # Requests that no replica has any more, or that should move away from the one that has them.
         self._waiting: dict[str, InFlightRequest] = {}  # by id, in the order in which they are sent
         self._quarantine = Quarantine(self._by_id.__contains__)
@@ -103,8 +101,6 @@ class Hub:
         if self._closed_because is not None:
             self._end(in_flight, FinishReason.ERROR, self._closed_because)
             return
-        if in_flight.deadline is not None:
-            heapq.heappush(self._deadlines, (in_flight.deadline, in_flight.request_id))
         line = self._new.put(in_flight)
         if self._new.first(line) is in_flight:  # otherwise it waits behind others
             self._send_due(line)
@@ -118,12 +114,7 @@ class Hub:
     def end_expired(self) -> None:
         """End requests whose deadline has passed while there is no engine to check it."""
         now = time.monotonic()
-        new: list[InFlightRequest] = []
-        while self._deadlines and self._deadlines[0][0] <= now:
-            request_id = heapq.heappop(self._deadlines)[1]
-            if request_id in self._new:
-                new.append(self._by_id[request_id])
-        for in_flight in (*new, *self._waiting.values(), *self._quarantine.waiting()):
+        for in_flight in (*self._new.expired(now), *self._waiting.values(), *self._quarantine.waiting()):
             deadline = in_flight.deadline
             if deadline is not None and deadline <= now and in_flight.request_id in self._by_id:
                 self._release(in_flight)

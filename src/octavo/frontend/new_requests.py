@@ -4,21 +4,21 @@ The next one belongs to the tenant with the lowest rank, and among these to the 
 minimum of service per weight, over all replicas. Within a tenant, priority and then arrival decide.
 """
 
-import heapq
 from collections.abc import Collection, Iterator
 
 from octavo.fairness.accounts import Account, Accounts
 from octavo.fleet.cost import EXPECTED_TOKENS
 from octavo.frontend.in_flight import InFlightRequest
+from octavo.lazy_heap import LazyHeap
 
 
 class TenantLine:
     """The new requests of a tenant with one rank. Changed by NewRequests only."""
 
-    def __init__(self, account: Account, rank: int) -> None:
+    def __init__(self, account: Account, rank: int, heap: LazyHeap[str]) -> None:
         self.account = account
         self.rank = rank
-        self.heap: list[tuple[int, int, str]] = []  # priority, number by arrival, request id
+        self.heap = heap  # ids of requests, by priority and arrival
 
 
 class NewRequests:
@@ -29,7 +29,7 @@ class NewRequests:
         self._waiting: dict[str, InFlightRequest] = {}
         self._lines: dict[tuple[int, str], TenantLine] = {}
         self._account_of: dict[str, tuple[Account, float]] = {}  # by request id, with what was charged
-        self._number = 0
+        self._deadlines: LazyHeap[str] = LazyHeap(self.__contains__)
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -49,19 +49,17 @@ class NewRequests:
         key = message.rank, message.tenant
         line = self._lines.get(key)
         if line is None:
-            line = self._lines[key] = TenantLine(account, message.rank)
-        self._number += 1
-        heapq.heappush(line.heap, (message.priority, self._number, in_flight.request_id))
+            line = self._lines[key] = TenantLine(account, message.rank, LazyHeap(self.__contains__))
+        line.account = account  # accounts of inactive tenants are forgotten
+        if in_flight.deadline is not None:
+            self._deadlines.push(in_flight.deadline, in_flight.request_id)
+        line.heap.push(message.priority, in_flight.request_id)
         return line
 
     def first(self, line: TenantLine) -> InFlightRequest | None:
         """Return the first request of a line that still waits."""
-        while line.heap:
-            in_flight = self._waiting.get(line.heap[0][2])
-            if in_flight is not None:
-                return in_flight
-            heapq.heappop(line.heap)
-        return None
+        request_id = line.heap.peek()
+        return None if request_id is None else self._waiting[request_id]
 
     def next_line(self, blocked: Collection[TenantLine]) -> TenantLine | None:
         """Return the line to serve next that is not blocked; it has a request."""
@@ -94,6 +92,16 @@ class NewRequests:
             self.take(in_flight, len(in_flight.prepared.messages[0].prompt_ids))
             taken.append(in_flight)
         return taken
+
+    def expired(self, now: float) -> list[InFlightRequest]:
+        """Return the requests that still wait although their deadline has passed, each once."""
+        expired = []
+        while (request_id := self._deadlines.peek()) is not None:
+            deadline = self._waiting[request_id].deadline
+            if deadline is None or deadline > now:
+                break
+            expired.append(self._waiting[self._deadlines.pop()])
+        return expired
 
     def end(self, request_id: str, num_generated: int) -> None:
         """Forget a request that has ended, and charge what it needed instead of what was expected."""

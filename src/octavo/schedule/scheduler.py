@@ -29,9 +29,9 @@ from dataclasses import dataclass
 
 from octavo.cache import KVManager
 from octavo.errors import RequestError
+from octavo.lazy_heap import LazyHeap
 from octavo.plan import SequenceSlice, SliceResult, SlotOpening, StepPlan, StepResult
 from octavo.protocol import EngineStats, Failure, FinishReason, GenerateRequest, TokenLogprob, TokenOutput
-from octavo.schedule.lazy_heap import LazyHeap
 from octavo.schedule.policy import AdmissionPolicy, SchedulerConfig
 from octavo.schedule.sequence import Sequence, SequenceStatus, TenantQueue
 from octavo.schedule.tenant_queues import TenantQueues

@@ -6,9 +6,9 @@ from operator import attrgetter
 
 from octavo.cache import BlockTable
 from octavo.fairness.accounts import Account
+from octavo.lazy_heap import LazyHeap
 from octavo.plan import SequenceSlice, SlotOpening
 from octavo.protocol import FinishReason, GenerateRequest, PrefillChunk, Timings, TokenLogprob
-from octavo.schedule.lazy_heap import LazyHeap
 
 by_key = attrgetter("key")
 

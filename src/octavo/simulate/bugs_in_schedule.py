@@ -1,6 +1,6 @@
 """Bugs to plant in sequences, the queue and the scheduler."""
 
-from octavo.schedule.lazy_heap import LazyHeap
+from octavo.lazy_heap import LazyHeap
 from octavo.schedule.scheduler import Scheduler
 from octavo.schedule.sequence import Sequence
 from octavo.schedule.tenant_queues import TenantQueues

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from octavo.cache import KVManager
 from octavo.engine import EngineCore
 from octavo.engine.viewing import StepLog, first_queued
+from octavo.lazy_heap import LazyHeap
 from octavo.plan import SliceResult, StepPlan, StepResult
 from octavo.protocol import GenerateRequest, SamplingParams
 from octavo.schedule import Scheduler, SchedulerConfig
-from octavo.schedule.lazy_heap import LazyHeap
 from octavo.schedule.sequence import Sequence, SequenceStatus
 from octavo.view import CACHED_HELD, CACHED_IDLE, FREE, MAX_STEPS, EngineView
 

@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from octavo.lazy_heap import LazyHeap
 from octavo.protocol import GenerateRequest, SamplingParams
-from octavo.schedule.lazy_heap import LazyHeap
 from octavo.schedule.sequence import Sequence, SequenceStatus
 
 
