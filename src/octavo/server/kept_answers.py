@@ -47,7 +47,7 @@ class KeptAnswer:
         self.pieces: list[bytes] | None = []  # None: the answer is too large to keep
         self.num_bytes = ENTRY_BYTES
         self.has_begun = False  # the response has a status, so followers send theirs
-        self._num_followers = 0
+        self.num_followers = 0
         self._changed = asyncio.Event()
 
     # -- the request that computes the answer ------------------------------------------------------------
@@ -78,16 +78,16 @@ class KeptAnswer:
         self._notify()
 
     async def until_unfollowed(self) -> None:
-        while self._num_followers:
+        while self.num_followers:
             await self.change()
 
     # -- the requests that follow it ---------------------------------------------------------------------
 
     def join(self) -> None:
-        self._num_followers += 1
+        self.num_followers += 1
 
     def leave(self) -> None:
-        self._num_followers -= 1
+        self.num_followers -= 1
         self._notify()
 
     async def change(self) -> None:
@@ -113,6 +113,10 @@ class KeptAnswers:
 
     def __len__(self) -> int:
         return len(self._by_name)
+
+    @property
+    def num_followers(self) -> int:
+        return sum(answer.num_followers for answer in self._by_name.values())
 
     def find(self, name: KeptName, body_digest: bytes) -> KeptAnswer | None:
         """Return the answer to an earlier request. Raises 409 if that request had another body."""
