@@ -45,7 +45,16 @@ KINDS: dict[str, tuple[str, dict[str, Json]]] = {
 @pytest.fixture(scope="module")
 def other(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Another server of the same model, with other limits and a cache of its own."""
-    flags = ("--kv-memory", "4MiB", "--served-model-name", "tiny", "--max-step-tokens", "16", "--max-running", "4")
+    flags = (
+        "--kv-memory",
+        "4MiB",
+        "--served-model-name",
+        "tiny",
+        "--max-step-tokens",
+        "16",
+        "--max-running",
+        "4",
+    )
     running = Server(tmp_path_factory.mktemp("other"), tiny_checkpoint, *flags)
     try:
         yield running.wait_until_ready()

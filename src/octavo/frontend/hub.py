@@ -312,9 +312,10 @@ class Hub:
             return
         if processed.abort is not None:
             self._send(in_flight, processed.abort)
-        for delta in (processed.before, processed.delta):
-            if delta is not None:
-                recipient.put(delta)
+        if processed.before is not None:
+            recipient.put(processed.before)
+        if processed.delta is not None:
+            recipient.put(processed.delta)
         if processed.finished is not None:
             self._forget(in_flight)
             recipient.put(processed.finished)

@@ -29,7 +29,7 @@ from octavo.server.openai.params import chat_params, requested_grammar
 from octavo.server.openai.repeatable import respond_once
 from octavo.server.openai.response import ChunkFrame, head, usage, usage_of
 from octavo.server.openai.schema import ChatRequest, NamedTool
-from octavo.server.openapi import EVENTS, GENERATION_ERRORS, failures, json_body
+from octavo.server.openapi import EVENTS, GENERATION_ERRORS, REPEATED, failures, json_body
 from octavo.server.state import ServerState
 
 router = APIRouter()
@@ -37,7 +37,7 @@ router = APIRouter()
 
 @router.post(
     "/v1/chat/completions",
-    openapi_extra=json_body(ChatRequest),
+    openapi_extra=json_body(ChatRequest) | REPEATED,
     responses={200: EVENTS, **failures(*GENERATION_ERRORS)},
 )
 async def chat_completions(request: Request) -> Response:

@@ -25,7 +25,7 @@ from octavo.server.openai.params import completion_params, requested_grammar
 from octavo.server.openai.repeatable import respond_once
 from octavo.server.openai.response import ChunkFrame, head, usage, usage_of
 from octavo.server.openai.schema import CompletionRequest
-from octavo.server.openapi import EVENTS, GENERATION_ERRORS, failures, json_body
+from octavo.server.openapi import EVENTS, GENERATION_ERRORS, REPEATED, failures, json_body
 from octavo.server.state import ServerState
 
 router = APIRouter()
@@ -33,7 +33,7 @@ router = APIRouter()
 
 @router.post(
     "/v1/completions",
-    openapi_extra=json_body(CompletionRequest),
+    openapi_extra=json_body(CompletionRequest) | REPEATED,
     responses={200: EVENTS, **failures(*GENERATION_ERRORS)},
 )
 async def completions(request: Request) -> Response:

@@ -6,6 +6,7 @@ list: pydantic needs more than a kilobyte for each error, and a body can have a 
 """
 
 import hashlib
+from functools import cached_property
 from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic
@@ -150,7 +151,7 @@ class SamplingFields(WireModel):
         None, description="id of the last event received: the stream continues after it"
     )
 
-    @property
+    @cached_property
     def digest(self) -> bytes:
         """A digest of all fields that may change the response, apart from its beginning."""
         content = self.model_dump_json(exclude={"resume_from", "timeout", "priority", "user"})
