@@ -117,9 +117,10 @@ def test_a_seed_that_the_server_drew_is_different_for_each_prompt(server: Server
 def test_openais_client_reads_events_with_ids(server: Server) -> None:
     messages: Json = [{"role": "user", "content": "x"}]
     texts = []
-    for options in (openai.NOT_GIVEN, IDS):
-        stream: Json = server.client().chat.completions.create(
-            model="tiny", messages=messages, max_tokens=9, seed=3, stream=True, stream_options=options
+    for options in ({}, IDS):
+        extra = {"stream_options": options}
+        stream = server.client().chat.completions.create(
+            model="tiny", messages=messages, max_tokens=9, seed=3, stream=True, extra_body=extra
         )
         texts.append("".join(chunk.choices[0].delta.content or "" for chunk in stream))
     assert texts[0] == texts[1] != ""
@@ -207,9 +208,11 @@ def test_an_id_is_valid_only_for_its_request_model_and_api_key(tiny_model: TextM
             assert await rejected(body) == (400, "invalid_event_id")
         for key in ("sk-alice-2", "sk-bob-0001"):
             assert await rejected(again, "Bearer " + key) == (400, "invalid_event_id")
-        for change in ({"prompt": "ac"}, {"seed": 1}, {"temperature": 0.5}, {"echo": True}):
+        changes: list[dict[str, Json]] = [{"prompt": "ac"}, {"seed": 1}, {"temperature": 0.5}, {"echo": True}]
+        for change in changes:
             assert await rejected(again | change) == (409, "resume_conflict")
-        for change in ({"stream": False}, {"stream_options": None}):
+        without_ids: list[dict[str, Json]] = [{"stream": False}, {"stream_options": None}]
+        for change in without_ids:
             assert (await rejected(again | change))[0] == 400
         assert (await rejected(HELD, last_event_id="x"))[0] == 400
         bench.state.model = replace(tiny_model, name="other")
