@@ -21,6 +21,7 @@ RUNNERS = {
     "serve": "tests/docs/test_server_docs.py",
     "curl": "tests/docs/test_server_docs.py",
     "client": "tests/docs/test_server_docs.py",
+    "resume": "tests/docs/test_server_docs.py",
     "structured": "tests/docs/test_server_docs.py",
     "tools": "tests/docs/test_server_docs.py",
     "offline": "tests/docs/test_server_docs.py",

@@ -74,6 +74,10 @@ def test_python_client_example_runs(page: str, address: str) -> None:
     assert "Paris" in said("client", page, address)
 
 
+def test_resume_example_runs(address: str) -> None:
+    assert said("resume", "docs/server.md", address).strip()
+
+
 def said(kind: str, page: str, address: str, model: str = "") -> str:
     """Run a program from a page and return its output."""
     (program,) = [block.body for block in marked(kind)[page]]

@@ -136,6 +136,7 @@ BOTH = [
     Case("priority", {"priority": -3}, same),
     Case("timeout", {"timeout": 30}, same),
     Case("cache_salt", {"cache_salt": "s"}, same),
+    Case("resume_from", {"resume_from": "an id"}, rejected("resume_from")),
     Case("an_unknown_field", {"an_unknown_field": [1, {"x": None}]}, same),
 ]
 

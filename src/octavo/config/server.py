@@ -109,6 +109,12 @@ class ServerOptions(Options, frozen=True):
         "maximum bytes of all in-flight requests and responses; further requests get 429",
         ge=64 << 10,
     )
+    max_kept_answers: ByteCount = option(
+        32 * MIB,
+        Group.LIMITS,
+        "maximum bytes of answers kept for requests that repeat an Idempotency-Key (0: keep none)",
+        ge=0,
+    )
     max_n: int = option(8, Group.LIMITS, "maximum number of answers per prompt", ge=1, le=128)
     request_timeout: float = option(
         3600.0, Group.LIMITS, "maximum seconds per request, including the time in the queue", gt=0, le=1e9

@@ -409,6 +409,8 @@ class Hub:
             return
         if processed.abort is not None:
             self._send(in_flight, processed.abort)
+        if processed.before is not None:
+            recipient.put(processed.before)
         if processed.delta is not None:
             recipient.put(processed.delta)
         if processed.finished is not None:

@@ -45,11 +45,19 @@ class InFlightRequest:
     of earlier attempts may still arrive, and are not the next part of the answer: see `expects`.
     """
 
-    def __init__(self, prepared: PreparedRequest, tokenizer: Tokenizer, recipient: Recipient) -> None:
+    def __init__(
+        self,
+        prepared: PreparedRequest,
+        tokenizer: Tokenizer,
+        recipient: Recipient,
+        *,
+        split_at: Sequence[int] = (),
+    ) -> None:
+        """`split_at`: see `RequestText`."""
         self.prepared = prepared
         self.request_id = prepared.request_id
         self.recipient = recipient
-        self._text = RequestText(prepared, tokenizer)
+        self._text = RequestText(prepared, tokenizer, split_at)
         self._emitted = [list(message.resume_ids) for message in prepared.messages]
         self._num_cached = [0] * len(prepared.messages)  # as reported by the first engine
         self._ended: set[int] = set()  # choices whose last output was received

@@ -1,5 +1,6 @@
 """Convert the engine's tokens to text and results: detokenising, stop strings, choices."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -112,13 +113,16 @@ class Processed(msgspec.Struct, frozen=True):
     delta: StreamDelta | None = None
     finished: RequestOutput | None = None
     abort: Abort | None = None  # to send to the engine, because a stop string ended the choice
+    before: StreamDelta | None = None  # comes before `delta`: see `RequestText`
 
 
 class RequestText:
     """The text of one unfinished request. Owned by its `InFlightRequest`."""
 
-    def __init__(self, prepared: PreparedRequest, tokenizer: Tokenizer) -> None:
+    def __init__(self, prepared: PreparedRequest, tokenizer: Tokenizer, split_at: Sequence[int] = ()) -> None:
+        """`split_at` are numbers of tokens, one per choice: no delta has tokens before and after them."""
         self._prepared = prepared
+        self._split_at = split_at
         call_ids = CallIds(prepared)
         self._choices = [
             ChoiceState(tokenizer, prepared, choice, call_ids) for choice in range(len(prepared.messages))
@@ -127,6 +131,22 @@ class RequestText:
         self._num_cached = 0
 
     def process(self, output: TokenOutput) -> Processed:
+        num_before = 0
+        if self._split_at:
+            num_before = self._split_at[output.choice] - len(self._choices[output.choice].token_ids)
+        if not 0 < num_before < len(output.token_ids):
+            return self._process(output)
+        ids, logprobs, replace = output.token_ids, output.logprobs, msgspec.structs.replace
+        first = self._process(
+            replace(output, token_ids=ids[:num_before], logprobs=logprobs[:num_before], finish=None)
+        )
+        rest = self._process(
+            replace(output, token_ids=ids[num_before:], logprobs=logprobs[num_before:], prompt_logprobs=())
+        )
+        abort = None if output.finish is not None else first.abort or rest.abort
+        return Processed(rest.delta, rest.finished, abort, before=first.delta)
+
+    def _process(self, output: TokenOutput) -> Processed:
         self._prompt_logprobs += output.prompt_logprobs
         if output.choice == 0:
             self._num_cached = output.num_cached

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -12,10 +12,21 @@ from starlette.types import Receive, Scope, Send
 
 from octavo.frontend.output import StreamDelta
 from octavo.frontend.updates import Update
+from octavo.server.event_ids import EventIds
 from octavo.server.generation import Generation, Work
 from octavo.server.http.errors import ClientDisconnected, as_api_error
 from octavo.server.http.paced import PacedResponse
-from octavo.server.http.sse import AFTER_PING, DONE, HEADERS, PING, PING_SECONDS, encode, error_event
+from octavo.server.http.sse import (
+    AFTER_PING,
+    DONE,
+    HEADERS,
+    PING,
+    PING_SECONDS,
+    PING_WITH_IDS,
+    encode,
+    error_event,
+)
+from octavo.server.kept_answers import KeptAnswer
 
 MAX_LOGPROBS = 256  # entries, each with up to 20 alternatives, that the event loop encodes itself
 
@@ -25,7 +36,8 @@ Encoded = TypeVar("Encoded")
 class AnswerWriter(Protocol):
     """How an endpoint encodes the output of a generation. Events are complete or empty."""
 
-    def encode_delta(self, delta: StreamDelta) -> bytes: ...
+    def encode_delta(self, delta: StreamDelta) -> Sequence[tuple[StreamDelta, bytes]]:
+        """Return deltas with their events, or none to hold the delta back until a later call."""
 
     def encode_end(self) -> bytes: ...
 
@@ -34,11 +46,14 @@ class AnswerWriter(Protocol):
 
 
 async def respond(
-    generation: Generation, work: Work, make_writer: Callable[[Generation], AnswerWriter]
+    generation: Generation,
+    work: Work,
+    make_writer: Callable[[Generation], AnswerWriter],
+    kept: KeptAnswer | None = None,
 ) -> Response:
     """Run a generation and return its response. Takes ownership of the generation and closes it.
 
-    `make_writer` is called after the generation has started.
+    `make_writer` is called after the generation has started. A complete response is added to `kept`.
     """
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(generation)
@@ -46,9 +61,13 @@ async def respond(
         writer = make_writer(generation)
         if generation.context.is_stream:
             stack.pop_all()
-            return EventStream(generation, writer)
+            return EventStream(generation, writer, kept)
         await generation.finish()
-        return PacedResponse(await _encoded(generation.results.values(), lambda: encode(writer.full_body())))
+        body = await _encoded(generation.results.values(), lambda: encode(writer.full_body()))
+        if kept is not None:
+            kept.add(body)
+            kept.complete()
+        return PacedResponse(body)
 
 
 async def _encoded(updates: Iterable[Update], encode_all: Callable[[], Encoded]) -> Encoded:
@@ -72,10 +91,13 @@ class EventStream(StreamingResponse):
     and `BoundedHttpProtocol` closes the connection.
     """
 
-    def __init__(self, generation: Generation, writer: AnswerWriter) -> None:
+    def __init__(self, generation: Generation, writer: AnswerWriter, kept: KeptAnswer | None = None) -> None:
         super().__init__((), headers=HEADERS)
         self._generation = generation
+        self._ids = generation.event_ids
+        self._ping = PING if self._ids is None else PING_WITH_IDS
         self._writer = writer
+        self._kept = kept
         self._wrote_at = time.monotonic()
         self._has_pinged = False  # the last write was a ping
         self._ticker: asyncio.TimerHandle | None = None
@@ -83,6 +105,8 @@ class EventStream(StreamingResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._ticker = asyncio.get_running_loop().call_later(PING_SECONDS, self._tick)
         try:
+            if self._kept is not None:
+                self._kept.begin()
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             await self._pump(send)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -90,11 +114,13 @@ class EventStream(StreamingResponse):
             pass
         finally:
             self._ticker.cancel()
+            if self._kept is not None:
+                self._kept.fail()  # unless it is complete
             await self._generation.close()
 
     async def _pump(self, send: Send) -> None:
-        generation, writer = self._generation, self._writer
-        is_done = False
+        generation, kept = self._generation, self._kept
+        is_done = has_failed = False
         while not is_done:
             events: list[bytes] = []
             try:
@@ -102,24 +128,37 @@ class EventStream(StreamingResponse):
                 is_done = generation.is_done
                 await _encoded(updates, partial(self._add, events, updates))
                 if is_done:
-                    events += (writer.encode_end(), DONE)
+                    events += (self._end(), DONE)
                 elif not updates:
-                    events.append(PING)
+                    events.append(self._ping)
             except ClientDisconnected:
                 raise
             except Exception as error:
-                is_done = True
+                is_done = has_failed = True
                 events += (self._failure(error), DONE)
             body = b"".join(events)
-            if body:
-                is_ping = body == PING
-                await self._write(send, AFTER_PING + body if self._has_pinged and not is_ping else body)
-                self._has_pinged = is_ping
+            if not body:
+                continue
+            is_ping = body == self._ping
+            if kept is not None and not is_ping:
+                kept.add(body)
+                if is_done and not has_failed:
+                    kept.complete()
+            await self._write(send, AFTER_PING + body if self._has_pinged and not is_ping else body)
+            self._has_pinged = is_ping and self._ids is None
 
     def _add(self, events: list[bytes], updates: Iterable[Update]) -> None:
         for update in updates:
             if isinstance(update, StreamDelta):
-                events.append(self._writer.encode_delta(update))  # noqa: PERF401 - keep those before an error
+                for delta, event in self._writer.encode_delta(update):  # keep those before an error
+                    events.append(event if self._ids is None else self._marked(self._ids, delta, event))
+
+    def _marked(self, ids: EventIds, delta: StreamDelta, event: bytes) -> bytes:
+        return ids.mark(self._generation.choice_index(delta), delta, event)
+
+    def _end(self) -> bytes:
+        event = self._writer.encode_end()
+        return event if self._ids is None else self._ids.mark_end(event)
 
     def _failure(self, error: Exception) -> bytes:
         record = self._generation.record

@@ -6,10 +6,11 @@ A generation is always closed: this aborts unfinished work in the engine and rel
 import asyncio
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+import msgspec
 from starlette.types import Receive
 
 from octavo.errors import grammar_of
@@ -20,10 +21,12 @@ from octavo.frontend.output import RequestOutput, StreamDelta
 from octavo.frontend.updates import Update, Updates
 from octavo.prompting.prompter import Prompter
 from octavo.protocol import FailureCode, SamplingParams
+from octavo.server.event_ids import ChoicePosition, EventIds, StreamOrigin, StreamPosition, make_event_ids
 from octavo.server.explanation import explanation
 from octavo.server.http.budget import Holding
 from octavo.server.http.disconnect import until_disconnected
 from octavo.server.http.errors import ApiError, ClientDisconnected, internal, unavailable
+from octavo.server.identity import prompt_seed
 from octavo.server.operate.record import RequestRecord
 from octavo.server.state import ServerState
 
@@ -35,6 +38,9 @@ class RequestContext:
     """Properties of a request apart from its prompts and sampling parameters."""
 
     response_id: str
+    created: int  # seconds since 1970
+    seed: int  # if the parameters have none
+    engine_id: str  # unique among in-flight requests; others may have the same response id
     tenant: Tenant
     is_stream: bool
     shows_prompt: bool  # in the explanation
@@ -42,6 +48,12 @@ class RequestContext:
     arrival: float  # of its first byte, by time.monotonic()
     timeout: float | None  # seconds from arrival
     cache_salt: str
+    origin: StreamOrigin | None = None  # of a stream whose events have ids
+
+    @property
+    def resumed(self) -> StreamPosition | None:
+        """What the client already has of the stream."""
+        return None if self.origin is None else self.origin.resumed
 
 
 class Work(Protocol):
@@ -72,9 +84,9 @@ class Generation:
         self._holding = holding
         self.record = record
         self.context = context
-        self.created = int(time.time())
         self.prepared: list[PreparedRequest] = []
         self.results: dict[int, RequestOutput] = {}  # by prompt index
+        self.event_ids: EventIds | None = None  # None: events have no ids
         self._tokenise_seconds = 0.0
         self._restarts_before = state.replicas.num_restarts
         self._index: dict[str, int] = {}  # prompt index by the name in updates
@@ -136,6 +148,10 @@ class Generation:
         self._tokenise_seconds = time.perf_counter() - started
         await self._check_grammars(dict.fromkeys(grammar for task in tasks for grammar in task.grammars))
         prepared = self._prepare_all(tasks)
+        if self.context.origin is not None:
+            self.event_ids = make_event_ids(
+                self.context.origin, self.state.fingerprint, self.state.model.name, prepared
+            )
         self._holding.take(LOGPROB_BYTES * sum(_num_prompt_logprobs(one) for one in prepared))
         self.record.keyed.reserve(sum(len(one.prompt_ids) for one in prepared), _num_foreseen(work))
         self.state.check_ready()
@@ -150,7 +166,10 @@ class Generation:
         self._queued = {one.name: one for one in prepared}
         for one in prepared:
             self.record.submit(one)
-            self.state.hub.submit(InFlightRequest(one, self.state.model.tokenizer, self._updates))
+            received = [choice.num_tokens for choice in self._received(one)]
+            self.state.hub.submit(
+                InFlightRequest(one, self.state.model.tokenizer, self._updates, split_at=received)
+            )
 
     async def take(self) -> list[Update]:
         """Wait for updates and return them; empty after `wake`."""
@@ -159,6 +178,8 @@ class Generation:
         num_before = self.record.num_completion
         self.record.note(updates)
         self.record.keyed.note_generated(self.record.num_completion - num_before)
+        if self.context.resumed is not None:
+            updates = [self._as_first_reported(update) for update in updates]
         for update in updates:
             if update.request_id in self._queued:
                 self._leave_queue(self._queued.pop(update.request_id))
@@ -224,8 +245,8 @@ class Generation:
         context, now = self.context, time.monotonic()
         return [
             self.state.intake.prepare(
-                f"{context.response_id}-{index}",
-                task,
+                f"{context.engine_id}-{index}",
+                _with_seed(task, prompt_seed(context.seed, index)),
                 now=now,
                 name=str(index),
                 priority=context.priority,
@@ -243,12 +264,32 @@ class Generation:
             for index, task in enumerate(tasks)
         ]
 
+    def _received(self, prepared: PreparedRequest) -> Sequence[ChoicePosition]:
+        """Return what the client already has of each choice of a prompt; empty if the stream is new."""
+        resumed, num_choices = self.context.resumed, len(prepared.messages)
+        first = self._index[prepared.name] * num_choices
+        return () if resumed is None else resumed.choices[first : first + num_choices]
+
+    def _as_first_reported(self, update: Update) -> Update:
+        """Return the update with the number of cached tokens that the client has received before."""
+        choice = update.choice if isinstance(update, StreamDelta) else 0
+        received = self._received(self.prepared[self._index[update.request_id]])[choice]
+        return (
+            msgspec.structs.replace(update, num_cached=received.num_cached) if received.num_tokens else update
+        )
+
     async def _watch(self, receive: Receive) -> None:
         await until_disconnected(receive)
         self._is_disconnected = True
         self._updates.wake()
         if self._starting is not None:
             self._starting.cancel()
+
+
+def _with_seed(task: PromptTask, seed: int) -> PromptTask:
+    if task.params.seed is not None:
+        return task
+    return replace(task, params=msgspec.structs.replace(task.params, seed=seed))
 
 
 def _num_foreseen(work: Work) -> int:

@@ -18,13 +18,14 @@ from octavo.server.state import ServerState
 Schema = dict[str, Any]
 
 BODY_ERRORS = (400, 404, 413, 415, 429)
-GENERATION_ERRORS = (*BODY_ERRORS, 408, 503)
+GENERATION_ERRORS = (*BODY_ERRORS, 408, 409, 503)
 ERRORS = {
     400: "a field is invalid: `param` names it",
     401: "the API key is missing, wrong or expired",
     403: "the API key does not have the role `operator`",
     404: "the server does not have this model",
     408: "the body or the answer was not complete in time",
+    409: "the request differs from the one that an event id or an Idempotency-Key belongs to",
     413: "the body is too large",
     415: "the body is not JSON",
     421: "the Host header has a name that the server does not answer to",
@@ -51,6 +52,22 @@ ERROR_SCHEMA: Schema = {
 EVENTS: Schema = {
     "description": "the answer; server-sent events if `stream` is true",
     "content": {"text/event-stream": {"schema": {"type": "string"}}},
+}
+REPEATED: Schema = {
+    "parameters": [
+        {
+            "name": "Idempotency-Key",
+            "in": "header",
+            "description": "a request with the key of an earlier one gets the answer of the earlier one",
+            "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]*$"},
+        },
+        {
+            "name": "Last-Event-ID",
+            "in": "header",
+            "description": "the same as `resume_from`",
+            "schema": {"type": "string"},
+        },
+    ]
 }
 # Accepted values of fields that are not supported: those that ask for nothing.
 NOTHING: Schema = {"enum": [None]}

@@ -1,8 +1,6 @@
 """The state that all endpoints share: options, tokenizer and templates, hub, engine, queue, metrics."""
 
 import asyncio
-import itertools
-import secrets
 import time
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +24,8 @@ from octavo.protocol import EngineFacts
 from octavo.server.admission import Admission
 from octavo.server.http.budget import ByteBudget
 from octavo.server.http.errors import ApiError, unavailable
+from octavo.server.identity import Identities
+from octavo.server.kept_answers import KeptAnswers
 from octavo.server.operate.view_feed import ViewFeed
 
 
@@ -55,20 +55,16 @@ class ServerState:
         self.feed = ViewFeed(replicas, self.metrics, model.name)
         self.prompter = prompter or Prompter(model.assets)
         self.grammars = GrammarChecker()
+        self.identities = Identities()
+        self.kept_answers = KeptAnswers(options.max_kept_answers)
         self.created = int(time.time())
         self.is_draining = False
         self.num_open = 0  # generation requests without a complete response
         self._intake: Intake | None = None
-        self._numbers = itertools.count()
-        self._run = secrets.token_hex(6)  # makes ids of different runs differ
 
     def close(self) -> None:
         self.prompter.close()
         self.grammars.close()
-
-    def new_id(self, prefix: str) -> str:
-        """Return an id that is unique and cannot be guessed."""
-        return f"{prefix}-{self._run}{next(self._numbers):06x}{secrets.token_hex(6)}"
 
     def usage_registry(self, key: str) -> CollectorRegistry:
         """Return a registry of what the keys of one name have used."""

@@ -1,5 +1,6 @@
 """Where the API keys come from: the option `api_key` and the file of `api_key_file`, which may change."""
 
+import hashlib
 import os
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -27,6 +28,8 @@ class Key:
     tenant: Tenant  # keys of one tenant share their prefix cache and their limits
     role: KeyRole
     expires: float | None = None  # in seconds since 1970; None: never
+    # A secret that every server with this key derives. Binds event ids and idempotency keys to the key.
+    binding: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True)
@@ -51,11 +54,16 @@ class KeyTable:
         def make(key: HashedKey) -> Key:
             options = names[key.name]
             tenant = Tenant(key.name, options.weight, options.weight / total)
-            return Key(tenant, options.role, key.expires)
+            return Key(tenant, options.role, key.expires, binding_of(key.digest))
 
         limits = {name: options.limits for name, options in names.items()}
         keys = {key.digest: make(key) for key in hashed}
         return cls(MappingProxyType(keys), MappingProxyType(limits))
+
+
+def binding_of(digest: bytes) -> bytes:
+    """Return the binding of a key, or of a server without keys if `digest` is empty."""
+    return hashlib.blake2b(digest, digest_size=32, person=b"octavo binding").digest()
 
 
 class Unreadable(ConfigError):

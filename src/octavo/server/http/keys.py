@@ -15,7 +15,7 @@ from octavo.fairness.tenant import ONLY_TENANT, Tenant
 from octavo.server.http.connection import OWNER
 from octavo.server.http.errors import ApiError
 from octavo.server.http.key_file import KeyRole
-from octavo.server.http.key_source import Key, KeySource, KeyTable
+from octavo.server.http.key_source import Key, KeySource, KeyTable, binding_of
 from octavo.server.key_limits import KeyAccounts, KeyedRequest
 
 logger = logging.getLogger(__name__)
@@ -134,6 +134,12 @@ def caller(request: Request) -> Tenant:
     """Return the tenant of the request's key."""
     key: Key | None = request.state.key
     return ONLY_TENANT if key is None else key.tenant
+
+
+def binding(request: Request) -> bytes:
+    """Return the secret that binds what the server remembers or signs to the request's key."""
+    key: Key | None = request.state.key
+    return binding_of(b"") if key is None else key.binding
 
 
 def _unauthorized(message: str) -> ApiError:

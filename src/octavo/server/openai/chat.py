@@ -18,7 +18,6 @@ from octavo.frontend.tool_use import OnlyTool, ToolChoice
 from octavo.prompting.jobs import ChatJob, ChatPrompt
 from octavo.prompting.prompter import Prompter
 from octavo.protocol import SamplingParams
-from octavo.server.answer import respond
 from octavo.server.generation import Generation, raise_if_failed
 from octavo.server.http.body import read_request
 from octavo.server.http.errors import unsupported
@@ -26,11 +25,11 @@ from octavo.server.http.keys import caller
 from octavo.server.http.sse import encode
 from octavo.server.openai.logprobs import chat_logprobs, prompt_logprobs
 from octavo.server.openai.messages import template_arguments, template_messages
-from octavo.server.openai.params import chat_params, request_context, requested_grammar
+from octavo.server.openai.params import chat_params, requested_grammar
+from octavo.server.openai.repeatable import respond_once
 from octavo.server.openai.response import ChunkFrame, head, usage, usage_of
 from octavo.server.openai.schema import ChatRequest, NamedTool
-from octavo.server.openapi import EVENTS, GENERATION_ERRORS, failures, json_body
-from octavo.server.operate.record import record_of
+from octavo.server.openapi import EVENTS, GENERATION_ERRORS, REPEATED, failures, json_body
 from octavo.server.state import ServerState
 
 router = APIRouter()
@@ -38,7 +37,7 @@ router = APIRouter()
 
 @router.post(
     "/v1/chat/completions",
-    openapi_extra=json_body(ChatRequest),
+    openapi_extra=json_body(ChatRequest) | REPEATED,
     responses={200: EVENTS, **failures(*GENERATION_ERRORS)},
 )
 async def chat_completions(request: Request) -> Response:
@@ -49,9 +48,7 @@ async def chat_completions(request: Request) -> Response:
     check_supported(body)
     state.check_model(body.model)
     work = ChatWork(chat_task(body, state.model.defaults))
-    context = request_context(body, state.new_id("chatcmpl"), caller(request), request.state.arrival)
-    generation = Generation(state, context, record_of(request), request.receive, request.state.holding)
-    return await respond(generation, work, partial(ChatAnswer, body))
+    return await respond_once(request, body, work, partial(ChatAnswer, body), prefix="chatcmpl")
 
 
 # -- body to task ------------------------------------------------------------------------------------------
@@ -124,7 +121,10 @@ class ChatAnswer:
         self._num_completion = 0
         self._with_calls: set[int] = set()  # indices of choices
 
-    def encode_delta(self, delta: StreamDelta) -> bytes:
+    def encode_delta(self, delta: StreamDelta) -> Sequence[tuple[StreamDelta, bytes]]:
+        return ((delta, self._event(delta)),)
+
+    def _event(self, delta: StreamDelta) -> bytes:
         index = delta.choice  # a chat has one prompt
         if delta.calls:
             self._with_calls.add(index)

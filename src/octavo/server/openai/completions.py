@@ -15,18 +15,17 @@ from octavo.frontend.output import Choice, RequestOutput, StreamDelta
 from octavo.prompting.jobs import TextIds, TextJob
 from octavo.prompting.prompter import Prompter
 from octavo.protocol import SamplingParams
-from octavo.server.answer import respond
 from octavo.server.generation import Generation, raise_if_failed
 from octavo.server.http.body import read_request
 from octavo.server.http.errors import invalid, unsupported
 from octavo.server.http.keys import caller
 from octavo.server.http.sse import encode
 from octavo.server.openai.logprobs import LegacyLogprobs, prompt_logprobs
-from octavo.server.openai.params import completion_params, request_context, requested_grammar
+from octavo.server.openai.params import completion_params, requested_grammar
+from octavo.server.openai.repeatable import respond_once
 from octavo.server.openai.response import ChunkFrame, head, usage, usage_of
 from octavo.server.openai.schema import CompletionRequest
-from octavo.server.openapi import EVENTS, GENERATION_ERRORS, failures, json_body
-from octavo.server.operate.record import record_of
+from octavo.server.openapi import EVENTS, GENERATION_ERRORS, REPEATED, failures, json_body
 from octavo.server.state import ServerState
 
 router = APIRouter()
@@ -34,7 +33,7 @@ router = APIRouter()
 
 @router.post(
     "/v1/completions",
-    openapi_extra=json_body(CompletionRequest),
+    openapi_extra=json_body(CompletionRequest) | REPEATED,
     responses={200: EVENTS, **failures(*GENERATION_ERRORS)},
 )
 async def completions(request: Request) -> Response:
@@ -45,9 +44,7 @@ async def completions(request: Request) -> Response:
     check_supported(body)
     state.check_model(body.model)
     work = prompt_work(body, state.model.defaults)
-    context = request_context(body, state.new_id("cmpl"), caller(request), request.state.arrival)
-    generation = Generation(state, context, record_of(request), request.receive, request.state.holding)
-    return await respond(generation, work, partial(CompletionAnswer, body))
+    return await respond_once(request, body, work, partial(CompletionAnswer, body), prefix="cmpl")
 
 
 # -- body to tasks -----------------------------------------------------------------------------------------
@@ -146,15 +143,15 @@ class CompletionAnswer:
         self._prompt_logprobs: dict[str, tuple[Any, ...]] = {}
         self._num_completion = 0
 
-    def encode_delta(self, delta: StreamDelta) -> bytes:
+    def encode_delta(self, delta: StreamDelta) -> Sequence[tuple[StreamDelta, bytes]]:
         if self._is_plain and delta.finish_reason is None and not self._shows_only_prompt:
             start = self._plain_starts.get(self._generation.choice_index(delta))
             if start is not None:
-                return start + encode(delta.text) + self._plain_end if delta.text else b""
+                return ((delta, start + encode(delta.text) + self._plain_end if delta.text else b""),)
         raise_if_failed(delta)
         if self._held is not None and delta.request_id in self._held:
             return self._release(delta, self._held)
-        return self._full(delta)
+        return ((delta, self._full(delta)),)
 
     def encode_end(self) -> bytes:
         body, generation = self._body, self._generation
@@ -211,12 +208,14 @@ class CompletionAnswer:
         hidden = generation.prepared[0].params.n * len(generation.prepared) if self._shows_only_prompt else 0
         return usage_of(generation.results.values(), hidden=hidden)
 
-    def _release(self, delta: StreamDelta, held: dict[str, list[StreamDelta]]) -> bytes:
+    def _release(
+        self, delta: StreamDelta, held: dict[str, list[StreamDelta]]
+    ) -> Sequence[tuple[StreamDelta, bytes]]:
         if delta.choice != 0:
             held[delta.request_id].append(delta)
-            return b""
+            return ()
         self._prompt_logprobs[delta.request_id] = delta.prompt_logprobs
-        return b"".join(self._full(one) for one in (delta, *held.pop(delta.request_id)))
+        return [(one, self._full(one)) for one in (delta, *held.pop(delta.request_id))]
 
     def _full(self, delta: StreamDelta) -> bytes:
         index, prompt = self._generation.choice_index(delta), self._generation.prompt_of(delta)

@@ -13,8 +13,10 @@ from octavo.frontend.answer_grammar import schema_grammar
 from octavo.frontend.intake import FieldGrammar
 from octavo.grammar import specs
 from octavo.protocol import GrammarKind, GrammarSpec, SamplingParams
+from octavo.server.event_ids import StreamOrigin
 from octavo.server.generation import RequestContext
 from octavo.server.http.errors import invalid
+from octavo.server.identity import ResponseIdentity
 from octavo.server.openai.schema import ChatRequest, CompletionRequest, SamplingFields, StructuredOutputs
 
 LEGACY_MAX_TOKENS = 16  # default of OpenAI's completions
@@ -107,10 +109,21 @@ def _structured_spec(fields: StructuredOutputs, param: str) -> GrammarSpec:
 
 
 def request_context(
-    request: SamplingFields, response_id: str, tenant: Tenant, arrival: float
+    request: SamplingFields,
+    identity: ResponseIdentity,
+    *,
+    prefix: str,
+    engine_id: str,
+    tenant: Tenant,
+    arrival: float,
+    origin: StreamOrigin | None,
 ) -> RequestContext:
     return RequestContext(
-        response_id=response_id,
+        response_id=identity.response_id(prefix),
+        created=identity.created,
+        seed=identity.seed,
+        engine_id=engine_id,
+        origin=origin,
         tenant=tenant,
         is_stream=bool(request.stream),
         shows_prompt=request.shows_prompt,

@@ -12,7 +12,7 @@ def head(generation: Generation, kind: str) -> dict[str, Any]:
     return {
         "id": generation.context.response_id,
         "object": kind,
-        "created": generation.created,
+        "created": generation.context.created,
         "model": generation.state.model.name,
         "system_fingerprint": generation.state.fingerprint,
     }

@@ -5,6 +5,8 @@ Validation runs on the event loop, so it must be fast for every body. It stops a
 list: pydantic needs more than a kilobyte for each error, and a body can have a million items.
 """
 
+import hashlib
+from functools import cached_property
 from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic
@@ -13,6 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from octavo.frontend.intake import RequestLimits
 from octavo.grammar.limits import GrammarLimits
+from octavo.server.event_ids import MAX_ID
 
 MAX_MESSAGES = 8192
 MAX_TOOLS = 128
@@ -60,6 +63,7 @@ class WireModel(pydantic.BaseModel, strict=True, extra="ignore", allow_inf_nan=F
 class StreamOptions(WireModel):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
+    include_event_ids: bool | None = Field(None, description="send an id with each event, for resume_from")
 
 
 class OctavoOptions(WireModel):
@@ -143,6 +147,17 @@ class SamplingFields(WireModel):
     )
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
+    resume_from: Annotated[str, Field(max_length=MAX_ID)] | None = Field(
+        None, description="id of the last event received: the stream continues after it"
+    )
+
+    @cached_property
+    def digest(self) -> bytes:
+        """A digest of all fields that may change the response, apart from its beginning."""
+        content = self.model_dump_json(exclude={"resume_from", "timeout", "priority", "user"})
+        return hashlib.blake2b(
+            content.encode(), digest_size=32, person=type(self).__name__[:16].encode()
+        ).digest()
 
     @property
     def constraining_format(self) -> ResponseFormat | None:
@@ -157,6 +172,10 @@ class SamplingFields(WireModel):
     @property
     def has_continuous_usage(self) -> bool:
         return bool(self.stream_options and self.stream_options.continuous_usage_stats)
+
+    @property
+    def includes_event_ids(self) -> bool:
+        return bool(self.stream and self.stream_options and self.stream_options.include_event_ids)
 
     @property
     def wants_explanation(self) -> bool:

@@ -1,0 +1,122 @@
+"""Responses to requests that a client may repeat: after an event id, or with an Idempotency-Key."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fastapi import Request
+from starlette.responses import Response
+from starlette.types import Receive
+
+from octavo.server.answer import AnswerWriter, respond
+from octavo.server.event_ids import StreamOrigin, body_tag, resumed_stream
+from octavo.server.followed_answer import follow, shared_receive
+from octavo.server.generation import Generation, Work
+from octavo.server.http.errors import invalid
+from octavo.server.http.keys import binding, caller
+from octavo.server.identity import ResponseIdentity, identity_of_key
+from octavo.server.kept_answers import KeptAnswer
+from octavo.server.openai.params import request_context
+from octavo.server.openai.schema import SamplingFields
+from octavo.server.operate.record import record_of
+from octavo.server.state import ServerState
+
+IDEMPOTENCY_KEY = "idempotency-key"
+LAST_EVENT_ID = "last-event-id"
+MAX_KEY = 255  # characters
+
+
+async def respond_once(
+    request: Request,
+    body: SamplingFields,
+    work: Work,
+    make_writer: Callable[[Generation], AnswerWriter],
+    *,
+    prefix: str,
+) -> Response:
+    """Return the response, or the one to an earlier request with the same Idempotency-Key.
+
+    `prefix` is that of the response id.
+    """
+    state: ServerState = request.app.state.server
+    asked = Asked(request, body, work, make_writer, prefix)
+    origin, key = _resumed(request, body), _idempotency_key(request)
+    if origin is not None:  # repeating it has no effect, so its key is not needed
+        return await asked.compute(origin.identity, request.receive, origin=origin)
+    if key is None:
+        return await asked.compute(state.identities.new(), request.receive, is_new=True)
+    name, digest = (binding(request), key), body.digest
+    while (kept := state.kept_answers.find(name, digest)) is not None:
+        if kept.pieces is None:  # too large to be kept
+            return await asked.compute(kept.identity, request.receive)
+        response = await follow(kept, request, is_stream=bool(body.stream), has_ids=body.includes_event_ids)
+        if response is not None:
+            return response
+    kept = state.kept_answers.open(name, caller(request).name, digest, identity_of_key(name[0], key, digest))
+    try:
+        return await asked.compute(kept.identity, shared_receive(request.receive, kept), kept=kept)
+    except BaseException:
+        kept.fail()
+        raise
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request, and what its endpoint needs to answer it."""
+
+    request: Request
+    body: SamplingFields
+    work: Work
+    make_writer: Callable[[Generation], AnswerWriter]
+    prefix: str
+
+    async def compute(
+        self,
+        identity: ResponseIdentity,
+        receive: Receive,
+        *,
+        is_new: bool = False,
+        origin: StreamOrigin | None = None,
+        kept: KeptAnswer | None = None,
+    ) -> Response:
+        """Return the response. `is_new`: no other has this identity. `origin`: None for a new stream."""
+        request, body = self.request, self.body
+        state: ServerState = request.app.state.server
+        if origin is None and body.includes_event_ids:
+            origin = StreamOrigin(binding(request), identity, body_tag(body.digest))
+        context = request_context(
+            body,
+            identity,
+            prefix=self.prefix,
+            engine_id=(identity if is_new else state.identities.new()).response_id(self.prefix),
+            tenant=caller(request),
+            arrival=request.state.arrival,
+            origin=origin,
+        )
+        generation = Generation(state, context, record_of(request), receive, request.state.holding)
+        return await respond(generation, self.work, self.make_writer, kept)
+
+
+def _resumed(request: Request, body: SamplingFields) -> StreamOrigin | None:
+    """Return the origin of a stream that continues after an event; None for a new response."""
+    param, event_id = "resume_from", body.resume_from
+    if event_id is None:
+        param, event_id = "Last-Event-ID", request.headers.get(LAST_EVENT_ID) if body.stream else None
+    if not event_id:
+        return None
+    if not body.includes_event_ids:
+        raise invalid(
+            f"{param} continues only streams with event ids: send the body of the first request, with stream"
+            " and stream_options.include_event_ids set to true",
+            param,
+        )
+    return resumed_stream(event_id, binding(request), body_tag(body.digest), param=param)
+
+
+def _idempotency_key(request: Request) -> str | None:
+    key = request.headers.get(IDEMPOTENCY_KEY)
+    if key is not None and not (key.isascii() and key.isprintable() and 1 <= len(key) <= MAX_KEY):
+        raise invalid(
+            f"the header Idempotency-Key must have 1 to {MAX_KEY} printable ASCII characters",
+            "Idempotency-Key",
+        )
+    return key
