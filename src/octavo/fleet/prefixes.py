@@ -26,12 +26,13 @@ MAX_IGNORED = 64
 class ReplicaPrefixes:
     """How far one replica's changes are known. Changed by FleetPrefixes only."""
 
-    __slots__ = ("num_blocks", "num_ignored", "sequence", "slot")
+    __slots__ = ("latest", "num_blocks", "num_ignored", "sequence", "slot")
 
     def __init__(self, slot: int, num_blocks: int) -> None:
         self.slot = slot
         self.num_blocks = num_blocks
         self.sequence: int | None = None  # of the last change that is known; None: waiting for a list
+        self.latest = 0  # the highest number of a change that arrived
         self.num_ignored = 0  # changes since the list was asked for
 
 
@@ -84,11 +85,14 @@ class FleetPrefixes:
         self._index.forget(known.slot)
         self._index.add(known.slot, array("Q", keys))
         known.sequence = sequence
+        if known.latest > sequence:  # a change after the list arrived before it, and was ignored
+            self._ask(replica, known)
 
     def change(self, replica: str, sequence: int, added: bytes, removed: bytes) -> None:
         known = self._replicas.get(replica)
         if known is None:
             return
+        known.latest = max(known.latest, sequence)
         if known.sequence is None:
             known.num_ignored += 1
             if known.num_ignored >= MAX_IGNORED:
