@@ -164,8 +164,12 @@ class Hub:
             link.is_suspected, link.in_slots = True, in_slots
             self._move_all(link)
 
-    def drain(self, replica: str) -> None:
-        """Move the requests of a replica, as far as others are usable. Its engine gets no others."""
+    def drain(self, replica: str, max_tokens: int | None = None) -> None:
+        """Move the requests of a replica, as far as others are usable. Its engine gets no others.
+
+        With `max_tokens`, move only some, so that each other replica has at most so many tokens to compute
+        again. The engine continues with the rest: call this again until it has none.
+        """
         link = self._links[replica]
         link.is_draining = True
         if self._quarantine.replica == replica:
@@ -173,7 +177,18 @@ class Hub:
             if isolated is not None:
                 self._release(isolated)
                 self._quarantine.isolate(isolated)
-        self._move_all(link)
+        if max_tokens is None:
+            self._move_all(link)
+        else:
+            self._move_some(link, max_tokens * len(self.usable))
+
+    def end_drain(self, replica: str) -> None:
+        """Send requests to a replica again that was draining. Those that it still has stay there."""
+        link = self._links[replica]
+        link.is_draining = False
+        if not link.is_suspected:
+            self._let_stay(replica)
+        self._send_due()
 
     def restore(self, replica: str) -> None:
         """Use a replica again that was suspected. If it is draining, its requests still move away."""
@@ -187,6 +202,19 @@ class Hub:
     def is_usable(self, replica: str) -> bool:
         """Whether requests may be sent to a replica now."""
         return replica in self._links and self._links[replica].is_usable
+
+    @property
+    def usable(self) -> list[str]:
+        """The names of the replicas that requests may be sent to now."""
+        return [link.name for link in self._links.values() if link.is_usable]
+
+    @property
+    def num_replicas(self) -> int:
+        return len(self._links)
+
+    def link(self, replica: str) -> ReplicaLink | None:
+        """Return what is known about a replica, to be read only; None before `expect`, after `dismiss`."""
+        return self._links.get(replica)
 
     def request_ids(self, replica: str) -> list[str]:
         """Return the ids of the requests that a replica has."""
@@ -271,6 +299,21 @@ class Hub:
         if isolated is not None:
             del moving[isolated.request_id]
         self._waiting |= moving
+        self._send_due()
+
+    def _move_some(self, link: ReplicaLink, max_tokens: int) -> None:
+        """Move the shortest requests of a replica, up to `max_tokens` in all that are being recomputed.
+
+        Without another usable replica (`max_tokens` is 0) none moves, and otherwise one at any length.
+        """
+        moved = [one for one in self._by_id.values() if one.is_recomputed and one.replica != link.name]
+        num_tokens = sum(one.num_tokens for one in moved)
+        for in_flight in sorted((self._by_id[key] for key in link.requests), key=lambda one: one.num_tokens):
+            is_first = num_tokens == 0 < max_tokens
+            num_tokens += in_flight.num_tokens
+            if num_tokens > max_tokens and not is_first:
+                break
+            self._waiting[in_flight.request_id] = in_flight
         self._send_due()
 
     def _let_stay(self, replica: str) -> None:
