@@ -191,7 +191,18 @@ def as_json(content: Any) -> str:
 
 
 def fleet_table(fleet: FleetStatus, terminal: Terminal) -> str:
-    header = ("replica", "state", "pid", "up", "restarts", "requests", "KV blocks", "steps", "tokens")
+    header = (
+        "replica",
+        "state",
+        "pid",
+        "up",
+        "restarts",
+        "requests",
+        "KV blocks",
+        "steps",
+        "tokens",
+        "tokens/s",
+    )
     lines = table([header, *map(_row, fleet.replicas)]).splitlines()
     shown = [terminal.styled(lines[0], TextStyle.BOLD, terminal.stdout)]
     for replica, line in zip(fleet.replicas, lines[1:], strict=True):
@@ -213,6 +224,7 @@ def _row(replica: ReplicaStatus) -> tuple[str, ...]:
         blocks if replica.kv_blocks_total else "-",
         f"{replica.steps:,}",
         f"{replica.tokens:,}",
+        f"{replica.tokens / replica.step_seconds:,.1f}" if replica.step_seconds else "-",
     )
 
 

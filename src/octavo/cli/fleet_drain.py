@@ -40,11 +40,11 @@ def _progress(fleet: "FleetStatus", operation: "OperationStatus") -> str:
     replica = replica_of(fleet, name)
     if replica is None:
         return f"{name}: its requests have moved, its engine is ending"
-    if replica.state is ReplicaState.DRAINING:
+    if replica.requests:
         return f"{name}: {counted(replica.requests, 'request')} still to move"
     if replica.state in (ReplicaState.STARTING, ReplicaState.RESTARTING):
         return f"{name}: its old engine has ended, the new one is being loaded"
-    return f"{name}: {replica.state}"
+    return f"{name}: no requests, its engine is ending"
 
 
 def _result(operation: "OperationStatus") -> str:

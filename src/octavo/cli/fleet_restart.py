@@ -33,7 +33,7 @@ def _progress(fleet: "FleetStatus", operation: "OperationStatus") -> str:
 
     done = f"{len(operation.restarted)} of {counted(len(fleet.replicas), 'replica')} restarted"
     for replica in fleet.replicas:
-        if replica.state is ReplicaState.DRAINING:
+        if replica.state is ReplicaState.DRAINING and replica.requests:
             return f"{done}; {replica.name}: {counted(replica.requests, 'request')} still to move"
         if replica.state is not ReplicaState.READY:
             return f"{done}; {replica.name}: {replica.state}"

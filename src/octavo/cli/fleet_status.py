@@ -8,8 +8,9 @@ from octavo.config import counted
 USAGE = "fleet status"
 DESCRIPTION = """\
 List the replicas of a server: their states, requests in flight, KV blocks in use, and the steps and tokens of
-their current engines. States: starting, ready, suspected (its engine does not respond), draining (requests
-move to other replicas), restarting, failed (no engine will be started there again)."""
+their current engines. Tokens/s are those of the time in steps. States: starting, ready, suspected (its engine
+does not respond), draining (its requests move to other replicas), restarting, failed (no engine will be
+started there again)."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,4 +41,6 @@ def run(call: Invocation) -> int:
         if is_open(operation):
             since = "" if operation.seconds is None else f" for {duration(operation.seconds)}"
             terminal.write(f"{operation.state}{since}: {named(operation)}\n")
+    if fleet.operations and fleet.operations[-1].problem is not None:
+        terminal.write(f"failed: {named(fleet.operations[-1])}: {fleet.operations[-1].problem}\n")
     return 0
