@@ -4,13 +4,13 @@ python benchmarks/fleet.py MODEL [--replicas 2] [--streams 16] [--tokens 400] [-
 python benchmarks/fleet.py MODEL --measure drain --replicas 2 --streams 64
 python benchmarks/fleet.py MODEL --measure rolling --replicas 4 --streams 32
 
-pauses (the default): kill and stop: from the signal to the next token of each stream of that replica; includes recomputing its
-prompt and its tokens elsewhere. drain: from the request to move to the next token, so mostly recomputation.
+pauses (the default): from the event to the next token of each stream of that replica; includes recomputing
+its prompt and its tokens elsewhere. After a drain, a stream first continues where it is, until it moves.
 restart: the longest pause of any stream while all replicas are replaced, one after the other.
 
 drain: from `octavo fleet drain` until the replica has no streams; the pauses of the streams that moved; and,
-on the idle fleet afterwards, the time to the first token of prompts as long as those streams were: of one, and
-of as many at once as moved.
+on the idle fleet afterwards, the time to the first token of prompts as long as those streams were: of one,
+and of as many at once as moved.
 
 rolling: streams are sent without pause while `octavo fleet restart` runs. Lost streams, streams that differ
 from the undisturbed ones, and the longest pause of any.

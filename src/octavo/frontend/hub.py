@@ -164,12 +164,30 @@ class Hub:
             link.is_suspected, link.in_slots = True, in_slots
             self._move_all(link)
 
-    def drain(self, replica: str, max_tokens: int | None = None) -> None:
-        """Move the requests of a replica, as far as others are usable. Its engine gets no others.
+    def drain(self, replica: str) -> None:
+        """Move the requests of a replica, as far as others are usable. Its engine gets no others."""
+        self._move_all(self._begin_drain(replica))
 
-        With `max_tokens`, move only some, so that each other replica has at most so many tokens to compute
-        again. The engine continues with the rest: call this again until it has none.
+    def drain_some(self, replica: str, max_tokens: int) -> bool:
+        """Move the shortest requests of a replica, up to `max_tokens` for each other one, if those that moved
+        before have continued. Its engine computes the rest, and gets no others.
+
+        Returns whether requests have moved. Call it until the replica has none.
         """
+        link = self._begin_drain(replica)
+        if any(one.is_recomputed and one.replica != replica for one in self._by_id.values()):
+            return False
+        left = max_tokens * len(self.usable)
+        moving: dict[str, InFlightRequest] = {}
+        for in_flight in sorted((self._by_id[key] for key in link.requests), key=lambda one: one.num_tokens):
+            if left > 0 and (in_flight.num_tokens <= left or not moving):  # one at any length
+                moving[in_flight.request_id] = in_flight
+            left -= in_flight.num_tokens
+        self._waiting |= moving
+        self._send_due()
+        return bool(moving)
+
+    def _begin_drain(self, replica: str) -> ReplicaLink:
         link = self._links[replica]
         link.is_draining = True
         if self._quarantine.replica == replica:
@@ -177,10 +195,7 @@ class Hub:
             if isolated is not None:
                 self._release(isolated)
                 self._quarantine.isolate(isolated)
-        if max_tokens is None:
-            self._move_all(link)
-        else:
-            self._move_some(link, max_tokens * len(self.usable))
+        return link
 
     def end_drain(self, replica: str) -> None:
         """Send requests to a replica again that was draining. Those that it still has stay there."""
@@ -299,21 +314,6 @@ class Hub:
         if isolated is not None:
             del moving[isolated.request_id]
         self._waiting |= moving
-        self._send_due()
-
-    def _move_some(self, link: ReplicaLink, max_tokens: int) -> None:
-        """Move the shortest requests of a replica, up to `max_tokens` in all that are being recomputed.
-
-        Without another usable replica (`max_tokens` is 0) none moves, and otherwise one at any length.
-        """
-        moved = [one for one in self._by_id.values() if one.is_recomputed and one.replica != link.name]
-        num_tokens = sum(one.num_tokens for one in moved)
-        for in_flight in sorted((self._by_id[key] for key in link.requests), key=lambda one: one.num_tokens):
-            is_first = num_tokens == 0 < max_tokens
-            num_tokens += in_flight.num_tokens
-            if num_tokens > max_tokens and not is_first:
-                break
-            self._waiting[in_flight.request_id] = in_flight
         self._send_due()
 
     def _let_stay(self, replica: str) -> None:

@@ -46,9 +46,10 @@ MAX_DELAY = 5.0  # seconds between a death and the next start
 # cut. An engine sends a message after every step, and every 0.5 s while it is idle.
 CUT_AFTER = 2.5
 MIN_CUT_POLLS = 25  # in a row: this process may have been too busy to read the messages
-# While a replica is drained, each other one has at most this many tokens to compute again at a time: two
-# steps of the default length. So a request pauses only for its own tokens and those of a few others.
-MOVING_TOKENS = 1024
+# While a replica is drained, each other one gets requests with this many tokens at a time, and then as many
+# as it computes again in MOVING_SECONDS. So a request does not pause for the tokens of all others.
+MOVING_TOKENS = 256
+MOVING_SECONDS = 1.0
 MAX_DRAINING_SECONDS = 60.0  # after that, all remaining requests move at once
 LONELY_SECONDS = 2.0  # without another usable replica, after which one is restarted with its requests
 
@@ -197,12 +198,16 @@ class EngineSupervisor:
         Returns when they have moved or ended, when there is no other replica, when none was usable for
         `lonely_seconds`, or when the engine has ended.
         """
-        engine, began = self._engine, time.monotonic()
-        usable_at = began
+        engine, began, moved_at = self._engine, time.monotonic(), None
+        usable_at, max_tokens = began, MOVING_TOKENS
         while self._engine is engine and self._hub.link(self.name) is not None:
             now = time.monotonic()
-            # Again and again: a link that was cut and connected again is not draining any more.
-            self._hub.drain(self.name, None if now - began > MAX_DRAINING_SECONDS else MOVING_TOKENS)
+            if now - began > MAX_DRAINING_SECONDS:
+                self._hub.drain(self.name)
+            elif self._hub.drain_some(self.name, max_tokens):
+                if moved_at is not None:
+                    max_tokens = max(1, int(max_tokens * min(2.0, MOVING_SECONDS / (now - moved_at))))
+                moved_at = now
             if not self._hub.request_ids(self.name) or self._hub.num_replicas == 1:
                 break
             usable_at = now if self._hub.usable else usable_at
