@@ -112,7 +112,7 @@ class FleetClient:
         return FleetRejected(reason)
 
 
-def run_command(call: Invocation, name: str, body: Mapping[str, str], progress: "Progress") -> int:
+def run_command(call: Invocation, name: str, body: Mapping[str, str], progress: "OperationProgress") -> int:
     """Send a command, wait for its end unless --no-wait is given, and return the exit code."""
     client = FleetClient.of(call)
     operation = client.command(name, body)
@@ -131,7 +131,7 @@ def run_command(call: Invocation, name: str, body: Mapping[str, str], progress: 
     return EXIT_FAILED if operation.state is OperationState.FAILED else 0
 
 
-class Progress:
+class OperationProgress:
     """Writes a line to stderr whenever what is shown has changed."""
 
     def __init__(
@@ -154,7 +154,9 @@ class Progress:
         self._last = line
 
 
-def wait_for_end(client: FleetClient, operation: OperationStatus, progress: Progress) -> OperationStatus:
+def wait_for_end(
+    client: FleetClient, operation: OperationStatus, progress: OperationProgress
+) -> OperationStatus:
     """Return the operation when it has ended. If this is interrupted, the server continues."""
     while True:
         fleet = client.status()

@@ -26,10 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(call: Invocation) -> int:
-    from octavo.cli.fleet import Progress, run_command
+    from octavo.cli.fleet import OperationProgress, run_command
 
     body = {"replica": call.args.replica, "then": "remove" if call.args.remove else "restart"}
-    return run_command(call, "drain", body, Progress(call.terminal, _progress, _result))
+    return run_command(call, "drain", body, OperationProgress(call.terminal, _progress, _result))
 
 
 def _progress(fleet: "FleetStatus", operation: "OperationStatus") -> str:

@@ -23,9 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(call: Invocation) -> int:
-    from octavo.cli.fleet import Progress, run_command
+    from octavo.cli.fleet import OperationProgress, run_command
 
-    return run_command(call, "restart", {}, Progress(call.terminal, _progress, _result))
+    return run_command(call, "restart", {}, OperationProgress(call.terminal, _progress, _result))
 
 
 def _progress(fleet: "FleetStatus", operation: "OperationStatus") -> str:
