@@ -58,7 +58,7 @@ def test_replicas_are_removed_added_and_restarted_under_load(tiny_checkpoint: Pa
         after = [replica.engine_pid for replica in fleet.replicas.supervisors]
         assert None not in after
         assert set(before).isdisjoint(after)
-        assert fleet.replicas.num_restarts == 2
+        assert [replica.num_restarts for replica in fleet.replicas.supervisors] == [1, 1]
         assert await fleet.asker.ask_all(requests) == plain
 
     run(tiny_checkpoint, 2, test)

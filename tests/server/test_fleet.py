@@ -96,7 +96,7 @@ def test_streams_go_on_while_replicas_are_removed_added_and_restarted(run_null: 
         assert fleet["moves"] > 0
         scrape = await bench.scrape()
         assert scrape("step_seconds_count") > steps, "counts of a removed replica stay"
-        assert scrape("engine_restarts_total") == 2
+        assert scrape("engine_restarts_total") == 0, "no engine has died: no alarm"
         assert (await bench.ask("/readyz", None).done()).status == 200
 
     run_null(test, num_replicas=2, step_seconds=STEP)

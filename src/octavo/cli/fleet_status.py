@@ -36,7 +36,7 @@ def run(call: Invocation) -> int:
     terminal.write(f"{counted(fleet.requests, 'request')} in flight{waiting}; {moves} since the start\n")
     for replica in fleet.replicas:
         if replica.problem is not None:
-            terminal.write(f"{replica.name}: the last engine ended: {replica.problem}\n")
+            terminal.write(f"{replica.name}: the last engine died: {replica.problem}\n")
     for operation in fleet.operations:
         if is_open(operation):
             since = "" if operation.seconds is None else f" for {duration(operation.seconds)}"

@@ -117,11 +117,12 @@ class EngineSupervisor:
         self.state = EngineState.STARTING
         self.failure: str | None = None  # why it gave up, for the operator of the server
         self.problem: str | None = None  # why there is no engine now, safe to show to clients
-        self.last_death: str | None = None  # why its latest engine ended, for the operator of the server
+        self.last_death: str | None = None  # why its latest engine died, for the operator of the server
         self.ready_at: float | None = None  # when the current engine was ready; None: it is not
         self.facts: EngineFacts | None = None  # of the engine that was ready last
         self.tally = EngineTally()
         self.num_restarts = 0
+        self.num_replaced = 0  # of these, after `replace`
         self.on_view: Callable[[EngineView], None] | None = None  # see `watch`
 
     def start(self) -> None:
@@ -243,9 +244,11 @@ class EngineSupervisor:
             is_new = self.facts is None and failed_starts >= MAX_FAILED_STARTS
             if is_new or time.monotonic() - ready_at > MAX_FAILED_SECONDS:
                 return f"the engine could not be started: {death.reason}"
-            self.state, self.last_death = EngineState.RESTARTING, death.reason
+            self.state = EngineState.RESTARTING
+            self.last_death = None if run.was_replaced else death.reason
             self._became_ready.clear()
             self.num_restarts += 1
+            self.num_replaced += run.was_replaced
             delay = 0.0 if not unproductive_runs else min(0.1 * 2**unproductive_runs, MAX_DELAY)
             if run.was_replaced:
                 logger.info("%s: the engine was drained and has ended, starting the next one", self.name)

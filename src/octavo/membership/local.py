@@ -238,8 +238,9 @@ class LocalReplicas:
 
     @property
     def num_restarts(self) -> int:
+        """Engines that were started because others had died or hung, not by a command of the operator."""
         replicas = (*self.supervisors, *self._closing)
-        return self._num_removed_restarts + sum(supervisor.num_restarts for supervisor in replicas)
+        return self._num_removed_restarts + sum(one.num_restarts - one.num_replaced for one in replicas)
 
     @property
     def totals(self) -> EngineTotals:
@@ -282,7 +283,7 @@ class LocalReplicas:
         await supervisor.close()
         self._closing.remove(supervisor)
         self._removed.absorb(supervisor.tally)
-        self._num_removed_restarts += supervisor.num_restarts
+        self._num_removed_restarts += supervisor.num_restarts - supervisor.num_replaced
 
     def _status(self, supervisor: EngineSupervisor) -> ReplicaStatus:
         link, stats = self._hub.link(supervisor.name), supervisor.stats
