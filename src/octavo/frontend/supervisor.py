@@ -49,7 +49,7 @@ MIN_CUT_POLLS = 25  # in a row: this process may have been too busy to read the 
 # While a replica is drained, each other one gets requests with this many tokens at a time, and then as many
 # as it computes again in MOVING_SECONDS. So a request does not pause for the tokens of all others.
 MOVING_TOKENS = 256
-MOVING_SECONDS = 1.0
+MOVING_SECONDS = 0.5
 MAX_DRAINING_SECONDS = 60.0  # after that, all remaining requests move at once
 LONELY_SECONDS = 2.0  # without another usable replica, after which one is restarted with its requests
 
