@@ -24,6 +24,14 @@ class PromptNotMade(OctavoError):
     """A prompt could not be prepared at present. The request may be valid."""
 
 
+class FleetError(OctavoError):
+    """The operator's command cannot be followed in the present state of the replicas, or it has failed."""
+
+
+class UnknownReplica(FleetError):
+    """There is no replica with this name."""
+
+
 class CapacityError(OctavoError):
     """The memory of this machine is too small for the options."""
 

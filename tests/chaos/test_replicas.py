@@ -41,18 +41,25 @@ def test_disturbed_streams_give_the_same_answers(
     run(tiny_checkpoint, 4, test)
 
 
-def test_all_engines_are_replaced_one_after_the_other(tiny_checkpoint: Path) -> None:
+def test_replicas_are_removed_added_and_restarted_under_load(tiny_checkpoint: Path) -> None:
     async def test(fleet: Fleet) -> None:
         requests = requests_of_every_kind(32, 300)
         plain = await fleet.asker.ask_all(requests)
         before = [replica.engine_pid for replica in fleet.replicas.supervisors]
         streams = asyncio.create_task(fleet.asker.ask_all(requests))
+        while not all(fleet.hub.request_ids(name) for name in ("r0", "r1")):
+            await asyncio.sleep(0.001)
+        await fleet.replicas.remove("r0")
+        assert fleet.hub.num_moves > 0
+        assert await fleet.replicas.add() == "r2"
         await fleet.replicas.replace_all()
         assert await streams == plain
+        assert [replica.name for replica in fleet.replicas.supervisors] == ["r1", "r2"]
         after = [replica.engine_pid for replica in fleet.replicas.supervisors]
         assert None not in after
         assert set(before).isdisjoint(after)
-        assert fleet.replicas.num_restarts == len(before)
+        assert [replica.num_restarts for replica in fleet.replicas.supervisors] == [1, 1]
+        assert await fleet.asker.ask_all(requests) == plain
 
     run(tiny_checkpoint, 2, test)
 

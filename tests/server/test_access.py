@@ -86,7 +86,8 @@ def test_every_endpoint_except_the_probes_requires_a_key(keyed: Server) -> None:
     with httpx.Client(base_url=keyed.url, timeout=HANG_SECONDS) as client:
         for method, path in found:
             good = client.request(method, path, headers=origin | as_user("a"), json=GOOD.get(path))
-            assert good.status_code == 200, (method, path)
+            # Without a body, a command to the fleet is not executed.
+            assert good.status_code == (400 if path.startswith("/octavo/fleet/") else 200), (method, path)
             preflight = client.request(
                 "OPTIONS", path, headers=origin | {"access-control-request-method": "POST"}
             )

@@ -61,7 +61,7 @@ def test_warnings_of_every_kind_while_a_server_starts(start: StartServer, tmp_pa
     warnings = messages(lines, level="warning", process="octavo")
     assert any("OCTAVO_KV_MEMROY is set but is not an option" in warning for warning in warnings)
     assert any("set an API key" in warning for warning in warnings)
-    for process in ("octavo", "octavo engine"):
+    for process in ("octavo", "octavo engine r0"):
         assert "UserWarning: a Python warning" in messages(lines, logger="py.warnings", process=process)[0]
         assert messages(lines, logger="noisy", process=process) == ["a line of a library"]
         (uncaught,) = [line for line in lines if (line["level"], line["process"]) == ("critical", process)]

@@ -152,7 +152,7 @@ def test_a_running_server_reads_its_key_file_again(start: StartServer, tmp_path:
 
 
 def test_roles_on_every_route(run_keyed: RunKeyed) -> None:
-    """Only the engine view needs an operator. Every other endpoint answers both roles alike."""
+    """Only the engine view and the fleet need an operator. Every other endpoint answers both roles alike."""
 
     async def test(bench: KeyedBench) -> None:
         description = json.loads((await bench.ask(OPS, "/openapi.json", None).done()).content)
@@ -161,10 +161,11 @@ def test_roles_on_every_route(run_keyed: RunKeyed) -> None:
         for path, method in routes:
             actual = {"/v1/models/{model_id}": "/v1/models/tiny", "/octavo/view": "/octavo/view?count=1"}
             url = actual.get(path, path)
-            body = GOOD[path] if method == "post" else None
+            # Without a body, a command to the fleet is not executed.
+            body = GOOD.get(path, b"") if method == "post" else None
             alice, ops = [await bench.ask(key, url, body).done() for key in (ALICE, OPS)]
-            assert ops.status == 200, path
-            if path == "/octavo/view":
+            assert ops.status == (400 if body == b"" else 200), path
+            if path.startswith("/octavo/"):
                 assert (alice.status, alice.error["code"]) == (403, "operator_key_required")
                 assert "role=operator" in alice.error["message"]
                 assert "403" in description["paths"][path][method]["responses"]

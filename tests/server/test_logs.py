@@ -201,7 +201,7 @@ def test_a_server_with_json_logs_an_unreachable_collector_and_a_profile(
     (request_line,) = [line for line in lines if line.get("route") == COMPLETIONS]
     assert request_line["request_id"] == answer.headers["x-request-id"]
     assert request_line["completion_tokens"] == 3
-    assert {line["process"] for line in lines} == {"octavo", "octavo engine"}
+    assert {line["process"] for line in lines} == {"octavo", "octavo engine r0"}
     assert SECRET not in server.log
     # Engines are killed, not closed, so the file has no closing bracket.
     events = json.loads(trace.read_text().rstrip(",\n") + "]")

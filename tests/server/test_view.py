@@ -92,6 +92,18 @@ def test_a_request_from_its_first_step_to_its_explanation(run_null: RunNull) -> 
     run_null(test)
 
 
+def test_another_replica_is_shown_when_the_first_is_removed(run_null: RunNull) -> None:
+    async def test(bench: Bench) -> None:
+        viewer = await watch(bench)
+        await bench.replicas.remove("r0")
+        await bench.until(lambda: [one["kind"] for one in events(viewer.content)].count("facts") == 2)
+        seen = len(views(viewer.content))
+        await bench.until(lambda: len(views(viewer.content)) > seen)
+        await disconnect(viewer)
+
+    run_null(test, num_replicas=2)
+
+
 def test_an_in_flight_request_is_shown_with_its_blocks(run_null: RunNull) -> None:
     async def test(bench: Bench) -> None:
         viewer = await watch(bench)

@@ -90,6 +90,17 @@ def build_parser() -> argparse.ArgumentParser:
     commands.add_parser("chat", help="chat with a model", module="chat")
     commands.add_parser("serve", help="serve a model over HTTP with an OpenAI-compatible API", module="serve")
     commands.add_parser("top", help="monitor a server in the terminal", module="top")
+    fleet = _commands_of(
+        commands.add_parser("fleet", help="list, drain, add and restart a server's replicas")
+    )
+    fleet.add_parser("status", help="list the replicas of a server", module="fleet_status")
+    fleet.add_parser(
+        "drain",
+        help="move the requests of a replica to others, then restart or remove it",
+        module="fleet_drain",
+    )
+    fleet.add_parser("add", help="start one more replica", module="fleet_add")
+    fleet.add_parser("restart", help="restart all replicas, one after the other", module="fleet_restart")
     commands.add_parser("check", help="test a server for OpenAI compatibility", module="check")
     commands.add_parser(
         "inspect", help="describe a model and its memory needs, without loading it", module="inspect"

@@ -15,12 +15,13 @@ from octavo.config.definition import (
     option_specs_of,
 )
 from octavo.config.engine import DTYPE_BYTES, EngineOptions
-from octavo.config.server import ServerOptions
+from octavo.config.server import MAX_REPLICAS, ServerOptions
 from octavo.config.sizes import counted, format_size, parse_size
 from octavo.config.sources import Origin, ResolvedOptions, Source, given_value, resolve_options
 
 __all__ = [
     "DTYPE_BYTES",
+    "MAX_REPLICAS",
     "VARIABLE_PREFIX",
     "EngineOptions",
     "Group",

@@ -8,6 +8,7 @@ from octavo.config.definition import ByteCount, Group, Options, option
 from octavo.errors import ConfigError
 
 MIB = 1 << 20
+MAX_REPLICAS = 64
 
 
 class ServerOptions(Options, frozen=True):
@@ -25,7 +26,7 @@ class ServerOptions(Options, frozen=True):
         Group.SERVER,
         "number of engine processes that serve the model; if one dies, its streams continue on the others",
         ge=1,
-        le=64,
+        le=MAX_REPLICAS,
     )
     page: bool = option(True, Group.SERVER, "serve a playground and a live view of the engine at /")
     grace: float = option(

@@ -57,7 +57,8 @@ def run_engine(arguments: list[str], start: StartEngine) -> int:
     folder, parent = EngineFolder(Path(arguments[0])), int(arguments[1])
     bind_to_parent(parent)
     heartbeat, settings = folder.open_heartbeat(), folder.read_settings()
-    configure_logs(settings.log_format, "octavo engine", settings.log_level.upper())
+    process_name = f"octavo engine {settings.replica}".rstrip()
+    configure_logs(settings.log_format, process_name, settings.log_level.upper())
     heartbeat_writer, profile = HeartbeatWriter(heartbeat), Profile.open(settings.profile)
     around = (
         heartbeat_writer.around

@@ -207,6 +207,30 @@ class Hub:
 
     def drain(self, replica: str) -> None:
         """Move the requests of a replica, as far as others are usable. Its engine gets no others."""
+        self._move_all(self._begin_drain(replica))
+
+    def drain_some(self, replica: str, max_tokens: int) -> bool:
+        """Move the shortest requests of a replica, up to `max_tokens` for each other one, if those that moved
+        before have continued. Its engine computes the rest, and gets no others.
+
+        Returns whether requests have moved. Call it until the replica has none.
+        """
+        link = self._begin_drain(replica)
+        if any(one.is_recomputed and one.replica != replica for one in self._by_id.values()):
+            return False
+        left = max_tokens * len(self.usable)
+        moving: dict[str, InFlightRequest] = {}
+        for in_flight in sorted(
+            (self._by_id[key] for key in link.requests), key=lambda one: one.num_replay_tokens
+        ):
+            if left > 0 and (in_flight.num_replay_tokens <= left or not moving):  # one at any length
+                moving[in_flight.request_id] = in_flight
+            left -= in_flight.num_replay_tokens
+        self._waiting |= moving
+        self._send_due()
+        return bool(moving)
+
+    def _begin_drain(self, replica: str) -> ReplicaLink:
         link = self._links[replica]
         link.is_draining = True
         if self._quarantine.replica == replica:
@@ -214,7 +238,15 @@ class Hub:
             if isolated is not None:
                 self._release(isolated)
                 self._quarantine.isolate(isolated)
-        self._move_all(link)
+        return link
+
+    def end_drain(self, replica: str) -> None:
+        """Send requests to a replica again that was draining. Those that it still has stay there."""
+        link = self._links[replica]
+        link.is_draining = False
+        if not link.is_suspected:
+            self._let_stay(replica)
+        self._send_due()
 
     def restore(self, replica: str) -> None:
         """Use a replica again that was suspected. If it is draining, its requests still move away."""
@@ -228,6 +260,19 @@ class Hub:
     def is_usable(self, replica: str) -> bool:
         """Whether requests may be sent to a replica now."""
         return replica in self._links and self._links[replica].is_usable
+
+    @property
+    def usable(self) -> list[str]:
+        """The names of the replicas that requests may be sent to now."""
+        return [link.name for link in self._links.values() if link.is_usable]
+
+    @property
+    def num_replicas(self) -> int:
+        return len(self._links)
+
+    def link(self, replica: str) -> ReplicaLink | None:
+        """Return what is known about a replica, to be read only; None before `expect`, after `dismiss`."""
+        return self._links.get(replica)
 
     def request_ids(self, replica: str) -> list[str]:
         """Return the ids of the requests that a replica has."""

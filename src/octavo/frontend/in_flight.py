@@ -119,6 +119,16 @@ class InFlightRequest:
         """The number of choices that have not ended."""
         return len(self._unfinished())
 
+    @property
+    def num_replay_tokens(self) -> int:
+        """The tokens that another engine would have to compute, if it has none of them in its cache."""
+        return sum(len(one.prompt_ids) + len(self._emitted[one.choice]) for one in self._unfinished())
+
+    @property
+    def is_recomputed(self) -> bool:
+        """Whether the current engine is not the first one, and still computes the tokens so far."""
+        return self.replica is not None and self.attempt > 0 and not self.has_all_outputs
+
     def prepare_send(self, replica: str) -> tuple[list[GenerateRequest], list[TokenOutput]]:
         """Return the messages to send to a replica, and the last outputs of choices that are not sent."""
         if self.suspicion > MAX_REPLAYS or self._num_losses > MAX_TOTAL_REPLAYS:

@@ -27,7 +27,7 @@ from octavo.errors import OctavoError
 from octavo.frontend.engine_process import ENGINE_MODULE, Death, EngineProcess, FirstEngine
 from octavo.frontend.hub import NOBODYS_FAULT, Hub, Loss
 from octavo.frontend.socket_channel import SocketChannel
-from octavo.link.folder import EngineSettings
+from octavo.link.folder import FIRST_REPLICA, EngineSettings
 from octavo.link.heartbeat import Heartbeat, Phase
 from octavo.link.run_folder import RunFolder
 from octavo.observe.engine_tally import EngineTally
@@ -46,7 +46,12 @@ MAX_DELAY = 5.0  # seconds between a death and the next start
 # cut. An engine sends a message after every step, and every 0.5 s while it is idle.
 CUT_AFTER = 2.5
 MIN_CUT_POLLS = 25  # in a row: this process may have been too busy to read the messages
-DRAINING_SECONDS = 2.0  # for the requests of a replica that is restarted to move to others
+# While a replica is drained, each other one gets requests with this many tokens at a time, and then as many
+# as it computes again in MOVING_SECONDS. So a request does not pause for the tokens of all others.
+MOVING_TOKENS = 256
+MOVING_SECONDS = 0.5
+MAX_DRAINING_SECONDS = 60.0  # after that, all remaining requests move at once
+LONELY_SECONDS = 2.0  # without another usable replica, after which one is restarted with its requests
 
 # What clients see: nothing about this machine. The log has the details.
 FAILED = "the engine failed; see the server's log for the reason"
@@ -68,6 +73,7 @@ class EngineRun:
     was_ready: bool = False
     was_useful: bool = False  # it returned an output
     is_blameless: bool = False  # no request can be the cause of its loss
+    was_replaced: bool = False
     death: Death | None = None
     cannot_start: bool = False
 
@@ -84,14 +90,14 @@ class EngineSupervisor:
         settings: EngineSettings,
         hub: Hub,
         *,
-        name: str = "r0",
+        name: str = FIRST_REPLICA,
         module: str = ENGINE_MODULE,
         first: FirstEngine | None = None,
     ) -> None:
         """`name` is that of the replica, and `module` is what its engine process runs. The supervisor takes
         ownership of `first`."""
         self.name = name
-        self._settings = settings
+        self._settings = msgspec.structs.replace(settings, replica=name)
         self._hub = hub
         self._front_end = secrets.token_hex(8)  # identifies this process to its engines
         self._fingerprint: str | None = None  # of all engines
@@ -111,9 +117,12 @@ class EngineSupervisor:
         self.state = EngineState.STARTING
         self.failure: str | None = None  # why it gave up, for the operator of the server
         self.problem: str | None = None  # why there is no engine now, safe to show to clients
+        self.last_death: str | None = None  # why its latest engine died, for the operator of the server
+        self.ready_at: float | None = None  # when the current engine was ready; None: it is not
         self.facts: EngineFacts | None = None  # of the engine that was ready last
         self.tally = EngineTally()
         self.num_restarts = 0
+        self.num_replaced = 0  # of these, after `replace`
         self.on_view: Callable[[EngineView], None] | None = None  # see `watch`
 
     def start(self) -> None:
@@ -126,6 +135,7 @@ class EngineSupervisor:
         self.state = EngineState.CLOSED
         self._hub.dismiss(self.name, "the server is shutting down")
         self._became_ready.set()
+        self._has_failed.set()
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -142,7 +152,7 @@ class EngineSupervisor:
         await self._became_ready.wait()
 
     async def wait_until_failed(self) -> None:
-        """Return when the supervisor has given up starting engines."""
+        """Return when the supervisor has given up starting engines, or is closed."""
         await self._has_failed.wait()
 
     @property
@@ -176,14 +186,34 @@ class EngineSupervisor:
     async def replace(self) -> None:
         """Move all requests to other replicas, and start a new engine. Returns when the old one has ended."""
         engine = self._engine
-        if engine is None or self._channel is None:
-            return
-        self._hub.drain(self.name)
-        until = time.monotonic() + DRAINING_SECONDS
-        while self._hub.request_ids(self.name) and time.monotonic() < until:
-            await asyncio.sleep(WATCH_SECONDS)
-        self._is_replacing = True
+        if engine is None or self.state is not EngineState.READY:
+            return  # the next one is about to be ready
+        await self.drain(LONELY_SECONDS)
+        self._is_replacing = self._engine is engine  # it may have died meanwhile
         while self._engine is engine:
+            await asyncio.sleep(WATCH_SECONDS)
+
+    async def drain(self, lonely_seconds: float) -> None:
+        """Move all requests to other replicas, some at a time. The engine gets no others from now on.
+
+        Returns when they have moved or ended, when there is no other replica, when none was usable for
+        `lonely_seconds`, or when the engine has ended.
+        """
+        engine, began, moved_at = self._engine, time.monotonic(), None
+        usable_at, max_tokens = began, MOVING_TOKENS
+        while self._engine is engine and self._hub.link(self.name) is not None:
+            now = time.monotonic()
+            if now - began > MAX_DRAINING_SECONDS:
+                self._hub.drain(self.name)
+            elif self._hub.drain_some(self.name, max_tokens):
+                if moved_at is not None:
+                    max_tokens = max(1, int(max_tokens * min(2.0, MOVING_SECONDS / (now - moved_at))))
+                moved_at = now
+            if not self._hub.request_ids(self.name) or self._hub.num_replicas == 1:
+                break
+            usable_at = now if self._hub.usable else usable_at
+            if now - usable_at > lonely_seconds:
+                break
             await asyncio.sleep(WATCH_SECONDS)
 
     def watch(self, seconds: float, interval: float) -> None:
@@ -207,7 +237,7 @@ class EngineSupervisor:
         while True:
             run, death = await self._run_engine()
             failed_starts = 0 if run.was_ready else failed_starts + 1
-            unproductive_runs = 0 if run.was_useful else unproductive_runs + 1
+            unproductive_runs = 0 if run.was_useful or run.was_replaced else unproductive_runs + 1
             ready_at = time.monotonic() if run.was_ready else ready_at
             if run.cannot_start and self.facts is None:
                 return death.reason
@@ -215,13 +245,18 @@ class EngineSupervisor:
             if is_new or time.monotonic() - ready_at > MAX_FAILED_SECONDS:
                 return f"the engine could not be started: {death.reason}"
             self.state = EngineState.RESTARTING
+            self.last_death = None if run.was_replaced else death.reason
             self._became_ready.clear()
             self.num_restarts += 1
+            self.num_replaced += run.was_replaced
             delay = 0.0 if not unproductive_runs else min(0.1 * 2**unproductive_runs, MAX_DELAY)
-            event = "the engine died" if run.was_started else "the engine cannot be started"
-            logger.warning(
-                "%s: %s (%s), starting the next one in %.1f s", self.name, event, death.reason, delay
-            )
+            if run.was_replaced:
+                logger.info("%s: the engine was drained and has ended, starting the next one", self.name)
+            else:
+                event = "the engine died" if run.was_started else "the engine cannot be started"
+                logger.warning(
+                    "%s: %s (%s), starting the next one in %.1f s", self.name, event, death.reason, delay
+                )
             await self._wait(delay)
 
     async def _wait(self, seconds: float) -> None:
@@ -250,11 +285,12 @@ class EngineSupervisor:
                 self.tally.note_phase(engine.heartbeat.phase, time.monotonic())
                 if reader.done() and run.death is None:
                     run.death = Death(f"its messages could not be read: {reader.exception()}")
+                    run.cannot_start = isinstance(reader.exception(), FingerprintError)
                 elif self._is_cut(engine):
                     reader = await self._reconnect(engine, run, reader)
                 self._note_response(engine)
                 self._hub.end_expired()
-            run.cannot_start = engine.cannot_start
+            run.cannot_start = run.cannot_start or engine.cannot_start
             return run, run.death
         finally:
             engine.kill()
@@ -279,7 +315,7 @@ class EngineSupervisor:
 
     def _death(self, engine: EngineProcess, run: EngineRun) -> Death | None:
         if self._is_replacing:
-            self._is_replacing, run.is_blameless = False, True
+            self._is_replacing, run.is_blameless, run.was_replaced = False, True, True
             return Death("it was replaced")
         return engine.death()
 
@@ -335,7 +371,7 @@ class EngineSupervisor:
         finally:
             death = run.death or Death("")
             loss = Loss(self._in_slots(engine), death.is_hang, death.request_id)
-            self._channel = None
+            self._channel = self.ready_at = None
             self._hub.disconnect(self.name, NOBODYS_FAULT if run.is_blameless else loss)
             self.tally.engine_lost()
             channel.close()
@@ -351,6 +387,7 @@ class EngineSupervisor:
     def _connect(self, channel: SocketChannel) -> None:
         self.pin(channel.facts)
         self.facts, self._channel, self.problem = channel.facts, channel, None
+        self.ready_at = time.monotonic()
         self.tally.note_phase(Phase.SERVING, time.monotonic())
         self.tally.engine_ready(channel.stats)
         again = f" again, {counted(len(self._hub), 'request')} in flight" if self.num_restarts else ""
@@ -369,6 +406,10 @@ class EngineSupervisor:
         sizes = {"max_model_len": facts.max_model_len, "kv_memory": facts.kv_bytes}
         self._settings = msgspec.structs.replace(self._settings, options={**self._settings.options, **sizes})
 
+    def share(self, num_engines: int) -> None:
+        """Divide the cores by this number when the next engine is started."""
+        self._settings = msgspec.structs.replace(self._settings, num_engines=num_engines)
+
     def _show(self, view: EngineView) -> None:
         """Pass a view on. An error in `on_view` must not end the engine."""
         if self.on_view is None:
@@ -380,7 +421,8 @@ class EngineSupervisor:
 
     def _fail(self, reason: str) -> None:
         self.state, self.failure = EngineState.FAILED, reason
-        logger.error("%s", reason)
+        self.last_death = reason
+        logger.error("%s: %s", self.name, reason)
         self._hub.dismiss(self.name, FAILED)
         self._became_ready.set()
         self._has_failed.set()

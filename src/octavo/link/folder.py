@@ -12,6 +12,7 @@ from octavo.link.profile_window import ProfileWindow
 EXIT_CANNOT_START = 3  # the settings or the checkpoint are wrong, so a restart would fail too
 # Bytes in the path of a Unix socket: the minimum over operating systems (macOS allows 103, Linux 107).
 MAX_SOCKET_PATH = 103
+FIRST_REPLICA = "r0"
 
 
 class EngineSettings(msgspec.Struct, frozen=True):
@@ -20,6 +21,7 @@ class EngineSettings(msgspec.Struct, frozen=True):
     log_format: str = "human"
     profile: ProfileWindow | None = None
     expects_grammars: bool = False  # in-flight requests with grammars will be replayed to this engine
+    replica: str = ""  # the name of the replica, for log lines
     num_engines: int = 1  # of the same server, which share the memory and the cores of this machine
 
 

@@ -2,18 +2,31 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+import itertools
+import logging
+import math
+import time
+from collections.abc import Callable, Collection
 
 import msgspec
 
+from octavo.config import MAX_REPLICAS
+from octavo.errors import FleetError, UnknownReplica
 from octavo.frontend.engine_process import ENGINE_MODULE, FirstEngine
 from octavo.frontend.hub import Hub
+from octavo.frontend.replica_link import ReplicaLink
 from octavo.frontend.supervisor import EngineState, EngineSupervisor
 from octavo.link.folder import EngineSettings
 from octavo.link.heartbeat import Heartbeat
+from octavo.membership.room import check_room
+from octavo.membership.status import ReplicaState, ReplicaStatus
 from octavo.observe.engine_tally import EngineTally, EngineTotals
 from octavo.protocol import EngineFacts
 from octavo.view import EngineView
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.02
 
 
 class LocalReplicas:
@@ -34,24 +47,21 @@ class LocalReplicas:
     ) -> None:
         """`module` is what the engine processes run. Takes ownership of `first`, the engine of `r0`."""
         self._hub = hub
-        others = msgspec.structs.replace(settings, profile=None)  # one engine writes the trace
-        self.supervisors = [
-            EngineSupervisor(
-                others if number else settings,
-                hub,
-                name=f"r{number}",
-                module=module,
-                first=None if number else first,
-            )
-            for number in range(num_replicas)
-        ]
+        self._module = module
+        self._numbers = itertools.count()  # a name is never used again
+        self._first = self._new(settings, first)
+        self._settings = msgspec.structs.replace(settings, profile=None)  # one engine writes the trace
+        self.supervisors = [self._first, *(self._new(self._settings) for _ in range(1, num_replicas))]
+        self._closing: list[EngineSupervisor] = []  # removed, and their engines have not ended yet
+        self._removed = EngineTally()  # of all that were removed
+        self._num_removed_restarts = 0
         self._task: asyncio.Task[None] | None = None
         self._has_failed = asyncio.Event()
         self._watched: EngineSupervisor | None = None
         self.on_view: Callable[[EngineView], None] | None = None  # see `watch`
 
     def start(self) -> None:
-        self.supervisors[0].start()
+        self._first.start()
         self._task = asyncio.create_task(self._oversee(), name="octavo-replicas")
 
     async def close(self) -> None:
@@ -61,25 +71,129 @@ class LocalReplicas:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
-        await asyncio.gather(*(supervisor.close() for supervisor in self.supervisors))
+        await asyncio.gather(*(supervisor.close() for supervisor in (*self.supervisors, *self._closing)))
 
     async def wait_until_ready(self) -> None:
         """Return when the first replica is ready, or never will be: see `state`."""
-        await self.supervisors[0].wait_until_ready()
+        await self._first.wait_until_ready()
 
     async def wait_until_failed(self) -> None:
         """Return when no engine of any replica will be started again."""
         await self._has_failed.wait()
 
-    async def replace_all(self) -> None:
-        """Start a new engine at every replica, one after the other, while the others compute all requests."""
+    # -- commands of the operator, one at a time: see `FleetOperations` --------------------------------------
+
+    def check_restart(self, name: str) -> None:
+        """Raise FleetError if the replica cannot be restarted."""
+        if self.find(name).state is EngineState.FAILED:
+            raise FleetError(
+                f"{name} has failed and cannot be restarted: remove it, then add another replica"
+            )
+
+    async def restart(self, name: str) -> None:
+        """Drain a replica and start a new engine there. Returns when it is ready.
+
+        Raises FleetError if it does not become ready; the supervisor continues to try.
+        """
+        self.check_restart(name)
+        supervisor = self.find(name)
+        max_restarts = supervisor.num_restarts + 1
+        await supervisor.replace()
+        while supervisor.state is not EngineState.READY:
+            if supervisor.state is EngineState.FAILED or supervisor.num_restarts > max_restarts:
+                raise FleetError(
+                    f"the new engine of {name} did not become ready: {supervisor.last_death}. Read the"
+                    " log of the server and fix the cause; the server continues to start engines there"
+                )
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def replace_all(self, on_restarted: Callable[[str], None] = lambda name: None) -> None:
+        """Restart every replica, one after the other, while the others compute all requests.
+
+        Raises FleetError at the first one that does not become ready; the following ones are left alone.
+        """
         for supervisor in self.supervisors:
-            await supervisor.replace()
-            await supervisor.wait_until_ready()
+            self.check_restart(supervisor.name)
+        for supervisor in list(self.supervisors):
+            for other in self.supervisors:  # its requests need a place
+                await other.wait_until_ready()
+            await self.restart(supervisor.name)
+            on_restarted(supervisor.name)
+
+    def check_remove(self, name: str, others: Collection[str] = ()) -> None:
+        """Raise FleetError if the replica, with `others` that will be removed too, would leave none."""
+        self.find(name)
+        staying = [one for one in self.supervisors if one.name not in (name, *others)]
+        if not any(one.is_started and one.state is not EngineState.FAILED for one in staying):
+            raise FleetError(
+                f"{name} cannot be removed: no other replica would be left to compute requests. Add one"
+                " first, or stop the server"
+            )
+
+    async def remove(self, name: str) -> None:
+        """Drain a replica and end its engine. Its name is never used again."""
+        self.check_remove(name)
+        supervisor = self.find(name)
+        await supervisor.drain(math.inf)
+        try:
+            self.check_remove(name)  # the others may have failed meanwhile
+        except FleetError:
+            if self._hub.link(name) is not None:
+                self._hub.end_drain(name)
+            raise
+        logger.info("%s: removed", name)
+        await self._discard(supervisor)
+
+    def check_add(self, num_queued: int = 0) -> None:
+        """Raise FleetError if no replica can be added after `num_queued` others."""
+        if self.facts is None:
+            raise FleetError("the first engine is not ready yet: wait for it, then add a replica")
+        if len(self.supervisors) + num_queued >= MAX_REPLICAS:
+            raise FleetError(
+                f"a server has at most {MAX_REPLICAS} replicas: remove one first, or start another server"
+            )
+        live = [one for one in self.supervisors if one.state is not EngineState.FAILED]
+        engines = [
+            (one.engine_pid, one.stats)
+            for one in live
+            if one.ready_at is not None and one.engine_pid is not None and one.stats is not None
+        ]
+        check_room(self.facts, engines, len(live) - len(engines) + num_queued)
+
+    async def add(self, on_named: Callable[[str], None] = lambda name: None) -> str:
+        """Start one more replica, and return its name when it is ready. Raises FleetError if it never is."""
+        self.check_add()
+        assert self.facts is not None, "checked"
+        supervisor = self._new(self._settings)
+        on_named(supervisor.name)
+        self.supervisors.append(supervisor)
+        self._share_cores()
+        supervisor.pin(self.facts)
+        supervisor.start()
+        await supervisor.wait_until_ready()
+        if supervisor.failure is not None:
+            await self._discard(supervisor)
+            raise FleetError(f"{supervisor.name} was not added: {supervisor.failure}")
+        return supervisor.name
+
+    def find(self, name: str) -> EngineSupervisor:
+        for supervisor in self.supervisors:
+            if supervisor.name == name:
+                return supervisor
+        names = ", ".join(one.name for one in self.supervisors)
+        raise UnknownReplica(f"there is no replica {name[:40]!r}; the replicas are {names}")
+
+    # -- the engine view -------------------------------------------------------------------------------------
+
+    @property
+    def shown(self) -> EngineSupervisor | None:
+        """The replica whose engine is shown: the first that is usable, or else the first that is ready."""
+        ready = [one for one in self.supervisors if one.state is EngineState.READY]
+        return next((one for one in ready if one.is_usable), ready[0] if ready else None)
 
     def watch(self, seconds: float, interval: float) -> None:
         """Ask the engine of one replica to send views to `on_view` for `seconds`, one per `interval`."""
-        watched = next((one for one in self.supervisors if one.state is EngineState.READY), None)
+        watched = self.shown
         if self._watched is not None and self._watched is not watched:
             self._watched.on_view = None
         self._watched = watched
@@ -124,22 +238,82 @@ class LocalReplicas:
 
     @property
     def num_restarts(self) -> int:
-        return sum(supervisor.num_restarts for supervisor in self.supervisors)
+        """Engines that were started because others had died or hung, not by a command of the operator."""
+        replicas = (*self.supervisors, *self._closing)
+        return self._num_removed_restarts + sum(one.num_restarts - one.num_replaced for one in replicas)
 
     @property
     def totals(self) -> EngineTotals:
-        return EngineTally.total([supervisor.tally for supervisor in self.supervisors])
+        replicas = (*self.supervisors, *self._closing)
+        return EngineTally.total([*(supervisor.tally for supervisor in replicas), self._removed])
+
+    def status(self) -> tuple[ReplicaStatus, ...]:
+        """Return what the operator of the server sees of each replica."""
+        return tuple([self._status(supervisor) for supervisor in self.supervisors])
 
     # -- parts -----------------------------------------------------------------------------------------------
 
     async def _oversee(self) -> None:
-        first, *others = self.supervisors
-        await first.wait_until_ready()
-        if first.facts is not None:
-            for supervisor in others:
-                supervisor.pin(first.facts)
+        await self._first.wait_until_ready()
+        if self._first.facts is None:
+            await self._first.wait_until_failed()
+        else:
+            for supervisor in self.supervisors[1:]:
+                supervisor.pin(self._first.facts)
                 supervisor.start()
-            for supervisor in others:
-                await supervisor.wait_until_failed()
-        await first.wait_until_failed()
+            ended = (EngineState.FAILED, EngineState.CLOSED)
+            while running := [one for one in self.supervisors if one.state not in ended]:
+                await running[0].wait_until_failed()
         self._has_failed.set()
+
+    def _new(self, settings: EngineSettings, first: FirstEngine | None = None) -> EngineSupervisor:
+        name = f"r{next(self._numbers)}"
+        return EngineSupervisor(settings, self._hub, name=name, module=self._module, first=first)
+
+    def _share_cores(self) -> None:
+        """Divide the cores anew, for engines that are started from now on."""
+        for supervisor in self.supervisors:
+            supervisor.share(len(self.supervisors))
+
+    async def _discard(self, supervisor: EngineSupervisor) -> None:
+        """Close a replica, and keep its counts."""
+        self.supervisors.remove(supervisor)
+        self._closing.append(supervisor)  # the server may shut down meanwhile: see `close`
+        self._share_cores()
+        await supervisor.close()
+        self._closing.remove(supervisor)
+        self._removed.absorb(supervisor.tally)
+        self._num_removed_restarts += supervisor.num_restarts - supervisor.num_replaced
+
+    def _status(self, supervisor: EngineSupervisor) -> ReplicaStatus:
+        link, stats = self._hub.link(supervisor.name), supervisor.stats
+        is_ready = supervisor.ready_at is not None
+        live = stats if is_ready else None
+        since = supervisor.ready_at
+        return ReplicaStatus(
+            name=supervisor.name,
+            state=_state(supervisor, link),
+            pid=supervisor.engine_pid,
+            uptime_seconds=None if since is None else round(time.monotonic() - since, 3),
+            restarts=supervisor.num_restarts,
+            requests=0 if link is None else len(link.requests),
+            sequences=0 if link is None else link.load,
+            running=0 if live is None else live.num_running,
+            steps=0 if live is None else live.steps,
+            tokens=0 if live is None else live.tokens_sampled,
+            step_seconds=0.0 if live is None else round(live.step_seconds, 6),
+            kv_blocks_used=0 if live is None else live.blocks_total - live.blocks_free - live.blocks_idle,
+            kv_blocks_total=0 if live is None else live.blocks_total,
+            fingerprint=None if supervisor.facts is None else supervisor.facts.system_fingerprint,
+            problem=None if is_ready else supervisor.last_death,
+        )
+
+
+def _state(supervisor: EngineSupervisor, link: ReplicaLink | None) -> ReplicaState:
+    if supervisor.state is EngineState.READY and link is not None:
+        if link.is_draining:
+            return ReplicaState.DRAINING
+        return ReplicaState.SUSPECTED if link.is_suspected else ReplicaState.READY
+    if supervisor.state in (EngineState.FAILED, EngineState.CLOSED):
+        return ReplicaState.FAILED
+    return ReplicaState.STARTING if supervisor.facts is None else ReplicaState.RESTARTING

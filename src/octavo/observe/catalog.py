@@ -101,7 +101,9 @@ PREFIX_HITS = counter(
 )
 PREEMPTIONS = counter("num_preemptions", "times a sequence gave its KV blocks back and had to start again")
 STEP_TIME = histogram("step", "duration of an engine step; the count is the number of steps")
-ENGINE_RESTARTS = counter("engine_restarts", "engines replaced because they died or hung")
+ENGINE_RESTARTS = counter(
+    "engine_restarts", "engines replaced because they died or hung; not those that an operator restarts"
+)
 TASKS = gauge("asyncio_tasks", "asyncio tasks of the front end: a few, plus some for each request")
 STARTUP = gauge("startup_seconds", "time spent in the latest engine start, by phase", "phase")
 BUILD = gauge(

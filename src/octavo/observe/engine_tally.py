@@ -89,6 +89,11 @@ class EngineTally:
         """Record the death of the engine. Its counts are kept."""
         self.is_ready = False
 
+    def absorb(self, other: Self) -> None:
+        """Add the counts of a replica that is removed: counters must not decrease."""
+        self._before += other.counts
+        self.step_seconds.add(other.step_seconds)
+
     def start_began(self, now: float) -> None:
         """Record that an engine is being started."""
         self.phase_seconds = {}

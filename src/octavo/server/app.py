@@ -16,7 +16,7 @@ from octavo.server.http.keys import Keys, require_key
 from octavo.server.middleware import Boundary
 from octavo.server.openai import chat, completions, models
 from octavo.server.openapi import describe, failures
-from octavo.server.operate import probes, view
+from octavo.server.operate import fleet, probes, view
 from octavo.server.operate.page import page_router
 from octavo.server.operate.record import record_of
 from octavo.server.state import ServerState
@@ -42,8 +42,8 @@ def build_app(state: ServerState, keys: Keys) -> FastAPI:
     if state.options.page:
         app.include_router(page_router(), responses=failures(421))
     # Default deny: every endpoint but the probes and the page is added here and requires the key.
-    routers = (chat.router, completions.router, models.router, probes.metrics_router, view.router)
-    for router in (*routers, schema_router(app)):
+    routers = (chat.router, completions.router, models.router, probes.metrics_router)
+    for router in (*routers, view.router, fleet.router, schema_router(app)):
         app.include_router(
             router, dependencies=[Depends(require_key)], responses=failures(401, 421, 429, 500)
         )

@@ -130,6 +130,7 @@ class RunningServer:
                 notifier.ready()
                 await _first_of(signals.first.wait(), replicas.wait_until_failed())
             state.is_draining = True
+            await state.operations.close()
             notifier.stopping()
             force_exit_after(self._server_options.grace + CLOSING_SECONDS + FORCED_EXIT_SECONDS)
             await self._drain(state, signals)
@@ -137,6 +138,7 @@ class RunningServer:
             watch.stop()
             reloading.cancel()
             state.feed.close()
+            await state.operations.close()
             await replicas.close()
             http.should_exit = True
             http.force_exit = signals.second.is_set()

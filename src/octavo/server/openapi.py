@@ -23,9 +23,10 @@ ERRORS = {
     400: "a field is invalid: `param` names it",
     401: "the API key is missing, wrong or expired",
     403: "the API key does not have the role `operator`",
-    404: "the server does not have this model",
+    404: "the server does not have this model or replica",
     408: "the body or the answer was not complete in time",
-    409: "the request differs from the one that an event id or an Idempotency-Key belongs to",
+    409: "the body is not the one that an event id or an Idempotency-Key belongs to, or the state of the"
+    " replicas does not allow the command",
     413: "the body is too large",
     415: "the body is not JSON",
     421: "the Host header has a name that the server does not answer to",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from octavo.config import EngineOptions, ServerOptions
 from octavo.fleet.router import Router
 from octavo.frontend.engine_process import FirstEngine
-from octavo.link.folder import EngineSettings
+from octavo.link.folder import FIRST_REPLICA, EngineSettings
 from octavo.link.profile_window import ProfileWindow
 from octavo.observe.logs import configure_logs
 from octavo.observe.tracing import check_endpoint
@@ -48,6 +48,7 @@ def serve(options: EngineOptions, server_options: ServerOptions) -> int:
         options.log_level,
         server_options.log_format,
         profile,
+        replica=FIRST_REPLICA,
         num_engines=server_options.replicas,
     )
     engine = FirstEngine.start(settings)

@@ -15,6 +15,7 @@ from octavo.frontend.text_model import TextModel
 from octavo.grammar.checker import GrammarChecker
 from octavo.link.heartbeat import Phase
 from octavo.membership.local import LocalReplicas
+from octavo.membership.operations import FleetOperations
 from octavo.observe.collector import MetricsSnapshot, make_registry, make_usage_registry
 from octavo.observe.key_usage import KeyUsage
 from octavo.observe.request_metrics import RequestMetrics
@@ -46,6 +47,7 @@ class ServerState:
         self.model = model
         self.hub = hub
         self.replicas = replicas
+        self.operations = FleetOperations(replicas)
         self.admission = Admission(options.max_queued_requests, options.max_queued_tokens)
         self.held = ByteBudget(options.max_held)
         self.tracing = tracing

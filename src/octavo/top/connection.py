@@ -120,7 +120,7 @@ class ViewConnection:
 
     def _check(self, response: http.client.HTTPResponse) -> None:
         if response.status == 403:
-            reason = _message(response) or "it does not allow this API key to watch"
+            reason = error_message(response) or "it does not allow this API key to watch"
             raise PermanentFailure(f"{self.address} answered: {reason}")
         if response.status == 401:
             problem = "needs an API key" if self._key is None else "does not accept this API key"
@@ -135,7 +135,7 @@ class ViewConnection:
             )
 
 
-def _message(response: http.client.HTTPResponse) -> str | None:
+def error_message(response: http.client.HTTPResponse) -> str | None:
     """Return the message of an error response, on one line; None if it has none."""
     try:
         body = msgspec.json.decode(response.read(MAX_ERROR_BYTES), type=_ErrorBody)

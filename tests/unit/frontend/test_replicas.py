@@ -137,6 +137,11 @@ class ScriptedFleet:
         elif action == "drain":
             self.hub.drain(name)
             self.drained.add(name)
+        elif action == "drain some":
+            self.hub.drain_some(name, 8)
+            self.drained.add(name)
+        elif action == "end drain":
+            self.hub.end_drain(name)
         else:
             self.hub.restore(name)
 
@@ -167,6 +172,9 @@ ACTIONS = st.sampled_from(
         "suspect",
         "restore",
         "drain",
+        "drain some",
+        "drain some",
+        "end drain",
         "lose message",
     ]
 )
@@ -285,6 +293,34 @@ def test_a_drained_replica_gives_its_requests_away_and_gets_no_others(tokenizer:
     hub.connect("r0", channels["r0"])
     hub.submit(request(tokenizer, "newer"))
     assert asked(channels["r0"]) == ["newer"]
+
+
+def test_a_drained_replica_gives_away_some_requests_at_a_time(tokenizer: Tokenizer) -> None:
+    """Those that have moved must continue before the next ones move; the others go on where they are."""
+    hub = Hub()
+    channels = connected(hub, "r0", "r1")
+    for number in range(8):
+        hub.submit(request(tokenizer, f"q{number}"))
+    moving = hub.request_ids("r0")
+    for channel in channels.values():
+        channel.take()
+    hub.receive("r0", channels["r0"].step(token(moving[0])))  # it is longer now than the others
+    max_tokens = 2 * len(PROMPT)
+    assert hub.drain_some("r0", max_tokens)
+    assert asked(channels["r1"]) == moving[1:3]
+    assert not hub.drain_some("r0", max_tokens), "the first ones are still being recomputed"
+    assert hub.request_ids("r0") == [moving[0], moving[3]]
+    hub.submit(request(tokenizer, "new"))
+    assert asked(channels["r1"]) == ["new"]
+    hub.receive("r1", channels["r1"].step(*(token(name) for name in moving[1:3])))
+    assert hub.drain_some("r0", 1), "one request at any length"
+    assert asked(channels["r1"]) == [moving[3]]
+    hub.receive("r1", channels["r1"].step(token(moving[3])))
+    hub.suspect("r1", frozenset())
+    assert not hub.drain_some("r0", max_tokens), "there is no other usable replica"
+    assert hub.request_ids("r0") == [moving[0]]
+    hub.end_drain("r0")
+    assert hub.is_usable("r0")
 
 
 def test_requests_end_when_the_last_replica_is_dismissed(tokenizer: Tokenizer) -> None:

@@ -26,7 +26,7 @@ ANSWERED = ("stop", "length")
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 # Polled every few seconds: their log lines would bury the others.
 PROBE_ROUTES = ("/livez", "/readyz", "/healthz", "/health")
-QUIET_ROUTES = (*PROBE_ROUTES, "/metrics")
+QUIET_ROUTES = (*PROBE_ROUTES, "/metrics", "/octavo/fleet")
 TOKEN_ROUTES = ("/v1/chat/completions", "/v1/completions")
 OTHER = "other"
 UNKNOWN_PATH = "(unknown path)"

@@ -57,7 +57,7 @@ class ViewFeed:
         self._watchers: list[Watcher] = []
         self._keeper: asyncio.Task[None] | None = None
         self._renew_at = 0.0
-        self._leased_life: int | None = None  # `life` of the engine that has the lease
+        self._leased_life: tuple[str, int] | None = None  # `life` of the engine that has the lease
         self.is_closed = False
         self.view_time = 0.0  # of the last view, in seconds since 1970; 0: the current engine has sent none
         self.head = b""  # the last view, without the lists that every watcher gets once
@@ -147,9 +147,10 @@ class ViewFeed:
     # -- events about the engine -----------------------------------------------------------------------
 
     @property
-    def life(self) -> int | None:
-        """Number of the current engine, starting at 0; None if none is ready."""
-        return self._replicas.num_restarts if self._replicas.state is EngineState.READY else None
+    def life(self) -> tuple[str, int] | None:
+        """What identifies the engine that is shown: its replica, and a number; None if none is ready."""
+        shown = self._replicas.shown
+        return None if shown is None else (shown.name, shown.num_restarts)
 
     def facts_event(self) -> bytes:
         assert self._replicas.facts is not None, "there is an engine"
@@ -185,7 +186,7 @@ class Watcher:
         self._woken = asyncio.Event()
         self._woken.set()
         self._is_disconnected = False
-        self._life: int | None = None  # of the engine whose facts were sent
+        self._life: tuple[str, int] | None = None  # of the engine whose facts were sent
         self._engine = b""  # last engine event sent
         self._view_time = 0.0
         self._steps, self._finished = feed.steps.count, feed.finished.count

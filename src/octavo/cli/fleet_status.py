@@ -1,0 +1,46 @@
+"""`octavo fleet status`: list the replicas of a server."""
+
+import argparse
+
+from octavo.cli.invocation import Invocation
+from octavo.config import counted
+
+USAGE = "fleet status"
+DESCRIPTION = """\
+List the replicas of a server: their states, requests in flight, KV blocks in use, and the steps and tokens of
+their current engines. Tokens/s are those of the time in steps. States: starting, ready, suspected (its engine
+does not respond), draining (its requests move to other replicas), restarting, failed (no engine will be
+started there again)."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from octavo.cli.fleet import add_server_flags
+
+    add_server_flags(parser)
+
+
+def run(call: Invocation) -> int:
+    from octavo.cli.fleet import FleetClient, as_json, duration, fleet_table, is_open, named
+
+    client, terminal = FleetClient.of(call), call.terminal
+    fleet = client.status()
+    if call.args.json:
+        terminal.write(as_json(fleet))
+        return 0
+    terminal.write(
+        f"{fleet.model} at {client.address}, octavo {fleet.version}, {fleet.fingerprint or 'loading'}\n"
+    )
+    terminal.write(fleet_table(fleet, terminal))
+    waiting = f", {fleet.waiting:,} without a replica" if fleet.waiting else ""
+    moves = counted(fleet.moves, "move")
+    terminal.write(f"{counted(fleet.requests, 'request')} in flight{waiting}; {moves} since the start\n")
+    for replica in fleet.replicas:
+        if replica.problem is not None:
+            terminal.write(f"{replica.name}: the last engine died: {replica.problem}\n")
+    for operation in fleet.operations:
+        if is_open(operation):
+            since = "" if operation.seconds is None else f" for {duration(operation.seconds)}"
+            terminal.write(f"{operation.state}{since}: {named(operation)}\n")
+    if fleet.operations and fleet.operations[-1].problem is not None:
+        terminal.write(f"failed: {named(fleet.operations[-1])}: {fleet.operations[-1].problem}\n")
+    return 0

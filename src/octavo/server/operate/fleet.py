@@ -1,0 +1,112 @@
+"""The replicas, for the operator: GET /octavo/fleet, and POST drain, add, restart under it (docs/fleet.md).
+
+Moving requests and starting engines takes seconds or minutes. So the commands return at once, with a number,
+and GET /octavo/fleet shows how they proceed and end.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+from fastapi import APIRouter, Request
+from pydantic import Field
+from starlette.responses import Response
+
+import octavo
+from octavo.errors import FleetError, UnknownReplica
+from octavo.membership.operations import AfterDrain
+from octavo.membership.status import FleetStatus, OperationStatus
+from octavo.server.http.body import read_request
+from octavo.server.http.errors import ApiError
+from octavo.server.http.keys import require_operator
+from octavo.server.openai.schema import WireModel
+from octavo.server.openapi import BODY_ERRORS, failures, json_body
+from octavo.server.state import ServerState
+
+router = APIRouter()
+
+Body = TypeVar("Body", bound=WireModel)
+COMMAND_ERRORS = failures(*BODY_ERRORS, 403, 408, 409, 503)
+
+
+class DrainRequest(WireModel):
+    replica: str = Field(min_length=1, max_length=40)
+    # Not strict: JSON has no enumerations.
+    then: AfterDrain = Field(default=AfterDrain.RESTART, strict=False)
+
+
+class NoFields(WireModel):
+    """The body is `{}`: only JSON is accepted, which web pages of other origins cannot send."""
+
+
+@router.get("/octavo/fleet", responses=failures(403))
+async def status(request: Request) -> Response:
+    """Return every replica, and the commands that are queued, running or have ended."""
+    require_operator(request)
+    return _answer(fleet_status(request.app.state.server), 200)
+
+
+@router.post(
+    "/octavo/fleet/drain", status_code=202, openapi_extra=json_body(DrainRequest), responses=COMMAND_ERRORS
+)
+async def drain(request: Request) -> Response:
+    """Move the requests of a replica to others. Then end its engine, and start a new one unless it is
+    removed."""
+    body = await _command(request, DrainRequest)
+    state: ServerState = request.app.state.server
+    return _begin(lambda: state.operations.drain(body.replica, body.then))
+
+
+@router.post(
+    "/octavo/fleet/add", status_code=202, openapi_extra=json_body(NoFields), responses=COMMAND_ERRORS
+)
+async def add(request: Request) -> Response:
+    """Start one more replica."""
+    await _command(request, NoFields)
+    state: ServerState = request.app.state.server
+    return _begin(state.operations.add)
+
+
+@router.post(
+    "/octavo/fleet/restart", status_code=202, openapi_extra=json_body(NoFields), responses=COMMAND_ERRORS
+)
+async def restart(request: Request) -> Response:
+    """Restart all replicas, one after the other."""
+    await _command(request, NoFields)
+    state: ServerState = request.app.state.server
+    return _begin(state.operations.restart)
+
+
+def fleet_status(state: ServerState) -> FleetStatus:
+    facts, replicas = state.replicas.facts, state.replicas.status()
+    return FleetStatus(
+        model=state.model.name,
+        version=octavo.__version__,
+        fingerprint=None if facts is None else facts.system_fingerprint,
+        requests=len(state.hub),
+        waiting=len(state.hub) - sum(replica.requests for replica in replicas),
+        moves=state.hub.num_moves,
+        replicas=replicas,
+        operations=state.operations.status(),
+    )
+
+
+async def _command(request: Request, kind: type[Body]) -> Body:
+    require_operator(request)
+    state: ServerState = request.app.state.server
+    body = await read_request(request, kind, state.options.max_body)
+    state.check_ready()
+    return body
+
+
+def _begin(begin: Callable[[], OperationStatus]) -> Response:
+    try:
+        return _answer(begin(), 202)
+    except UnknownReplica as error:
+        raise ApiError(404, str(error), param="replica", code="replica_not_found") from error
+    except FleetError as error:
+        raise ApiError(409, str(error), code="fleet_conflict") from error
+
+
+def _answer(content: FleetStatus | OperationStatus, status_code: int) -> Response:
+    return Response(msgspec.json.encode(content), status_code, media_type="application/json")
