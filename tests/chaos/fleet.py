@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from chaos.asking import Asker, Outcome, Request, requests_of_every_kind
 from octavo.checkpoint import open_checkpoint
 from octavo.fleet.router import Router
+from octavo.frontend.audits import Audits
 from octavo.frontend.hub import Hub
 from octavo.frontend.supervisor import EngineSupervisor
 from octavo.link.folder import EngineSettings
@@ -87,11 +88,15 @@ class Fleet:
 
 
 @asynccontextmanager
-async def running_fleet(model: str, num_replicas: int, **options: object) -> AsyncIterator[Fleet]:
-    """Start a fleet, and yield it when all replicas are ready."""
-    hub, tokenizer = Hub(Router.with_prefixes()), Tokenizer(open_checkpoint(model).text)
+async def running_fleet(
+    model: str, num_replicas: int, *, audit: float = 0.0, corrupt: str = "", **options: object
+) -> AsyncIterator[Fleet]:
+    """Start a fleet, and yield it when all replicas are ready. The engine of `corrupt` has a flipped bit."""
+    hub, tokenizer = Hub(Router.with_prefixes(), Audits(audit)), Tokenizer(open_checkpoint(model).text)
     settings = EngineSettings({"model": model, **options}, log_level="error", num_engines=num_replicas)
     replicas = LocalReplicas(settings, hub, num_replicas=num_replicas)
+    if corrupt:
+        replicas.find(corrupt)._module = "corrupt_engine"
     replicas.start()
     try:
         fleet = Fleet(replicas, Asker(hub, tokenizer, lambda: replicas.facts))

@@ -7,12 +7,13 @@ import signal
 import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 from chaos.asking import requests_of_every_kind
 from chaos.fleet import Fleet, endure, running_fleet
 from patience import HANG_SECONDS
 
-OPTIONS = {"kv_memory": 1 << 23, "max_running": 32}
+OPTIONS: dict[str, Any] = {"kv_memory": 1 << 23, "max_running": 32}
 
 
 def run(model: Path, num_replicas: int, test: Callable[[Fleet], Awaitable[None]]) -> None:

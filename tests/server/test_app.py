@@ -20,6 +20,7 @@ from octavo.frontend.output import Choice, RequestOutput, StreamDelta
 from octavo.frontend.supervisor import EngineState
 from octavo.frontend.text_model import TextModel
 from octavo.frontend.updates import Recipient
+from octavo.observe.audit_counts import AuditCounts
 from octavo.protocol import FailureCode, Timings
 from octavo.server import answer
 from octavo.server.app import build_app
@@ -40,6 +41,8 @@ class FakeHub:
     submitted: list[tuple[PreparedRequest, Recipient]] = field(default_factory=list)
     aborted: list[str] = field(default_factory=list)
     num_unsent: int = 0
+    num_moves: int = 0
+    audit_counts: AuditCounts = field(default_factory=AuditCounts)
     failure: Exception | None = None
 
     def submit(self, in_flight: InFlightRequest) -> None:

@@ -50,6 +50,7 @@ SAMPLES: Mapping[str, tuple[tuple[str, object], ...]] = {
     "port": (("0", 0), ("80", 80), ("65535", 65535)),
     "served_model_name": (("a", "a"), ("b/c", "b/c"), ("none", None)),
     "replicas": (("1", 1), ("4", 4), ("64", 64)),
+    "audit": (("0", 0.0), ("0.05", 0.05), ("1", 1.0)),
     "page": (("false", False), ("no", False), ("1", True)),
     "grace": (("0", 0.0), ("2.5", 2.5), ("600", 600.0)),
     "log_format": (("json", "json"), ("json", "json"), ("json", "json")),

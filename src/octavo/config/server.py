@@ -28,6 +28,14 @@ class ServerOptions(Options, frozen=True):
         ge=1,
         le=MAX_REPLICAS,
     )
+    audit: float = option(
+        0.0,
+        Group.SERVER,
+        "part of all requests, from 0 to 1, that are computed again on another replica and compared, to find"
+        " engines that compute wrong results",
+        ge=0,
+        le=1,
+    )
     page: bool = option(True, Group.SERVER, "serve a playground and a live view of the engine at /")
     grace: float = option(
         30.0, Group.SERVER, "seconds that in-flight requests have to finish after SIGTERM", ge=0, le=86400

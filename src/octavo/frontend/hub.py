@@ -11,20 +11,20 @@ the very next token.
 
 import logging
 import time
-from array import array
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import msgspec
 
 from octavo.config import counted
-from octavo.fleet.cost import RequestSize
 from octavo.fleet.router import Router, with_min_load
+from octavo.frontend.audits import Audits
 from octavo.frontend.channel import EngineChannel
 from octavo.frontend.in_flight import ENGINE_HUNG, InFlightRequest
+from octavo.frontend.loss import NOBODYS_FAULT, Loss
 from octavo.frontend.new_requests import NewRequests, TenantLine
 from octavo.frontend.quarantine import Quarantine
 from octavo.frontend.replica_link import ReplicaLink, line_of
+from octavo.observe.audit_counts import AuditCounts
 from octavo.protocol import (
     Abort,
     EngineFacts,
@@ -37,20 +37,6 @@ from octavo.protocol import (
 )
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Loss:
-    """How the engine of a replica was lost."""
-
-    in_slots: frozenset[int] | None = None  # numbers of the requests that it was computing; None: not known
-    is_hang: bool = False
-    request_id: str = ""  # after a hang: the only request in the step; empty if there were several
-    is_blameless: bool = False  # no request can be the cause
-
-
-NOBODYS_FAULT = Loss(is_blameless=True)
-NO_KEYS = array("Q")
 
 
 class Hub:
@@ -68,8 +54,9 @@ class Hub:
     error.
     """
 
-    def __init__(self, router: Router | None = None) -> None:
+    def __init__(self, router: Router | None = None, audits: Audits | None = None) -> None:
         self._router = router or Router()
+        self._audits = audits or Audits()
         self._by_id: dict[str, InFlightRequest] = {}
         self._links: dict[str, ReplicaLink] = {}
         self._new = NewRequests()
@@ -87,6 +74,10 @@ class Hub:
     def num_unsent(self) -> int:
         """The number of sequences that no engine has seen yet."""
         return sum(len(in_flight.prepared.messages) for in_flight in self._new)
+
+    @property
+    def audit_counts(self) -> AuditCounts:
+        return self._audits.counts
 
     @property
     def has_grammars(self) -> bool:
@@ -342,10 +333,14 @@ class Hub:
         """Whether there is a replica that any request may be sent to."""
         return any(link.is_usable and link.name != self._quarantine.replica for link in self._links.values())
 
+    def _unrestricted(self) -> list[str]:
+        """Return the replicas that any request may be sent to."""
+        return [name for name in self.usable if name != self._quarantine.replica]
+
     def _send_anywhere(self, in_flight: InFlightRequest) -> None:
         """Send a request that an engine had begun with. There is a usable replica."""
-        keys = self._keys(in_flight)
-        route = self._router.choose(in_flight.request_id, _size(in_flight), keys, self._quarantine.replica)
+        keys = in_flight.block_keys(self._router.keys)
+        route = self._router.choose(in_flight.request_id, in_flight.size, keys, self._quarantine.replica)
         assert route is not None
         self._ask(route.replica, in_flight, route.num_cached)
         self._router.promise(route.replica, keys)
@@ -359,7 +354,7 @@ class Hub:
             in_flight = self._new.first(line)
             if in_flight is None:
                 return
-            keys, size = self._keys(in_flight), _size(in_flight)
+            keys, size = in_flight.block_keys(self._router.keys), in_flight.size
             route = self._router.choose(in_flight.request_id, size, keys, self._quarantine.replica)
             if route is None:
                 return
@@ -372,11 +367,6 @@ class Hub:
                 return
             else:
                 blocked.append(line)
-
-    def _keys(self, in_flight: InFlightRequest) -> "array[int]":
-        if not self._router.needs_keys:
-            return NO_KEYS
-        return in_flight.block_keys(self._router.keys)
 
     def _take_waiting(self) -> list[InFlightRequest]:
         """Remove and return all requests that wait for a replica."""
@@ -459,11 +449,21 @@ class Hub:
         if processed.delta is not None:
             recipient.put(processed.delta)
         if processed.finished is not None:
+            asked = self._audits.note_end(
+                in_flight, in_flight.replica, processed.finished, self._unrestricted
+            )
             self._forget(in_flight)
             recipient.put(processed.finished)
+            self._audit(asked)
         elif recipient.is_full and not in_flight.is_stopped:
             logger.warning("output of request %s is not being read, aborting it", in_flight.request_id)
             self._abort(in_flight)
+
+    def _audit(self, asked: tuple[str, InFlightRequest] | None) -> None:
+        if asked is not None:
+            replica, in_flight = asked
+            self._by_id[in_flight.request_id] = in_flight
+            self._ask(replica, in_flight)
 
     def _abort(self, in_flight: InFlightRequest) -> None:
         in_flight.stop(None)
@@ -485,6 +485,7 @@ class Hub:
         del self._by_id[in_flight.request_id]
         self._waiting.pop(in_flight.request_id, None)
         self._new.end(in_flight.request_id, in_flight.num_generated)
+        self._audits.forget(in_flight.request_id)
         if in_flight.replica is not None:
             self._links[in_flight.replica].forget(in_flight.request_id)
 
@@ -492,7 +493,3 @@ class Hub:
         if in_flight.replica is not None:
             numbered = msgspec.structs.replace(abort, attempt=in_flight.attempt)
             self._links[in_flight.replica].send(numbered)
-
-
-def _size(in_flight: InFlightRequest) -> RequestSize:
-    return RequestSize(in_flight.num_tokens, in_flight.max_new_tokens)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from octavo.fleet.cost import RequestSize
 from octavo.frontend.intake import PreparedRequest
 from octavo.frontend.output import Processed, RequestText
 from octavo.frontend.updates import Recipient
@@ -57,6 +58,7 @@ class InFlightRequest:
         self.prepared = prepared
         self.request_id = prepared.request_id
         self.recipient = recipient
+        self._tokenizer = tokenizer
         self._text = RequestText(prepared, tokenizer, split_at)
         self._emitted = [list(message.resume_ids) for message in prepared.messages]
         self._num_cached = [0] * len(prepared.messages)  # as reported by the first engine
@@ -67,13 +69,17 @@ class InFlightRequest:
         self._num_sends = 0
         self._num_losses = 0  # engines that this request may have killed
         self._positions = [0] * len(prepared.messages)  # of the next output of each choice
-        self._block_keys: array[int] | None = None
+        self._block_keys = array("Q")
         self.number = request_number(prepared.request_id)
         self.last_message = 0  # the position of its last message among those sent to the current engine
         self.replica: str | None = None  # the replica that it was sent to; None: it waits
         self.has_output = False  # the current engine has returned a token or a finish reason for it
         self._without_output: set[int] = set()  # choices for which the current engine has returned neither
         self.suspicion = 0  # engines in a row that this request may have killed, before any output for it
+
+    def again(self, prepared: PreparedRequest, recipient: Recipient) -> "InFlightRequest":
+        """Return a new request that is computed from its beginning."""
+        return InFlightRequest(prepared, self._tokenizer, recipient)
 
     @property
     def attempt(self) -> int:
@@ -103,13 +109,13 @@ class InFlightRequest:
         return sum(map(len, self._emitted))
 
     @property
-    def max_new_tokens(self) -> int:
-        """How many tokens all choices together may still have."""
-        return sum(message.params.max_tokens or 1 for message in self._unfinished())
+    def size(self) -> RequestSize:
+        max_new_tokens = sum(message.params.max_tokens or 1 for message in self._unfinished())
+        return RequestSize(self.num_tokens, max_new_tokens)
 
     def block_keys(self, keys_of: "Callable[[str, Sequence[int]], array[int]]") -> "array[int]":
-        """Return the keys of the blocks of the prompt, computed once."""
-        if self._block_keys is None:
+        """Return the keys of the blocks of the prompt, computed once there are any."""
+        if not self._block_keys:
             first = self.prepared.messages[0]
             self._block_keys = keys_of(first.cache_salt, first.prompt_ids)
         return self._block_keys

@@ -25,7 +25,8 @@ import zmq
 from octavo.config import counted
 from octavo.errors import OctavoError
 from octavo.frontend.engine_process import ENGINE_MODULE, Death, EngineProcess, FirstEngine
-from octavo.frontend.hub import NOBODYS_FAULT, Hub, Loss
+from octavo.frontend.hub import Hub
+from octavo.frontend.loss import NOBODYS_FAULT, Loss
 from octavo.frontend.socket_channel import SocketChannel
 from octavo.link.folder import FIRST_REPLICA, EngineSettings
 from octavo.link.heartbeat import Heartbeat, Phase

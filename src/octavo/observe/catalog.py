@@ -104,6 +104,11 @@ STEP_TIME = histogram("step", "duration of an engine step; the count is the numb
 ENGINE_RESTARTS = counter(
     "engine_restarts", "engines replaced because they died or hung; not those that an operator restarts"
 )
+MOVES = counter("request_moves", "times a request continued on another engine, after a loss or a drain")
+AUDITED = counter("audited_requests", "requests whose answers by two replicas were compared: see --audit")
+AUDIT_MISMATCHES = counter(
+    "audit_mismatches", "requests that this replica answered differently from the others", "replica"
+)
 TASKS = gauge("asyncio_tasks", "asyncio tasks of the front end: a few, plus some for each request")
 STARTUP = gauge("startup_seconds", "time spent in the latest engine start, by phase", "phase")
 BUILD = gauge(
@@ -146,6 +151,9 @@ METRICS: tuple[Metric, ...] = (
     PREEMPTIONS,
     STEP_TIME,
     ENGINE_RESTARTS,
+    MOVES,
+    AUDITED,
+    AUDIT_MISMATCHES,
     TASKS,
     STARTUP,
     BUILD,

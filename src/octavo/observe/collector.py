@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 import octavo
 from octavo.observe import catalog
+from octavo.observe.audit_counts import AuditCounts
 from octavo.observe.catalog import Kind, Metric
 from octavo.observe.engine_tally import EngineTotals
 from octavo.observe.histogram import Histogram
@@ -32,6 +33,8 @@ class MetricsSnapshot:
     num_queued: int
     num_tokens_queued: int
     num_unsent: int  # sequences that wait in the front end
+    num_moves: int
+    audits: AuditCounts
     num_tasks: int
     is_ready: bool
     facts: EngineFacts | None
@@ -137,6 +140,9 @@ def _of_server(snapshot: MetricsSnapshot) -> Iterator[tuple[Metric, Values | His
     yield catalog.QUEUED_TOKENS, {(): snapshot.num_tokens_queued}
     yield catalog.READY, {(): int(snapshot.is_ready)}
     yield catalog.ENGINE_RESTARTS, {(): snapshot.num_restarts}
+    yield catalog.MOVES, {(): snapshot.num_moves}
+    yield catalog.AUDITED, {(): snapshot.audits.num_compared}
+    yield catalog.AUDIT_MISMATCHES, {(name,): count for name, count in snapshot.audits.num_wrong.items()}
     yield catalog.TASKS, {(): snapshot.num_tasks}
     facts = snapshot.facts
     about_engine = ("", "", "") if facts is None else (facts.device, facts.dtype, facts.system_fingerprint)

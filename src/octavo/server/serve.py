@@ -7,7 +7,6 @@ import socket
 from typing import TYPE_CHECKING
 
 from octavo.config import EngineOptions, ServerOptions
-from octavo.fleet.router import Router
 from octavo.frontend.engine_process import FirstEngine
 from octavo.link.folder import FIRST_REPLICA, EngineSettings
 from octavo.link.profile_window import ProfileWindow
@@ -76,7 +75,7 @@ async def _serve(
     signals.listen()
     # Early answers are plain HTTP: TLS clients wait for the application.
     early = await EarlyAnswers.start(listener) if server_options.tls_cert is None else None
-    hub, replicas = await asyncio.to_thread(_replicas, settings, engine, server_options.replicas)
+    hub, replicas = await asyncio.to_thread(_replicas, settings, engine, server_options)
     replicas.start()
     notifying = asyncio.create_task(notifier.keep_notifying(lambda: replicas.is_live))
     try:
@@ -97,13 +96,15 @@ async def _serve(
 
 
 def _replicas(
-    settings: EngineSettings, engine: FirstEngine, num_replicas: int
+    settings: EngineSettings, engine: FirstEngine, server_options: ServerOptions
 ) -> "tuple[Hub, LocalReplicas]":
+    from octavo.fleet.router import Router
+    from octavo.frontend.audits import Audits
     from octavo.frontend.hub import Hub
     from octavo.membership.local import LocalReplicas
 
-    hub = Hub(Router.with_prefixes())
-    return hub, LocalReplicas(settings, hub, num_replicas=num_replicas, first=engine)
+    hub = Hub(Router.with_prefixes(), Audits(server_options.audit))
+    return hub, LocalReplicas(settings, hub, num_replicas=server_options.replicas, first=engine)
 
 
 def _profile_window(server_options: ServerOptions) -> ProfileWindow | None:

@@ -84,6 +84,8 @@ class ServerState:
             num_queued=self.admission.num_sequences,
             num_tokens_queued=self.admission.num_tokens,
             num_unsent=self.hub.num_unsent,
+            num_moves=self.hub.num_moves,
+            audits=self.hub.audit_counts,
             num_tasks=len(asyncio.all_tasks()),
             is_ready=self.is_ready and self.replicas.is_live,
             facts=self.replicas.facts,

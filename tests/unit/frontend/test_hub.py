@@ -7,7 +7,7 @@ import pytest
 
 from data.engine_facts import IDLE_STATS
 from octavo.fairness.tenant import Tenant
-from octavo.frontend.hub import Hub, Loss
+from octavo.frontend.hub import Hub
 from octavo.frontend.in_flight import (
     ENGINE_HUNG,
     ENGINE_LOST,
@@ -16,6 +16,7 @@ from octavo.frontend.in_flight import (
     InFlightRequest,
 )
 from octavo.frontend.intake import Intake, PromptTask, RequestLimits
+from octavo.frontend.loss import Loss
 from octavo.frontend.output import StreamDelta
 from octavo.frontend.quarantine import MAX_ISOLATED_STEPS
 from octavo.frontend.updates import MAX_BUFFERED, Updates

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from data.engine_facts import FACTS, IDLE_STATS
 from octavo.fleet.router import Router
-from octavo.frontend.hub import NOBODYS_FAULT, Hub, Loss
+from octavo.frontend.hub import Hub
 from octavo.frontend.in_flight import ENGINE_HUNG, ENGINE_LOST, MAX_REPLAYS
+from octavo.frontend.loss import NOBODYS_FAULT, Loss
 from octavo.frontend.output import RequestOutput
 from octavo.link.heartbeat import request_number
 from octavo.protocol import Abort, EngineOutputs, FinishReason, GenerateRequest, TokenOutput

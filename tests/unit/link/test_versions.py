@@ -10,8 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from octavo.frontend.hub import NOBODYS_FAULT, Hub
+from octavo.frontend.hub import Hub
 from octavo.frontend.in_flight import InFlightRequest
+from octavo.frontend.loss import NOBODYS_FAULT
 from octavo.link.versions import PROTOCOL_VERSION, arrived, departing, numbered_outputs
 from octavo.link.wire import decode_from_engine, encode
 from octavo.protocol import (
