@@ -1,45 +1,50 @@
 """What engines report about their speed."""
 
-from dataclasses import dataclass
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from octavo.engine.step_times import StepTimes
+from octavo.engine.step_times import MIN_PART, StepTimes
+from octavo.plan import SequenceSlice
 
-
-@dataclass(frozen=True)
-class Piece:
-    token_ids: tuple[int, ...]
+PER_STEP, PER_SEQUENCE, PER_TOKEN = 0.010, 0.004, 0.0005
 
 
-@given(
-    steps=st.lists(st.tuples(st.integers(1, 20), st.integers(2, 500)), min_size=5, max_size=60),
-    per_step=st.floats(0.001, 0.1),
-    per_sequence=st.floats(0.002, 0.01),
-    per_token=st.floats(0.0001, 0.01),
-)
-def test_the_parts_of_a_step_are_found(
-    steps: list[tuple[int, int]], per_step: float, per_sequence: float, per_token: float
-) -> None:
-    """Steps that take exactly as long as a sum of three parts; the numbers of sequences vary."""
+def pieces(num_decodes: int, num_prompt_tokens: int = 0) -> list[SequenceSlice]:
+    lengths = [1] * num_decodes + [num_prompt_tokens] * bool(num_prompt_tokens)
+    return [SequenceSlice(0, 0, (0,) * length, 0, (), 1) for length in lengths]
+
+
+def seconds(num_decodes: int, num_prompt_tokens: int = 0) -> float:
+    return PER_STEP + num_decodes * PER_SEQUENCE + num_prompt_tokens * PER_TOKEN
+
+
+def test_the_parts_of_a_step_are_found() -> None:
     times = StepTimes()
-    for num_decodes in (1, 9, 2, 7):
-        times.note([Piece((0,))] * num_decodes, per_step + num_decodes * per_sequence)  # type: ignore[list-item]
-    for num_decodes, num_tokens in steps:
-        decodes = [Piece((0,))] * num_decodes
-        times.note(decodes, per_step + num_decodes * per_sequence)  # type: ignore[arg-type]
-        seconds = per_step + num_decodes * per_sequence + num_tokens * per_token
-        times.note([*decodes, Piece((0,) * num_tokens)], seconds)  # type: ignore[list-item]
-    minimum = 0.05 * (per_step + 20 * per_sequence)
-    assert times.per_sequence == pytest.approx(per_sequence, rel=0.05, abs=minimum)
-    if times.per_sequence == pytest.approx(per_sequence, rel=1e-3):
-        assert times.per_prompt_token == pytest.approx(per_token, rel=0.01)
+    for number in range(40):
+        num_decodes, num_tokens = 1 + 5 * number % 13, 20 + 37 * number % 400
+        times.note(pieces(num_decodes), seconds(num_decodes))
+        if number >= 20:
+            times.note(pieces(num_decodes, num_tokens), seconds(num_decodes, num_tokens))
+    assert times.per_sequence == pytest.approx(PER_SEQUENCE)
+    assert times.per_prompt_token == pytest.approx(PER_TOKEN)
+
+
+def test_a_faster_engine_is_noticed() -> None:
+    times = StepTimes()
+    for factor, count in ((1.0, 200), (0.25, 400)):
+        for number in range(count):
+            times.note(pieces(1 + number % 8), factor * seconds(1 + number % 8))
+    assert times.per_sequence == pytest.approx(PER_SEQUENCE / 4, rel=0.01)
+
+
+def test_a_number_of_sequences_that_never_varies_gives_the_minimum() -> None:
+    times = StepTimes()
+    for _ in range(10):
+        times.note(pieces(4), 0.2)
+    assert times.per_sequence == pytest.approx(MIN_PART * 0.2)
 
 
 def test_nothing_is_known_at_first() -> None:
     times = StepTimes()
     assert (times.per_prompt_token, times.per_sequence) == (0.0, 0.0)
-    times.note([Piece((0, 0, 0, 0))], 0.4)  # type: ignore[list-item]
+    times.note(pieces(0, 4), 0.4)
     assert times.per_prompt_token == pytest.approx(0.1)
