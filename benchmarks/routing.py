@@ -17,9 +17,9 @@ from pathlib import Path
 from octavo.checkpoint import open_checkpoint
 from octavo.fleet.cost import RequestSize
 from octavo.fleet.prefixes import FleetPrefixes
-from octavo.fleet.router import Route, Router
+from octavo.fleet.router import Router
 from octavo.kernels.prefix_index import load_prefix_library
-from octavo.simulate.fleet import FleetSize, SimulatedFleet, SimulatedSpeed
+from octavo.simulate.fleet import FleetSize, RoundRobin, SimulatedFleet, SimulatedSpeed
 from octavo.simulate.fleet_traces import Conversations, send_hot_prefix
 from octavo.text.tokenizer import Tokenizer
 
@@ -35,18 +35,6 @@ class RandomLoad:
     blocks_available: int | None = None
     seconds_per_prompt_token: float = 1e-3
     seconds_per_sequence: float = 1e-3
-
-
-class RoundRobin(Router):
-    """Every replica in turn."""
-
-    num_chosen = 0
-
-    def choose(
-        self, request_id: str, size: RequestSize, keys: "array[int]", excluded: str | None = None
-    ) -> Route | None:
-        self.num_chosen += 1
-        return Route(f"r{self.num_chosen % 4}", 0)
 
 
 def measure_decisions(num_replicas: int, num_decisions: int) -> None:

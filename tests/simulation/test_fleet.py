@@ -1,16 +1,14 @@
 """Routing over a simulated fleet: cache hits, balance and shares. All times are virtual."""
 
-from array import array
 from collections import Counter
 from collections.abc import Callable
 
 import pytest
 
 from octavo.fairness.tenant import Tenant
-from octavo.fleet.cost import RequestSize
-from octavo.fleet.router import Route, Router
+from octavo.fleet.router import Router
 from octavo.frontend.output import RequestOutput
-from octavo.simulate.fleet import FleetSize, SimulatedFleet, SimulatedSpeed
+from octavo.simulate.fleet import FleetSize, RoundRobin, SimulatedFleet, SimulatedSpeed
 from octavo.simulate.fleet_traces import Conversations, send_hot_prefix
 from octavo.text.tokenizer import Tokenizer
 from unit.frontend.scripted_hub import byte_tokenizer
@@ -23,18 +21,6 @@ NUM_BLOCKS = 8192  # of all replicas together
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
     return byte_tokenizer()
-
-
-class RoundRobin(Router):
-    """Every replica in turn."""
-
-    num_chosen = 0
-
-    def choose(
-        self, request_id: str, size: RequestSize, keys: "array[int]", excluded: str | None = None
-    ) -> Route | None:
-        self.num_chosen += 1
-        return Route(f"r{self.num_chosen % 4}", 0)
 
 
 def hit_rate(tokenizer: Tokenizer, num_replicas: int, router: Router) -> float:

@@ -10,6 +10,7 @@ times.
 
 import heapq
 import itertools
+from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,12 +18,14 @@ from dataclasses import dataclass
 from octavo.cache import KVManager
 from octavo.engine.core import EngineCore
 from octavo.fairness.tenant import ONLY_TENANT, Tenant
-from octavo.fleet.router import Router
+from octavo.fleet.cost import ReplicaLoad, RequestSize
+from octavo.fleet.router import Route, Router
 from octavo.frontend.hub import Hub
 from octavo.frontend.in_flight import InFlightRequest
 from octavo.frontend.intake import Intake, PromptTask, RequestLimits
 from octavo.frontend.output import RequestOutput
 from octavo.frontend.updates import Update
+from octavo.kernels.library import KernelLibrary
 from octavo.kernels.prefix_index import block_hasher
 from octavo.plan import SliceResult, StepPlan, StepResult
 from octavo.protocol import Abort, EngineFacts, EngineOutputs, GenerateRequest, SamplingParams
@@ -98,6 +101,24 @@ class SimulatedReplica:
         self.now += seconds
         self.busy_seconds += seconds
         return StepResult(tuple([DRAWN if piece.num_sampled else NOTHING for piece in plan.slices]))
+
+
+class RoundRobin(Router):
+    """Chooses every replica in turn, for comparison."""
+
+    def __init__(self, library: KernelLibrary | None = None) -> None:
+        super().__init__(library)
+        self._in_turn: list[str] = []
+
+    def add(self, replica: str, load: ReplicaLoad) -> None:
+        super().add(replica, load)
+        self._in_turn.append(replica)
+
+    def choose(
+        self, request_id: str, size: RequestSize, keys: "array[int]", excluded: str | None = None
+    ) -> Route | None:
+        self._in_turn.append(self._in_turn.pop(0))
+        return Route(self._in_turn[0], 0)
 
 
 class Completion:
