@@ -289,6 +289,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     # Tokens of prompts that a front end may send before the engine begins with them; 0: no limit. What
     # exceeds it waits in the front end, which can still choose another engine for it.
     prompt_credit: int = 0
+    has_prefixes: bool = False  # it sends which prefixes are in its cache: see `PrefixChange`
     weight_bytes: dict[str, int] = {}  # in memory, by storage format: Q4_K, bfloat16, ...
     system_fingerprint: str  # equal fingerprints give bit-identical answers to the same request
 

@@ -1,7 +1,9 @@
 """Routing over a simulated fleet: cache hits, balance and shares. All times are virtual."""
 
+import statistics
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -56,6 +58,36 @@ def test_half_of_the_traffic_with_one_prefix_does_not_overload_a_replica(
     fleet.run()
     record_property("simulated", f"hot prefix of {prefix} tokens: {fleet.imbalance:.2f} of the mean load")
     assert fleet.imbalance <= 1.25
+
+
+def test_a_prefix_that_one_replica_has_spreads_when_requests_wait_for_it(tokenizer: Tokenizer) -> None:
+    """What waits in the front end counts, too. And nobody waits behind a request that waits for a prefix."""
+    fleet = SimulatedFleet(FleetSize(4, 4096), tokenizer)
+    hot = [7 * number % 199 for number in range(6000)]
+    latencies: dict[str, list[float]] = {"hot": [], "short": []}
+
+    def ask(kind: str, prompt: list[int]) -> None:
+        began = fleet.now
+        fleet.ask(prompt, 1, lambda output: latencies[kind].append(fleet.now - began))
+
+    fleet.at(0.0, lambda: fleet.ask(hot, 1))
+    for number in range(200):
+        own = [number * place % 197 for place in range(3, 403)]
+        fleet.at(20 + number / 4, partial(ask, "hot", [*hot, *own]))
+        if number % 4 == 0:
+            fleet.at(20.01 + number / 4, partial(ask, "short", own[:50]))
+    fleet.run()
+    assert fleet.imbalance < 2, [replica.busy_seconds for replica in fleet.replicas]
+    assert statistics.median(latencies["hot"]) < 5
+    assert statistics.median(latencies["short"]) < 1
+
+
+def test_without_a_cache_no_prefix_is_taken_for_granted(tokenizer: Tokenizer) -> None:
+    fleet = SimulatedFleet(FleetSize(4, 4096, caches_prefixes=False), tokenizer)
+    send_hot_prefix(fleet, num_requests=100, per_second=2, prefix=1000)
+    fleet.run()
+    assert fleet.hit_rate == 0
+    assert fleet.imbalance < 1.6, [replica.busy_seconds for replica in fleet.replicas]
 
 
 def test_shares_hold_over_all_replicas(tokenizer: Tokenizer) -> None:

@@ -57,6 +57,10 @@ class KVManager:
     def num_cached(self) -> int:
         return self.tree.num_blocks if self.tree else 0
 
+    @property
+    def has_journal(self) -> bool:
+        return self._journal is not None
+
     def take_change(self) -> PrefixChange | None:
         """Return how the set of cached prefixes changed since the last call; None if it did not."""
         return None if self._journal is None else self._journal.take()

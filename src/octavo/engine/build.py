@@ -60,6 +60,7 @@ def build_engine(
         kv_bytes=plan.num_bytes,
         weight_bytes=worker.weight_bytes,
         prompt_credit=scheduler.config.prompt_credit,
+        has_prefixes=kv.has_journal,
         system_fingerprint=fingerprint,
     )
     execute = around_execute(worker.runner.execute)

@@ -114,7 +114,8 @@ class FleetPrefixes:
     def match(self, keys: "array[int]", max_hits: int, tie: int) -> list[tuple[str, int]]:
         """Return the replicas that have the most of these blocks, counted from the first one on."""
         hits = self._index.match(keys, max_hits, tie)
-        return [(self._names[slot], depth) for slot, depth in hits]
+        # An entry of a replica that is long gone may match again, when its 16-bit epoch comes round.
+        return [(self._names[slot], depth) for slot, depth in hits if slot in self._names]
 
     def _ask(self, replica: str, known: ReplicaPrefixes) -> None:
         known.sequence, known.num_ignored = None, 0

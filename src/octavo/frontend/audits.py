@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 MAX_AUDITS = 4  # at a time; others are left out, so that audits never fill the engines
 TENANT = "(audit)"  # no client is charged for an audit
-RANK = 1 << 30  # behind all requests of clients
+RANK = 1 << 40  # behind all requests of clients, so that they never wait or give way
 COMPARED = ("stop", "length", "tool_calls")  # finish reasons; others do not depend on the request alone
 
 Answer = tuple[
@@ -83,6 +83,9 @@ class Audits:
         if len(audit.answers) > 1 and self._is_decided(audit, has_others=bool(others)):
             return None
         return self._next(audit, in_flight, others)
+
+    def is_audit(self, request_id: str) -> bool:
+        return request_id in self._open
 
     def forget(self, request_id: str) -> None:
         """Forget the audit that a request belongs to, if any: it has no result."""

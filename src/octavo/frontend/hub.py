@@ -16,14 +16,14 @@ from collections.abc import Callable
 import msgspec
 
 from octavo.config import counted
-from octavo.fleet.router import Router, with_min_load
+from octavo.fleet.router import Route, Router, with_min_load
 from octavo.frontend.audits import Audits
 from octavo.frontend.channel import EngineChannel
 from octavo.frontend.in_flight import ENGINE_HUNG, InFlightRequest
 from octavo.frontend.loss import NOBODYS_FAULT, Loss
-from octavo.frontend.new_requests import NewRequests, TenantLine
+from octavo.frontend.new_requests import NewRequests
 from octavo.frontend.quarantine import Quarantine
-from octavo.frontend.replica_link import ReplicaLink, line_of
+from octavo.frontend.replica_link import ReplicaLink
 from octavo.observe.audit_counts import AuditCounts
 from octavo.protocol import (
     Abort,
@@ -37,6 +37,8 @@ from octavo.protocol import (
 )
 
 logger = logging.getLogger(__name__)
+
+EXPIRY_SECONDS = 0.01
 
 
 class Hub:
@@ -59,8 +61,8 @@ class Hub:
         self._audits = audits or Audits()
         self._by_id: dict[str, InFlightRequest] = {}
         self._links: dict[str, ReplicaLink] = {}
-        self._new = NewRequests()
-        self._has_new_credit = False  # since new requests were last sent
+        self._new = NewRequests(self._router, self._links, self._send_to)
+        self._expire_at = 0.0  # when deadlines are checked next
         # Requests that no replica has any more, or that should move away from the one that has them.
         self._waiting: dict[str, InFlightRequest] = {}  # by id, in the order in which they are sent
         self._quarantine = Quarantine(self._by_id.__contains__)
@@ -92,9 +94,9 @@ class Hub:
         if self._closed_because is not None:
             self._end(in_flight, FinishReason.ERROR, self._closed_because)
             return
-        line = self._new.put(in_flight)
-        if self._new.first(line) is in_flight:  # otherwise it waits behind others
-            self._send_due(line)
+        self._new.put(in_flight)
+        if len(self._new):  # perhaps there is only the replica in quarantine
+            self._send_due()
 
     def abort(self, request_id: str) -> None:
         """Abort a request, for example after a disconnect. Its blocks are free one step later."""
@@ -103,8 +105,12 @@ class Hub:
             self._abort(in_flight)
 
     def end_expired(self) -> None:
-        """End requests whose deadline has passed while there is no engine to check it."""
+        """End requests whose deadline has passed while there is no engine to check it. Every supervisor calls
+        this often; once in EXPIRY_SECONDS is enough for all."""
         now = time.monotonic()
+        if now < self._expire_at:
+            return
+        self._expire_at = now + EXPIRY_SECONDS
         for in_flight in (*self._new.expired(now), *self._waiting.values(), *self._quarantine.waiting()):
             deadline = in_flight.deadline
             if deadline is not None and deadline <= now and in_flight.request_id in self._by_id:
@@ -152,18 +158,20 @@ class Hub:
         """
         self.expect(replica)
         self._links[replica].connect(channel, facts, ask_prefixes)
-        if facts is not None:
+        if facts is not None and facts.has_prefixes:
             self._router.connect(replica, facts.system_fingerprint, facts.block_size, facts.num_blocks)
             self._ask_prefixes()
         if self._quarantine.needs_replica:  # this one is empty, so a suspect can harm no other request
             self._begin_quarantine(replica)
         self._send_due()
+        self._new.fill(replica)
 
     def disconnect(self, replica: str, loss: Loss) -> None:
         """Stop using the engine of a replica: it is dead, or its messages cannot be read."""
         link = self._links.get(replica)
         if link is None or link.channel is None:
             return
+        self._drop_audits(link)
         link.channel = None
         self._router.disconnect(replica)
         self._let_stay(replica)
@@ -207,7 +215,8 @@ class Hub:
         Returns whether requests have moved. Call it until the replica has none.
         """
         link = self._begin_drain(replica)
-        if any(one.is_recomputed and one.replica != replica for one in self._by_id.values()):
+        self._drop_audits(link)
+        if any(one.is_recomputed and one.request_id in self._by_id for one in link.moved):
             return False
         left = max_tokens * len(self.usable)
         moving: dict[str, InFlightRequest] = {}
@@ -218,6 +227,7 @@ class Hub:
                 moving[in_flight.request_id] = in_flight
             left -= in_flight.num_replay_tokens
         self._waiting |= moving
+        link.moved = list(moving.values())
         self._send_due()
         return bool(moving)
 
@@ -238,6 +248,7 @@ class Hub:
         if not link.is_suspected:
             self._let_stay(replica)
         self._send_due()
+        self._new.fill(replica)
 
     def restore(self, replica: str) -> None:
         """Use a replica again that was suspected. If it is draining, its requests still move away."""
@@ -247,6 +258,7 @@ class Hub:
             if not link.is_draining:
                 self._let_stay(replica)
             self._send_due()
+            self._new.fill(replica)
 
     def is_usable(self, replica: str) -> bool:
         """Whether requests may be sent to a replica now."""
@@ -277,11 +289,13 @@ class Hub:
             change = message.prefixes
             self._router.prefixes.change(replica, change.sequence, change.added, change.removed)
             self._ask_prefixes()
+        has_begun = False  # with a request, so that there may be room for another
         for output in message.outputs:
             in_flight = self._by_id.get(output.request_id)
             # An engine may still send outputs of a request that has moved away.
             if in_flight is None or in_flight.replica != replica or not in_flight.is_current(output):
                 continue
+            has_begun |= link.note_output(output.request_id)
             if in_flight.expects(output):
                 self._deliver(in_flight, output)
             else:
@@ -290,8 +304,10 @@ class Hub:
                 self._waiting[in_flight.request_id] = in_flight
         if self._quarantine.replica == replica:
             self._quarantine.note_step()
-        if self._quarantine.replica is not None or self._waiting or (self._new and self._has_new_credit):
+        if self._quarantine.replica is not None or self._waiting:
             self._send_due()
+        if len(self._new) and has_begun:
+            self._new.fill(replica)
 
     def receive_prefixes(self, replica: str, prefixes: PrefixList) -> None:
         """Process the list of prefixes that a replica was asked for."""
@@ -300,8 +316,8 @@ class Hub:
 
     # -- where requests go -----------------------------------------------------------------------------
 
-    def _send_due(self, line: TenantLine | None = None) -> None:
-        """Send every request that can be sent; of the new ones, with `line` only those in that line."""
+    def _send_due(self) -> None:
+        """Send every request that can be sent, except new ones that wait for room."""
         links = self._links.values()
         if self._quarantine.needs_replica and links and all(link.is_usable for link in links):
             self._begin_quarantine(with_min_load({link.name: link.load for link in links}, ""))
@@ -312,7 +328,8 @@ class Hub:
                 self._quarantine.isolate(in_flight)
             else:
                 self._send_anywhere(in_flight)
-        self._send_new(line)
+        self._new.excluded = self._quarantine.replica
+        self._new.place_again()
         quarantined = self._links.get(self._quarantine.replica or "")
         if quarantined is None or not quarantined.is_usable:
             return
@@ -327,7 +344,7 @@ class Hub:
             else:
                 self._quarantine.join(in_flight)
         while (in_flight_alone := self._quarantine.take()) is not None:
-            self._ask(quarantined.name, in_flight_alone)
+            self._ask(quarantined.name, in_flight_alone, in_flight_alone.num_tokens)
 
     def _has_usable(self) -> bool:
         """Whether there is a replica that any request may be sent to."""
@@ -342,31 +359,11 @@ class Hub:
         keys = in_flight.block_keys(self._router.keys)
         route = self._router.choose(in_flight.request_id, in_flight.size, keys, self._quarantine.replica)
         assert route is not None
-        self._ask(route.replica, in_flight, route.num_cached)
-        self._router.promise(route.replica, keys)
+        self._send_to(in_flight, route)
 
-    def _send_new(self, only: TenantLine | None) -> None:
-        """Send new requests as far as replicas have credit for them, in turns between tenants."""
-        if only is None:
-            self._has_new_credit = False
-        blocked: list[TenantLine] = []
-        while (line := only or self._new.next_line(blocked)) is not None:
-            in_flight = self._new.first(line)
-            if in_flight is None:
-                return
-            keys, size = in_flight.block_keys(self._router.keys), in_flight.size
-            route = self._router.choose(in_flight.request_id, size, keys, self._quarantine.replica)
-            if route is None:
-                return
-            missing = size.num_tokens - route.num_cached
-            if self._links[route.replica].has_credit(line_of(in_flight), missing):
-                self._new.take(in_flight, missing)
-                self._ask(route.replica, in_flight, route.num_cached)
-                self._router.promise(route.replica, keys)
-            elif only is not None:
-                return
-            else:
-                blocked.append(line)
+    def _send_to(self, in_flight: InFlightRequest, route: Route) -> None:
+        self._ask(route.replica, in_flight, in_flight.num_tokens - route.num_cached)
+        self._router.promise(route.replica, in_flight.block_keys(self._router.keys))
 
     def _take_waiting(self) -> list[InFlightRequest]:
         """Remove and return all requests that wait for a replica."""
@@ -386,22 +383,30 @@ class Hub:
         self._quarantine.begin(replica, waiting)
         logger.warning("isolating %s on %s", counted(len(self._quarantine), "request"), replica)
 
-    def _ask(self, replica: str, in_flight: InFlightRequest, num_cached: int = 0) -> None:
+    def _ask(self, replica: str, in_flight: InFlightRequest, num_missing: int) -> None:
+        """Send a request to a replica that lacks so many of its tokens."""
         messages, ended = in_flight.prepare_send(replica)
         if messages:
-            self._links[replica].ask(in_flight, messages, in_flight.num_tokens - num_cached)
+            self._links[replica].ask(in_flight, messages, num_missing)
             self.num_moves += in_flight.attempt > 0
         self._deliver_ends(in_flight, ended)
 
     def _move_all(self, link: ReplicaLink) -> None:
         """Let the requests of a replica wait for others. The isolated one stays: it may be the cause."""
         self._let_stay(link.name)
+        self._drop_audits(link)
         isolated = self._quarantine.pending if self._quarantine.replica == link.name else None
         moving = {request_id: self._by_id[request_id] for request_id in link.requests}
         if isolated is not None:
-            del moving[isolated.request_id]
+            moving.pop(isolated.request_id, None)
         self._waiting |= moving
         self._send_due()
+
+    def _drop_audits(self, link: ReplicaLink) -> None:
+        """Forget the audits that a replica computes: after a move, they would show nothing."""
+        for in_flight in [self._by_id[key] for key in link.requests if self._audits.is_audit(key)]:
+            self._send(in_flight, Abort(in_flight.request_id))
+            self._forget(in_flight)
 
     def _let_stay(self, replica: str) -> None:
         """Do not move the requests that this replica still has."""
@@ -432,8 +437,6 @@ class Hub:
 
     def _deliver(self, in_flight: InFlightRequest, output: TokenOutput) -> None:
         recipient = in_flight.recipient
-        if in_flight.replica is not None:
-            self._has_new_credit |= self._links[in_flight.replica].note_output(in_flight.request_id)
         try:
             processed = in_flight.process(output)
         except Exception as error:  # it must end only this request
@@ -463,7 +466,7 @@ class Hub:
         if asked is not None:
             replica, in_flight = asked
             self._by_id[in_flight.request_id] = in_flight
-            self._ask(replica, in_flight)
+            self._ask(replica, in_flight, 0)  # it is behind the requests of clients, so it needs no credit
 
     def _abort(self, in_flight: InFlightRequest) -> None:
         in_flight.stop(None)

@@ -114,8 +114,11 @@ class InFlightRequest:
         return RequestSize(self.num_tokens, max_new_tokens)
 
     def block_keys(self, keys_of: "Callable[[str, Sequence[int]], array[int]]") -> "array[int]":
-        """Return the keys of the blocks of the prompt, computed once there are any."""
-        if not self._block_keys:
+        """Return the keys of the blocks of the prompt that an engine may have in its cache, computed once.
+
+        For prompt logprobs, an engine computes the whole prompt.
+        """
+        if not self._block_keys and self.prepared.params.prompt_logprobs is None:
             first = self.prepared.messages[0]
             self._block_keys = keys_of(first.cache_salt, first.prompt_ids)
         return self._block_keys

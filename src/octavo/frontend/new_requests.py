@@ -1,112 +1,252 @@
-"""Requests that no engine has seen yet, in the order in which they are sent.
+r"""Requests that no engine has seen yet: where they will go, and in which order they are sent.
 
-The next one belongs to the tenant with the lowest rank, and among these to the one that has received the
-minimum of service per weight, over all replicas. Within a tenant, priority and then arrival decide.
+    put ---> router ---> the replica has room ---------------------> sent
+                    \--> it has not: the request waits for it -----> sent, there or to a better one
+                         (its prompt counts in the cost of that replica)
+
+When a replica has room, the next request belongs to the tenant with the lowest rank, and among these to the
+one that has received the minimum of service per weight, over all replicas. Within a tenant, priority and then
+arrival decide. A replica for which nothing waits takes from the one for which the most waits.
 """
 
-from collections.abc import Collection, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 from octavo.fairness.accounts import Account, Accounts
 from octavo.fleet.cost import EXPECTED_TOKENS
+from octavo.fleet.router import Route, Router
 from octavo.frontend.in_flight import InFlightRequest
+from octavo.frontend.replica_link import Line, ReplicaLink, line_of
 from octavo.lazy_heap import LazyHeap
+
+MAX_TAKEN = 4  # requests that one replica takes from others at a time
+
+NOWHERE = ""  # in place of a replica: there was none to send to
 
 
 class TenantLine:
-    """The new requests of a tenant with one rank. Changed by NewRequests only."""
+    """The requests of a tenant with one rank that wait for one replica. Changed by NewRequests only."""
 
-    def __init__(self, account: Account, rank: int, heap: LazyHeap[str]) -> None:
+    def __init__(self, account: Account, heap: LazyHeap[str]) -> None:
         self.account = account
-        self.rank = rank
         self.heap = heap  # ids of requests, by priority and arrival
+
+
+class WaitingRequest:
+    """Changed by NewRequests only."""
+
+    __slots__ = ("account", "in_flight", "key", "num_expected", "num_missing", "replica")
+
+    def __init__(self, in_flight: InFlightRequest, account: Account, key: tuple[int, int]) -> None:
+        self.in_flight = in_flight
+        self.account = account
+        self.key = key  # priority, and number by arrival: the order within a line
+        self.num_expected = 0  # generated tokens that its tenant was charged for
+        self.num_missing = 0  # tokens of its prompt that the replica lacks
+        self.replica: str | None = None  # that it waits for; None: it was sent
 
 
 class NewRequests:
     """Changed by Hub only. A request has an account until `end`, also while an engine computes it."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        router: Router,
+        links: Mapping[str, ReplicaLink],
+        send: Callable[[InFlightRequest, Route], None],
+    ) -> None:
+        self._router = router
+        self._links = links
+        self._send = send
         self._accounts = Accounts()
-        self._waiting: dict[str, InFlightRequest] = {}
-        self._lines: dict[tuple[int, str], TenantLine] = {}
-        self._account_of: dict[str, tuple[Account, float]] = {}  # by request id, with what was charged
+        self._requests: dict[str, WaitingRequest] = {}  # by id, with those that were sent
+        self._lines: dict[str, dict[Line, TenantLine]] = {}  # by replica; those with requests
         self._deadlines: LazyHeap[str] = LazyHeap(self.__contains__)
+        self._num_waiting = 0
+        self._numbers = itertools.count()
+        self.excluded: str | None = None  # a replica that gets no requests from here
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return self._num_waiting
 
     def __contains__(self, request_id: str) -> bool:
-        return request_id in self._waiting
+        request = self._requests.get(request_id)
+        return request is not None and request.replica is not None
 
     def __iter__(self) -> Iterator[InFlightRequest]:
-        return iter(self._waiting.values())
+        return (one.in_flight for one in self._requests.values() if one.replica is not None)
 
-    def put(self, in_flight: InFlightRequest) -> TenantLine:
-        """Add a request. Return its line."""
+    def put(self, in_flight: InFlightRequest) -> None:
+        """Add a request, and send it if its replica has room."""
         message = in_flight.prepared.messages[0]
         account = self._accounts.enter(message.tenant, message.weight)
-        self._account_of[in_flight.request_id] = account, 0.0
-        self._waiting[in_flight.request_id] = in_flight
-        key = message.rank, message.tenant
-        line = self._lines.get(key)
-        if line is None:
-            line = self._lines[key] = TenantLine(account, message.rank, LazyHeap(self.__contains__))
-        line.account = account  # accounts of inactive tenants are forgotten
-        if in_flight.deadline is not None:
+        key = message.priority, next(self._numbers)
+        request = self._requests[in_flight.request_id] = WaitingRequest(in_flight, account, key)
+        self._place(request)
+        if in_flight.deadline is not None and request.replica is not None:
             self._deadlines.push(in_flight.deadline, in_flight.request_id)
-        line.heap.push(message.priority, in_flight.request_id)
-        return line
 
-    def first(self, line: TenantLine) -> InFlightRequest | None:
-        """Return the first request of a line that still waits."""
-        request_id = line.heap.peek()
-        return None if request_id is None else self._waiting[request_id]
+    def fill(self, replica: str) -> None:
+        """Send requests to a replica, as far as it has room."""
+        link = self._links[replica]
+        while (first := self._first(replica, link)) is not None:
+            self._leave(first)
+            route = self._route(first)  # what is best may have changed since it came
+            if route is None or (route.replica != replica and not self._is_free(route.replica)):
+                route = Route(replica, first.in_flight.num_tokens - first.num_missing)
+            self._send_to(first, route)
+        if self._is_open(replica) and self._is_free(replica):
+            self._take_from_others(replica)
 
-    def next_line(self, blocked: Collection[TenantLine]) -> TenantLine | None:
-        """Return the line to serve next that is not blocked; it has a request."""
-        for key in [key for key, line in self._lines.items() if self.first(line) is None]:
-            del self._lines[key]
-        lines = [line for line in self._lines.values() if line not in blocked]
-        if not lines:
-            return None
-        chosen = min(lines, key=lambda line: (line.rank, line.account.used))
-        if not blocked:
-            self._accounts.note_min(chosen.account.used)
-        return chosen
-
-    def take(self, in_flight: InFlightRequest, num_prompt_tokens: int) -> None:
-        """Remove a request that is sent, and charge its tenant for what it will probably need."""
-        del self._waiting[in_flight.request_id]
-        account, _ = self._account_of[in_flight.request_id]
-        expected = num_prompt_tokens + sum(
-            min(message.params.max_tokens or 1, EXPECTED_TOKENS) for message in in_flight.prepared.messages
-        )
-        self._accounts.charge(account, expected)
-        self._account_of[in_flight.request_id] = account, expected - num_prompt_tokens
+    def place_again(self) -> None:
+        """Choose again for requests that wait for a replica which is no longer usable, or for any."""
+        for replica in [name for name in self._lines if not self._is_open(name)]:
+            for request in self._in_order(replica):
+                if request.replica != replica:  # it was sent meanwhile
+                    continue
+                self._leave(request)
+                self._place(request)
+                if request.replica == NOWHERE:  # nor is there a place for the others
+                    break
 
     def take_all(self) -> list[InFlightRequest]:
         """Remove and return all requests, in the order in which they would be sent."""
-        taken = []
-        while (line := self.next_line(())) is not None:
-            in_flight = self.first(line)
-            assert in_flight is not None
-            self.take(in_flight, len(in_flight.prepared.messages[0].prompt_ids))
-            taken.append(in_flight)
-        return taken
+        requests = [request for replica in list(self._lines) for request in self._in_order(replica)]
+        for request in requests:
+            self._leave(request)
+            self._charge(request, request.in_flight.num_tokens)
+        return [request.in_flight for request in requests]
 
     def expired(self, now: float) -> list[InFlightRequest]:
         """Return the requests that still wait although their deadline has passed, each once."""
         expired = []
         while (request_id := self._deadlines.peek()) is not None:
-            deadline = self._waiting[request_id].deadline
-            if deadline is None or deadline > now:
+            in_flight = self._requests[request_id].in_flight
+            if in_flight.deadline is None or in_flight.deadline > now:
                 break
-            expired.append(self._waiting[self._deadlines.pop()])
+            self._deadlines.pop()
+            expired.append(in_flight)
         return expired
 
     def end(self, request_id: str, num_generated: int) -> None:
         """Forget a request that has ended, and charge what it needed instead of what was expected."""
-        self._waiting.pop(request_id, None)
-        account, expected = self._account_of.pop(request_id, (None, 0.0))
-        if account is not None:
-            self._accounts.charge(account, num_generated - expected)
-            self._accounts.leave(account)
+        request = self._requests.get(request_id)
+        if request is not None:
+            if request.replica is not None:
+                self._leave(request)
+            del self._requests[request_id]
+            self._accounts.charge(request.account, num_generated - request.num_expected)
+            self._accounts.leave(request.account)
+
+    # -- where a request goes ----------------------------------------------------------------------------
+
+    def _place(self, request: WaitingRequest) -> None:
+        """Send a request, or let it wait for a replica."""
+        route = self._route(request)
+        if route is None:
+            self._join(request, NOWHERE)
+            return
+        request.num_missing = request.in_flight.num_tokens - route.num_cached
+        link = self._links[route.replica]
+        if route.replica not in self._lines and link.has_room(line_of(request.in_flight), request.key[0]):
+            self._send_to(request, route)
+        else:
+            self._join(request, route.replica)
+            self.fill(route.replica)
+
+    def _take_from_others(self, replica: str) -> None:
+        """Send requests that wait for other replicas to this one, if they cost less here."""
+        for _ in range(MAX_TAKEN):
+            waiting = [name for name in self._lines if name in self._links]
+            if not waiting or not self._links[replica].has_credit:
+                return
+            longest = max(waiting, key=lambda name: self._links[name].num_waiting_tokens)
+            request = self._first(longest, None)
+            assert request is not None, "there is a line"
+            self._leave(request)
+            route = self._route(request)
+            if route is None or route.replica != replica:
+                self._join(request, longest)
+                return
+            self._send_to(request, route)
+
+    def _route(self, request: WaitingRequest) -> Route | None:
+        in_flight = request.in_flight
+        keys = in_flight.block_keys(self._router.keys)
+        return self._router.choose(in_flight.request_id, in_flight.size, keys, self.excluded)
+
+    def _send_to(self, request: WaitingRequest, route: Route) -> None:
+        self._charge(request, request.in_flight.num_tokens - route.num_cached)
+        self._send(request.in_flight, route)
+
+    def _charge(self, request: WaitingRequest, num_prompt_tokens: int) -> None:
+        """Charge the tenant for what the request will probably need."""
+        messages = request.in_flight.prepared.messages
+        request.num_expected = sum(min(one.params.max_tokens or 1, EXPECTED_TOKENS) for one in messages)
+        self._accounts.charge(request.account, num_prompt_tokens + request.num_expected)
+
+    def _is_free(self, replica: str) -> bool:
+        """Whether a replica has credit that no other request waits for."""
+        return replica not in self._lines and self._links[replica].has_credit
+
+    def _is_open(self, replica: str) -> bool:
+        link = self._links.get(replica)
+        return link is not None and link.is_usable and replica != self.excluded
+
+    # -- lines -------------------------------------------------------------------------------------------
+
+    def _join(self, request: WaitingRequest, replica: str) -> None:
+        request.replica = replica
+        self._num_waiting += 1
+        lines = self._lines.setdefault(replica, {})
+        key = line_of(request.in_flight)
+        line = lines.get(key)
+        if line is None:
+            line = lines[key] = TenantLine(request.account, LazyHeap(partial(self._waits_for, replica)))
+        line.heap.push(request.key, request.in_flight.request_id)
+        if replica in self._links:
+            self._links[replica].num_waiting_tokens += request.num_missing
+
+    def _leave(self, request: WaitingRequest) -> None:
+        replica = request.replica
+        assert replica is not None, "it waits"
+        request.replica = None
+        self._num_waiting -= 1
+        lines, key = self._lines[replica], line_of(request.in_flight)
+        if lines[key].heap.peek() is None:
+            del lines[key]
+            if not lines:
+                del self._lines[replica]
+        if replica in self._links:
+            self._links[replica].num_waiting_tokens -= request.num_missing
+
+    def _first(self, replica: str, link: ReplicaLink | None) -> WaitingRequest | None:
+        """Return the request that is sent next to a replica; with `link`, only one that it has room for."""
+        lines = self._lines.get(replica)
+        if not lines or (link is not None and not self._is_open(replica)):
+            return None
+        self._accounts.note_min(min([line.account.used for line in lines.values()]))
+        firsts: list[tuple[int, float, str]] = []
+        for (_, rank), line in lines.items():
+            request_id = line.heap.peek()
+            assert request_id is not None, "lines without requests are removed"
+            firsts.append((rank, line.account.used, request_id))
+        for _, _, request_id in sorted(firsts):
+            request = self._requests[request_id]
+            if link is None or link.has_room(line_of(request.in_flight), request.key[0]):
+                return request
+        return None
+
+    def _in_order(self, replica: str) -> list[WaitingRequest]:
+        lines = sorted(self._lines[replica].items(), key=lambda item: (item[0][1], item[1].account.used))
+        return [
+            self._requests[request_id]
+            for _, line in lines
+            for request_id in dict.fromkeys(entry[2] for entry in sorted(line.heap.entries))
+            if self._waits_for(replica, request_id)
+        ]
+
+    def _waits_for(self, replica: str, request_id: str) -> bool:
+        request = self._requests.get(request_id)
+        return request is not None and request.replica == replica

@@ -32,7 +32,8 @@ class Quarantine:
 
     @property
     def needs_replica(self) -> bool:
-        return self.replica is None and bool(self._to_isolate)
+        """Whether requests wait and there is no replica for them. Those that only joined wait too."""
+        return self.replica is None and bool(self.waiting())
 
     @property
     def pending(self) -> InFlightRequest | None:

@@ -1,6 +1,5 @@
 """What the hub knows about one replica."""
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -8,7 +7,10 @@ from octavo.frontend.channel import EngineChannel
 from octavo.frontend.in_flight import InFlightRequest
 from octavo.protocol import Abort, EngineFacts, EngineStats, GenerateRequest
 
-Line = tuple[str, int, int]  # tenant, rank and priority: requests that wait in the order of their arrival
+Line = tuple[str, int]  # tenant and rank
+# Requests of one line that a replica without credit is sent ahead of their turn, each more urgent than those
+# before it: the engine may preempt others for it.
+MAX_URGENT = 4
 
 
 @dataclass(frozen=True)
@@ -18,6 +20,7 @@ class Sent:
     num_choices: int
     num_prompt_tokens: int  # that the replica has to compute
     line: Line
+    priority: int
 
 
 class ReplicaLink:
@@ -31,10 +34,12 @@ class ReplicaLink:
         self.in_slots: frozenset[int] | None = None  # see `Loss`; as of when it was suspected
         self.requests: dict[str, Sent] = {}  # by id
         self.load = 0  # choices of these requests
-        self.num_prompt_tokens = 0  # of requests without an output yet
-        self._unstarted: dict[str, Sent] = {}  # these requests
-        self._lines: Counter[Line] = Counter()  # of these requests
+        self._unstarted: dict[str, Sent] = {}  # requests without an output yet
+        self._num_unstarted_tokens = 0  # of these requests
+        self._lines: dict[Line, list[int]] = {}  # priorities of these requests
         self._credit = 0  # see `EngineFacts.prompt_credit`
+        self.num_waiting_tokens = 0  # of prompts that wait for this replica; changed by NewRequests
+        self.moved: list[InFlightRequest] = []  # away from here, by the last part of a drain
         self.stats: EngineStats | None = None  # as of the last message
         self.ask_prefixes: Callable[[], None] = lambda: None  # asks the engine for a `PrefixList`
         self._num_sent = self.num_taken = 0  # messages sent to the engine, and those it has queued
@@ -47,6 +52,15 @@ class ReplicaLink:
     def num_sequences(self) -> int:
         # Other front ends may use the engine, too.
         return self.load if self.stats is None else max(self.load, self.stats.num_running)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return self._num_unstarted_tokens + self.num_waiting_tokens
+
+    @property
+    def has_credit(self) -> bool:
+        """Whether the engine may be sent more prompts before it begins with those that it has."""
+        return self._credit == 0 or self._num_unstarted_tokens < self._credit
 
     @property
     def blocks_available(self) -> int | None:
@@ -73,11 +87,11 @@ class ReplicaLink:
         if self.channel is not None:
             self.channel.send(message)
 
-    def has_credit(self, line: Line, num_prompt_tokens: int) -> bool:
-        """Whether a new request may be sent: it begins soon, or it is the first of its line. So the engine,
-        which serves tenants by its own accounts, always knows the next request of each."""
-        within = self.num_prompt_tokens + num_prompt_tokens <= self._credit
-        return self._credit == 0 or within or not self._lines[line]
+    def has_room(self, line: Line, priority: int) -> bool:
+        """Whether a new request may be sent: there is credit, or it would be the first of its line. So the
+        engine, which serves tenants by its own accounts, always knows the next request of each."""
+        ahead = self._lines.get(line)
+        return not ahead or self.has_credit or (len(ahead) < MAX_URGENT and priority < min(ahead))
 
     def ask(
         self, in_flight: InFlightRequest, messages: list[GenerateRequest], num_prompt_tokens: int
@@ -86,19 +100,19 @@ class ReplicaLink:
             self.send(message)
         self._num_sent += len(messages)
         in_flight.last_message = self._num_sent
-        sent = Sent(len(messages), num_prompt_tokens, line_of(in_flight))
+        sent = Sent(len(messages), num_prompt_tokens, line_of(in_flight), messages[0].priority)
         self.requests[in_flight.request_id] = self._unstarted[in_flight.request_id] = sent
         self.load += len(messages)
-        self.num_prompt_tokens += num_prompt_tokens
-        self._lines[sent.line] += 1
+        self._num_unstarted_tokens += num_prompt_tokens
+        self._lines.setdefault(sent.line, []).append(sent.priority)
 
     def note_output(self, request_id: str) -> bool:
-        """Note that the engine has computed the prompt of a request. Return whether that is new."""
+        """Note that the engine has begun to answer a request. Return whether that is new."""
         sent = self._unstarted.pop(request_id, None)
         if sent is None:
             return False
-        self.num_prompt_tokens -= sent.num_prompt_tokens
-        self._lines[sent.line] -= 1
+        self._num_unstarted_tokens -= sent.num_prompt_tokens
+        self._lines[sent.line].remove(sent.priority)
         if not self._lines[sent.line]:
             del self._lines[sent.line]
         return True
@@ -117,4 +131,4 @@ class ReplicaLink:
 
 def line_of(in_flight: InFlightRequest) -> Line:
     message = in_flight.prepared.messages[0]
-    return message.tenant, message.rank, message.priority
+    return message.tenant, message.rank

@@ -59,14 +59,22 @@ class SimulatedReplica:
     """An engine whose steps take no real time. Owned by SimulatedFleet."""
 
     def __init__(
-        self, name: str, speed: SimulatedSpeed, config: SchedulerConfig, num_blocks: int, vocab_size: int
+        self,
+        name: str,
+        speed: SimulatedSpeed,
+        config: SchedulerConfig,
+        *,
+        num_blocks: int,
+        vocab_size: int,
+        caches_prefixes: bool,
     ) -> None:
         self.name = name
         self.now = self.busy_seconds = 0.0
         self._speed = speed
         self._inbox: deque[GenerateRequest | Abort] = deque()
         hasher = block_hasher(FINGERPRINT, BLOCK_SIZE)
-        scheduler = Scheduler(config, KVManager(num_blocks, BLOCK_SIZE, key_maker=hasher))
+        kv = KVManager(num_blocks, BLOCK_SIZE, prefix_caching=caches_prefixes, key_maker=hasher)
+        scheduler = Scheduler(config, kv)
         self.core = EngineCore(scheduler, self._execute, lambda: self.now)
         self.facts = EngineFacts(
             vocab_size=vocab_size,
@@ -78,6 +86,7 @@ class SimulatedReplica:
             explanation=(),
             kv_bytes=0,
             prompt_credit=config.prompt_credit,
+            has_prefixes=caches_prefixes,
             system_fingerprint=FINGERPRINT,
         )
 
@@ -143,6 +152,7 @@ class FleetSize:
     max_running: int = 64
     max_model_len: int = 8192
     max_step_tokens: int = 512
+    caches_prefixes: bool = True
 
 
 class SimulatedFleet:
@@ -162,7 +172,12 @@ class SimulatedFleet:
         config = SchedulerConfig(size.max_running, size.max_model_len, size.max_step_tokens)
         self.replicas = [
             SimulatedReplica(
-                f"r{number}", speed or SimulatedSpeed(), config, size.num_blocks, tokenizer.vocab_size
+                f"r{number}",
+                speed or SimulatedSpeed(),
+                config,
+                num_blocks=size.num_blocks,
+                vocab_size=tokenizer.vocab_size,
+                caches_prefixes=size.caches_prefixes,
             )
             for number in range(size.num_replicas)
         ]

@@ -69,6 +69,7 @@ def start_null_engine(
         explanation=(),
         kv_bytes=0,
         prompt_credit=config.prompt_credit,
+        has_prefixes=kv.has_journal,
         system_fingerprint=FINGERPRINT,
     )
     return EngineCore(scheduler, around(execute), time.monotonic), facts

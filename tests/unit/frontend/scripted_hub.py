@@ -92,11 +92,15 @@ def request(
     inbox: Inbox | None = None,
     *,
     tenant: Tenant = ONLY_TENANT,
+    rank: int = 0,
+    priority: int = 0,
     **params: object,
 ) -> InFlightRequest:
     definite = msgspec.structs.replace(SamplingParams(max_tokens=9, seed=0), **params)
     intake = Intake(tokenizer, RequestLimits(256, 64))
-    prepared = intake.prepare(name, PromptTask(PROMPT, definite), now=0.0, tenant=tenant)
+    prepared = intake.prepare(
+        name, PromptTask(PROMPT, definite), now=0.0, tenant=tenant, rank=rank, priority=priority
+    )
     return InFlightRequest(prepared, tokenizer, inbox or Inbox())
 
 

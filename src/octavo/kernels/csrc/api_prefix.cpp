@@ -1,5 +1,6 @@
 // The C interface of the prefix index.
 #include <bit>
+#include <new>
 
 #include "kernel_pool.h"
 #include "prefix_index.h"
@@ -53,8 +54,12 @@ ov_status ov_prefix_open(int64_t num_entries, ov_prefix_index** index) {
   if (num_entries < int64_t(PrefixIndex::WINDOW) || num_entries > MAX_ENTRIES) return OV_BAD_SIZE;
   if (!std::has_single_bit(uint64_t(num_entries))) return OV_BAD_SIZE;
   PrefixIndex* opened = PrefixIndex::open(uint64_t(num_entries));
-  if (opened == nullptr) return OV_NO_MEMORY;
-  *index = new ov_prefix_index{opened};
+  ov_prefix_index* handle = opened == nullptr ? nullptr : new (std::nothrow) ov_prefix_index{opened};
+  if (handle == nullptr) {
+    delete opened;
+    return OV_NO_MEMORY;
+  }
+  *index = handle;
   return OV_OK;
 }
 
