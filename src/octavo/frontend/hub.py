@@ -289,13 +289,12 @@ class Hub:
             change = message.prefixes
             self._router.prefixes.change(replica, change.sequence, change.added, change.removed)
             self._ask_prefixes()
-        has_begun = False  # with a request, so that there may be room for another
         for output in message.outputs:
             in_flight = self._by_id.get(output.request_id)
             # An engine may still send outputs of a request that has moved away.
             if in_flight is None or in_flight.replica != replica or not in_flight.is_current(output):
                 continue
-            has_begun |= link.note_output(output.request_id)
+            link.note_output(output.request_id)
             if in_flight.expects(output):
                 self._deliver(in_flight, output)
             else:
@@ -306,7 +305,7 @@ class Hub:
             self._quarantine.note_step()
         if self._quarantine.replica is not None or self._waiting:
             self._send_due()
-        if len(self._new) and has_begun:
+        if len(self._new) and link.has_new_room:
             self._new.fill(replica)
 
     def receive_prefixes(self, replica: str, prefixes: PrefixList) -> None:

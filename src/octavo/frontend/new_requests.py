@@ -90,6 +90,7 @@ class NewRequests:
     def fill(self, replica: str) -> None:
         """Send requests to a replica, as far as it has room."""
         link = self._links[replica]
+        link.has_new_room = False
         while (first := self._first(replica, link)) is not None:
             self._leave(first)
             route = self._route(first)  # what is best may have changed since it came

@@ -38,6 +38,7 @@ class ReplicaLink:
         self._num_unstarted_tokens = 0  # of these requests
         self._lines: dict[Line, list[int]] = {}  # priorities of these requests
         self._credit = 0  # see `EngineFacts.prompt_credit`
+        self.has_new_room = False  # perhaps, for a request that waits; until NewRequests looks
         self.num_waiting_tokens = 0  # of prompts that wait for this replica; changed by NewRequests
         self.moved: list[InFlightRequest] = []  # away from here, by the last part of a drain
         self.stats: EngineStats | None = None  # as of the last message
@@ -106,16 +107,16 @@ class ReplicaLink:
         self._num_unstarted_tokens += num_prompt_tokens
         self._lines.setdefault(sent.line, []).append(sent.priority)
 
-    def note_output(self, request_id: str) -> bool:
-        """Note that the engine has begun to answer a request. Return whether that is new."""
+    def note_output(self, request_id: str) -> None:
+        """Note that the engine has begun to answer a request."""
         sent = self._unstarted.pop(request_id, None)
         if sent is None:
-            return False
+            return
+        self.has_new_room = True
         self._num_unstarted_tokens -= sent.num_prompt_tokens
         self._lines[sent.line].remove(sent.priority)
         if not self._lines[sent.line]:
             del self._lines[sent.line]
-        return True
 
     def forget(self, request_id: str) -> None:
         self.note_output(request_id)

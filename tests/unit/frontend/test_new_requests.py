@@ -3,12 +3,12 @@
 import msgspec
 import pytest
 
-from data.engine_facts import FACTS
+from data.engine_facts import FACTS, IDLE_STATS
 from octavo.fairness.tenant import Tenant
 from octavo.frontend.hub import Hub
 from octavo.frontend.loss import NOBODYS_FAULT, Loss
 from octavo.frontend.replica_link import MAX_URGENT
-from octavo.protocol import Abort, FinishReason, GenerateRequest
+from octavo.protocol import Abort, EngineOutputs, FinishReason, GenerateRequest
 from octavo.text.tokenizer import Tokenizer
 from unit.frontend.scripted_hub import PROMPT, Inbox, ScriptedChannel, byte_tokenizer, ended, request, token
 
@@ -198,3 +198,16 @@ def test_an_abort_is_not_sent_for_a_request_that_waits(tokenizer: Tokenizer) -> 
     assert not [one for one in replicas.channels["r0"].take() if isinstance(one, Abort)]
     assert inbox.result is not None
     assert inbox.result.choices[0].finish_reason == "abort"
+
+
+def test_room_is_used_after_an_output_was_lost_and_a_request_aborted(tokenizer: Tokenizer) -> None:
+    replicas = Replicas(tokenizer, "r0")
+    replicas.submit("first")
+    replicas.submit("second")
+    assert list(replicas.sent()) == ["first"]
+    missing = msgspec.structs.replace(token("first"), position=5)
+    replicas.hub.receive("r0", EngineOutputs((missing,), IDLE_STATS))
+    assert list(replicas.sent()) == ["first"], "it was sent again"
+    replicas.hub.abort("first")
+    replicas.hub.receive("r0", replicas.channels["r0"].step(ended("first", FinishReason.ABORT)))
+    assert list(replicas.sent()) == ["second"]
