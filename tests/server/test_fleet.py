@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import signal
 
 import pytest
@@ -114,6 +115,46 @@ def test_the_only_replica_can_be_restarted_but_not_removed(run_null: RunNull) ->
         assert len(await texts(asked)) == 1
 
     run_null(test, step_seconds=STEP)
+
+
+def test_a_replica_is_removed_only_when_another_one_is_usable(run_null: RunNull) -> None:
+    async def test(bench: Bench) -> None:
+        operator = Operator(bench)
+        second = bench.replicas.supervisors[1]
+        right, second._settings = second._settings, EngineSettings({"max_running": "wrong"})
+        assert second.engine_pid is not None
+        os.kill(second.engine_pid, signal.SIGKILL)
+        await bench.until(lambda: second.num_restarts)
+        operations = bench.state.operations
+        number = operations.drain("r0", AfterDrain.REMOVE).number
+        await bench.until(lambda: second.num_restarts > 1)
+        assert (await bench.answer(COMPLETIONS, **BODY))["usage"]["completion_tokens"] == 200
+        assert operations.status()[0].state == OperationState.RUNNING
+        assert await operator.names() == ["r0", "r1"]
+        second._settings = right
+        assert (await operator.end_of(number))["state"] == "done"
+        assert await operator.names() == ["r1"]
+
+    run_null(test, num_replicas=2)
+
+
+@pytest.mark.parametrize("then", AfterDrain)
+def test_after_a_cancelled_drain_a_replica_gets_requests_again(run_null: RunNull, then: AfterDrain) -> None:
+    """The server shuts down: requests that were accepted and not sent yet need an engine."""
+
+    async def test(bench: Bench) -> None:
+        async def drain(lonely_seconds: float) -> None:
+            bench.hub.drain("r0")
+            await asyncio.Event().wait()
+
+        bench.supervisor.drain = drain  # type: ignore[method-assign]
+        operations = bench.state.operations
+        operations.drain("r0", then)
+        await bench.until(lambda: bench.hub.usable == ["r1"])
+        await operations.close()
+        assert bench.hub.usable == ["r0", "r1"]
+
+    run_null(test, num_replicas=2)
 
 
 def test_commands_are_queued_and_count_for_later_ones(run_null: RunNull) -> None:

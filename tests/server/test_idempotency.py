@@ -218,6 +218,61 @@ def test_an_answer_that_is_too_large_to_keep_is_computed_again(run_held: RunHeld
     run_held(test, max_kept_answers=16 << 10)
 
 
+@pytest.mark.parametrize("body", [BODY, STREAM])
+def test_followers_are_in_flight_requests_of_their_api_key(run_held: RunHeld, body: Json) -> None:
+    async def test(bench: HeldBench) -> None:
+        alice = {"authorization": "Bearer sk-alice-1", "idempotency_key": KEY}
+        first = bench.ask(body, **alice)
+        await bench.until_asked(1)
+        follower = bench.ask(body, **alice)
+        await bench.until(lambda: bench.state.kept_answers.num_followers)
+        assert bench.state.num_open == 2, "a shutdown waits for both"
+        rejected = await bench.ask(body, **alice).done()
+        assert (rejected.status, "max_streams=2" in rejected.error["message"]) == (429, True)
+        await finished(bench, first)
+        assert (await follower.done()).content == first.content
+        assert bench.state.num_open == 0
+        assert (await bench.ask(body, **alice).done()).status == 200
+
+    run_held(test, key_file="alice sk-alice-1 max_streams=2\n")
+
+
+@pytest.mark.parametrize("body", [BODY, STREAM])
+def test_followers_have_deadlines_of_their_own(run_held: RunHeld, body: Json) -> None:
+    async def test(bench: HeldBench) -> None:
+        first = bench.ask(body, idempotency_key=KEY)
+        await bench.until_asked(1)
+        bench.say("x")
+        is_stream = "stream" in body
+        await bench.until(lambda: first.content or not is_stream)
+        follower = await bench.ask(body | {"timeout": 0.05}, idempotency_key=KEY).done()
+        assert b"deadline_exceeded" in follower.content
+        assert follower.status == (200 if is_stream else 408)
+        assert follower.content.endswith(b"data: [DONE]\n\n") == is_stream
+        assert (await finished(bench, first)).status == 200
+
+    run_held(test)
+
+
+def test_a_long_answer_is_followed_to_its_end(run_held: RunHeld) -> None:
+    """Its bytes are counted as a kept answer, and not again for each request that follows it."""
+
+    async def test(bench: HeldBench) -> None:
+        first = bench.ask(STREAM, idempotency_key=KEY)
+        await bench.until_asked(1)
+        bench.say("x")
+        follower = bench.ask(STREAM, idempotency_key=KEY)
+        await bench.until(lambda: follower.content)
+        for _ in range(40):
+            bench.say("y" * 2000)
+            await asyncio.sleep(0)
+        answer = (await finished(bench, first)).content
+        assert len(answer) > bench.state.held.max_for_one()
+        assert (await follower.done()).content == answer
+
+    run_held(test, max_held=64 << 10)
+
+
 # -- bounds ------------------------------------------------------------------------------------------------
 
 

@@ -10,10 +10,21 @@ import openai
 import pytest
 
 from data.json_types import Json
+from octavo.frontend.output import StreamDelta
 from octavo.frontend.text_model import TextModel
 from octavo.protocol import FinishReason
 from octavo.server import answer
-from octavo.server.event_ids import MAX_CHOICES, ChoicePosition, EventIds, StreamOrigin, resumed_stream
+from octavo.server.event_ids import (
+    MAX_CHOICES,
+    MAX_ID,
+    ChoicePosition,
+    EventIds,
+    StreamOrigin,
+    StreamPosition,
+    answer_tag,
+    make_event_ids,
+    resumed_stream,
+)
 from octavo.server.http.errors import ApiError
 from octavo.server.identity import Identities
 from server.held_engine import HeldBench
@@ -214,7 +225,19 @@ def test_an_id_is_valid_only_for_its_request_model_and_api_key(tiny_model: TextM
         without_ids: list[dict[str, Json]] = [{"stream": False}, {"stream_options": None}]
         for change in without_ids:
             assert (await rejected(again | change))[0] == 400
-        assert (await rejected(HELD, last_event_id="x"))[0] == 400
+        for text in ("x", given + "A" * MAX_ID):
+            assert await rejected(HELD, last_event_id=text) == (400, "invalid_event_id")
+        deep: Json = "leaf"
+        for _ in range(300):
+            deep = [deep]
+        nested = {
+            "messages": HELLO,
+            "stream": True,
+            "stream_options": IDS,
+            "chat_template_kwargs": {"a": deep},
+        }
+        asked = await bench.ask(nested, CHAT, authorization=alice).done()
+        assert (asked.status, "nested too deeply" in asked.error["message"]) == (400, True)
         bench.state.model = replace(tiny_model, name="other")
         assert await rejected(again) == (409, "resume_conflict")
         bench.state.model = tiny_model
@@ -264,3 +287,51 @@ def test_ids_are_short_and_can_be_parsed() -> None:
         assert resumed.identity == origin.identity
         with pytest.raises(ApiError):
             resumed_stream(text, b"j" * 32, b"body tag", param="resume_from")
+
+
+KEY = b"k" * 32
+
+
+def delta(num_tokens: int, finish: str | None = None) -> StreamDelta:
+    return StreamDelta(request_id="0", choice=0, text="", token_ids=(1,) * num_tokens, finish_reason=finish)
+
+
+def after(event: bytes) -> StreamOrigin:
+    """Return the origin of the stream that continues after this event."""
+    return resumed_stream(id_of(event), KEY, b"body tag", param="resume_from")
+
+
+def test_a_stream_of_several_choices_can_be_continued_more_than_once() -> None:
+    """The id of an event counts what the client has of the other choices, not what was computed again."""
+    first = EventIds(StreamOrigin(KEY, Identities().new(), b"body tag"), b"answered", 3)
+    first.mark(0, delta(5), b"a")
+    first.mark(1, delta(2), b"b")
+    origin = after(first.mark(2, delta(3, "stop"), b"c"))
+    again = EventIds(origin, b"answered", 3)
+    assert again.mark(0, delta(1), b"a") == b""
+    event = again.mark(1, delta(4), b"b")
+    expected = ChoicePosition(5), ChoicePosition(4), ChoicePosition(3, True)
+    assert after(event).resumed == replace(position_of(origin), choices=expected)
+    third = EventIds(after(event), b"answered", 3)
+    assert third.mark(0, delta(5), b"a") == third.mark(1, delta(4), b"b") == b""
+    assert third.mark(2, delta(3, "stop"), b"c") == b""
+    assert third.mark(0, delta(1), b"a") != b""
+
+
+def position_of(origin: StreamOrigin) -> StreamPosition:
+    assert origin.resumed is not None
+    return origin.resumed
+
+
+@pytest.mark.parametrize("num_bytes", [6, 200])
+def test_forged_numbers_in_ids_are_bounded(num_bytes: int) -> None:
+    ids = EventIds(StreamOrigin(KEY, Identities().new(), b"body tag"), b"answered", 1)
+    ids._encoded = [b"\xff" * (num_bytes - 1) + b"\1\0"]
+    with pytest.raises(ApiError, match="is not the id of an event"):
+        after(ids.mark_end(b"event"))
+
+
+def test_an_id_with_another_number_of_choices_is_rejected() -> None:
+    ids = EventIds(StreamOrigin(KEY, Identities().new(), b"body tag"), answer_tag("", "", []), 1)
+    with pytest.raises(ApiError, match="is not the id of an event"):
+        make_event_ids(after(ids.mark_end(b"event")), "", "", [])

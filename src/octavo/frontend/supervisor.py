@@ -191,8 +191,11 @@ class EngineSupervisor:
             return  # the next one is about to be ready
         await self.drain(LONELY_SECONDS)
         self._is_replacing = self._engine is engine  # it may have died meanwhile
-        while self._engine is engine:
-            await asyncio.sleep(WATCH_SECONDS)
+        try:
+            while self._engine is engine:
+                await asyncio.sleep(WATCH_SECONDS)
+        finally:
+            self._is_replacing = False  # cancelled: the engine goes on if it has not ended yet
 
     async def drain(self, lonely_seconds: float) -> None:
         """Move all requests to other replicas, some at a time. The engine gets no others from now on.
@@ -299,6 +302,7 @@ class EngineSupervisor:
             while not engine.has_exited:  # the next one needs its memory
                 await asyncio.sleep(WATCH_SECONDS)
             self._engine = None  # its heartbeat must not count for the next engine
+            self._is_replacing = False  # this one has ended, and the next one must not
             if self._folder is not None:
                 self._folder.remove_engine(self.num_restarts)
 
@@ -373,9 +377,11 @@ class EngineSupervisor:
             death = run.death or Death("")
             loss = Loss(self._in_slots(engine), death.is_hang, death.request_id)
             self._channel = self.ready_at = None
-            self._hub.disconnect(self.name, NOBODYS_FAULT if run.is_blameless else loss)
-            self.tally.engine_lost()
-            channel.close()
+            try:
+                self._hub.disconnect(self.name, NOBODYS_FAULT if run.is_blameless else loss)
+            finally:
+                self.tally.engine_lost()
+                channel.close()
 
     def _check_fingerprint(self, facts: EngineFacts) -> None:
         """Refuse an engine that would continue answers with other tokens, e.g. of a changed checkpoint."""
@@ -386,6 +392,8 @@ class EngineSupervisor:
             )
 
     def _connect(self, channel: SocketChannel) -> None:
+        if self.state is EngineState.CLOSED:  # the hub has dismissed the replica, and would expect it again
+            return
         self.pin(channel.facts)
         self.facts, self._channel, self.problem = channel.facts, channel, None
         self.ready_at = time.monotonic()
@@ -394,8 +402,7 @@ class EngineSupervisor:
         again = f" again, {counted(len(self._hub), 'request')} in flight" if self.num_restarts else ""
         logger.info("%s: the engine is ready%s (%s)", self.name, again, self.tally.phase_summary())
         self._hub.connect(self.name, channel, channel.facts, channel.ask_prefixes)
-        if self.state is not EngineState.CLOSED:
-            self.state = EngineState.READY
+        self.state = EngineState.READY
         self._became_ready.set()
 
     def pin(self, facts: EngineFacts) -> None:

@@ -4,9 +4,8 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import math
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 
 import msgspec
 
@@ -98,7 +97,8 @@ class LocalReplicas:
         self.check_restart(name)
         supervisor = self.find(name)
         max_restarts = supervisor.num_restarts + 1
-        await supervisor.replace()
+        with self._draining(name):
+            await supervisor.replace()
         while supervisor.state is not EngineState.READY:
             if supervisor.state is EngineState.FAILED or supervisor.num_restarts > max_restarts:
                 raise FleetError(
@@ -131,16 +131,15 @@ class LocalReplicas:
             )
 
     async def remove(self, name: str) -> None:
-        """Drain a replica and end its engine. Its name is never used again."""
-        self.check_remove(name)
-        supervisor = self.find(name)
-        await supervisor.drain(math.inf)
-        try:
+        """Drain a replica and end its engine, while another replica is usable. Its name is never used again.
+
+        Without another usable replica it waits for one, and its engine computes all requests meanwhile.
+        """
+        supervisor, is_drained = self.find(name), False
+        while not is_drained:
             self.check_remove(name)  # the others may have failed meanwhile
-        except FleetError:
-            if self._hub.link(name) is not None:
-                self._hub.end_drain(name)
-            raise
+            with self._draining(name):
+                is_drained = await self._try_drain(supervisor)
         logger.info("%s: removed", name)
         await self._discard(supervisor)
 
@@ -274,6 +273,33 @@ class LocalReplicas:
         """Divide the cores anew, for engines that are started from now on."""
         for supervisor in self.supervisors:
             supervisor.share(len(self.supervisors))
+
+    async def _try_drain(self, supervisor: EngineSupervisor) -> bool:
+        """Return whether the replica can be removed now: it has no requests, and others can be sent more."""
+        name = supervisor.name
+        if self._hub.link(name) is None:  # it has failed, and its requests have moved
+            return True
+        if self._has_usable_beside(name):
+            await supervisor.drain(lonely_seconds=0.0)
+            link = self._hub.link(name)
+            if link is None or (self._has_usable_beside(name) and not link.requests):
+                return True
+            self._hub.end_drain(name)
+        await asyncio.sleep(POLL_SECONDS)
+        return False
+
+    def _has_usable_beside(self, name: str) -> bool:
+        return any(usable != name for usable in self._hub.usable)
+
+    @contextlib.contextmanager
+    def _draining(self, name: str) -> Iterator[None]:
+        """Send requests to a replica again if draining it is cancelled, because the server shuts down."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            if self._hub.link(name) is not None:
+                self._hub.end_drain(name)
+            raise
 
     async def _discard(self, supervisor: EngineSupervisor) -> None:
         """Close a replica, and keep its counts."""

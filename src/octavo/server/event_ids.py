@@ -30,6 +30,7 @@ TAG_BYTES = 8
 MAC_BYTES = 12
 MAX_CHOICES = 16  # of a stream with ids, so that ids stay short
 MAX_ID = 512  # characters
+MAX_VARINT = 5  # bytes: more than any number of tokens needs
 # Its length is a multiple of 3, so that it is encoded once, apart from the tail.
 HEAD = struct.Struct(f">H{SUFFIX_BYTES}sIQ{TAG_BYTES}s{TAG_BYTES}s")
 ENDED, NOT_ENDED = b"\1", b"\0"
@@ -77,8 +78,9 @@ class EventIds:
         self._resumed = origin.resumed
         self._line_start = b"id: " + binascii.b2a_base64(head, newline=False)
         self._mac = hashlib.blake2b(head, key=origin.binding, digest_size=MAC_BYTES)
-        self._num_tokens = [0] * num_choices
-        self._encoded = [ChoicePosition().encoded()] * num_choices
+        self._num_tokens = [0] * num_choices  # computed, of which the client may have received some
+        received = (ChoicePosition(),) * num_choices if origin.resumed is None else origin.resumed.choices
+        self._encoded = [position.encoded() for position in received]  # what the client has after an event
 
     def mark(self, choice: int, delta: StreamDelta, event: bytes) -> bytes:
         """Return the event of a delta with its id, or nothing if the client has it or the event is empty.
@@ -89,9 +91,9 @@ class EventIds:
         if not event:
             return b""
         position = ChoicePosition(self._num_tokens[choice], delta.finish_reason is not None, delta.num_cached)
-        self._encoded[choice] = position.encoded()
         if self._resumed is not None and _covers(self._resumed.choices[choice], position):
             return b""
+        self._encoded[choice] = position.encoded()
         return self._line(NOT_ENDED) + event
 
     def mark_end(self, event: bytes) -> bytes:
@@ -123,7 +125,8 @@ def resumed_stream(text: str, binding: bytes, tag: bytes, *, param: str) -> Stre
 def make_event_ids(
     origin: StreamOrigin, fingerprint: str, model_name: str, prepared: Sequence[PreparedRequest]
 ) -> EventIds:
-    """Return the ids of a stream. Raises 409 if its answer is not the one that the client has a part of."""
+    """Return the ids of a stream. Raises 409 if its answer is not the one that the client has a part of, and
+    400 if the id has another number of choices."""
     num_choices = sum(len(one.messages) for one in prepared)
     if num_choices > MAX_CHOICES:
         raise invalid(
@@ -137,10 +140,14 @@ def make_event_ids(
             "belongs to a stream of another model: this server does not give the same answer. Send the"
             " request without the id to start again"
         )
+    if origin.resumed is not None and len(origin.resumed.choices) != num_choices:
+        raise _invalid("resume_from")  # forged: on a server without keys, the key of the MAC is public
     return EventIds(origin, tag, num_choices)
 
 
 def _parse(text: str, binding: bytes, param: str) -> StreamPosition:
+    if len(text) > MAX_ID:  # a header may be larger
+        raise _invalid(param)
     try:
         content = binascii.a2b_base64(text.encode("ascii"), strict_mode=True)
     except (binascii.Error, UnicodeEncodeError):
@@ -189,15 +196,16 @@ def _varint(number: int) -> bytes:
 
 
 def _integers(content: bytes) -> Iterator[int]:
-    """Yield the numbers of concatenated varints. Raises IndexError if the last is incomplete."""
+    """Yield the numbers of concatenated varints. Raises IndexError if one is incomplete or too long."""
     position = 0
     while position < len(content):
-        number = shift = 0
-        while content[position] & 0x80:
-            number |= (content[position] & 0x7F) << shift
-            position, shift = position + 1, shift + 7
-        yield number | content[position] << shift
-        position += 1
+        encoded = content[position : position + MAX_VARINT]
+        number = size = 0
+        while encoded[size] & 0x80:
+            number |= (encoded[size] & 0x7F) << 7 * size
+            size += 1
+        yield number | encoded[size] << 7 * size
+        position += size + 1
 
 
 def _invalid(param: str) -> ApiError:

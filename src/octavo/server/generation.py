@@ -234,8 +234,7 @@ class Generation:
 
     @property
     def _timeout(self) -> float:
-        maximum, requested = self.state.options.request_timeout, self.context.timeout
-        return maximum if requested is None else min(requested, maximum)
+        return self.state.timeout(self.context.timeout)
 
     @property
     def _seconds_left(self) -> float:

@@ -196,6 +196,7 @@ class KeptAnswers:
             complete = next((one for one in answers if one.state is AnswerState.COMPLETE), None)
             if complete is not None:
                 self.forget(complete)
+                complete.drop_content()  # no longer counted, so a slow follower must not keep it in memory
                 return True
             running = next((one for one in answers if one.pieces), None)
             if running is not None:

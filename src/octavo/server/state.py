@@ -126,6 +126,11 @@ class ServerState:
             progress = ", ".join(f"{name}: {value}" for name, value in self.readiness.items())
             raise unavailable(f"the model is being loaded ({progress})", code="loading")
 
+    def timeout(self, requested: float | None) -> float:
+        """Return the seconds after which a request is aborted."""
+        maximum = self.options.request_timeout
+        return maximum if requested is None else min(requested, maximum)
+
     def check_model(self, name: str | None) -> None:
         if name is not None and name != self.model.name:
             raise ApiError(

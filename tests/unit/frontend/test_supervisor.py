@@ -11,9 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from data.engine_facts import IDLE_STATS, engine_facts
 from octavo.frontend import supervisor
 from octavo.frontend.engine_process import Death, FirstEngine
 from octavo.frontend.hub import Hub
+from octavo.frontend.socket_channel import SocketChannel
 from octavo.link.folder import EngineSettings
 from octavo.link.heartbeat import Phase
 from octavo.link.run_folder import RunFolder
@@ -172,3 +174,80 @@ def test_new_engines_expect_grammars_when_pending_requests_have_them(
         return expected_grammars
 
     assert asyncio.run(test()) == [False, False, True]
+
+
+def test_a_command_to_replace_an_engine_does_not_end_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        num_engines, third = 0, asyncio.Event()
+
+        def replace() -> None:
+            watched._is_replacing = True  # just when the engine has died by itself
+
+        def start_engine(path: Path, settings: EngineSettings, module: str) -> DeadEngine:
+            nonlocal num_engines
+            num_engines += 1
+            if num_engines == 3:
+                third.set()
+            return DeadEngine(replace, path)
+
+        monkeypatch.setattr(supervisor, "EngineProcess", start_engine)
+        watched = supervisor.EngineSupervisor(EngineSettings({}, log_level="error"), Hub())
+        watched.start()
+        await asyncio.wait_for(third.wait(), HANG_SECONDS)
+        assert watched.num_replaced == 0
+        await watched.close()
+
+    asyncio.run(test())
+
+
+class FakeChannel:
+    """A channel to an engine that is ready and sends nothing."""
+
+    facts, stats, version = engine_facts(), IDLE_STATS, 2
+    is_closed = False
+
+    def ask_prefixes(self) -> None:
+        pass
+
+    async def read(self, *_: object) -> None:
+        raise OSError("cut")
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_a_closed_supervisor_does_not_connect_to_an_engine() -> None:
+    async def test() -> None:
+        hub, channel = Hub(), FakeChannel()
+        watched = supervisor.EngineSupervisor(EngineSettings({}), hub)
+        await watched.close()
+        watched._connect(channel)  # type: ignore[arg-type]
+        assert hub.num_replicas == 0
+        assert watched.state is supervisor.EngineState.CLOSED
+
+    asyncio.run(test())
+
+
+def test_the_channel_is_closed_even_if_the_hub_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        hub, channel = Hub(), FakeChannel()
+        watched = supervisor.EngineSupervisor(EngineSettings({}), hub)
+        engine: Any = SimpleNamespace(
+            heartbeat=SimpleNamespace(phase=Phase.SERVING), folder=SimpleNamespace(address=""), in_slots=None
+        )
+
+        async def open_channel(*_: object) -> FakeChannel:
+            return channel
+
+        def fail(*_: object) -> None:
+            raise KeyError("r0")
+
+        monkeypatch.setattr(SocketChannel, "open", open_channel)
+        monkeypatch.setattr(hub, "disconnect", fail)
+        with pytest.raises(KeyError):
+            await watched._read(engine, supervisor.EngineRun())
+        assert channel.is_closed
+        monkeypatch.undo()
+        await watched.close()
+
+    asyncio.run(test())

@@ -9,7 +9,7 @@ from starlette.types import Receive
 
 from octavo.server.answer import AnswerWriter, respond
 from octavo.server.event_ids import StreamOrigin, body_tag, resumed_stream
-from octavo.server.followed_answer import follow, shared_receive
+from octavo.server.followed_answer import Follower, follow, shared_receive
 from octavo.server.generation import Generation, Work
 from octavo.server.http.errors import invalid
 from octavo.server.http.keys import binding, caller
@@ -48,7 +48,13 @@ async def respond_once(
     while (kept := state.kept_answers.find(name, digest)) is not None:
         if kept.pieces is None:  # too large to be kept
             return await asked.compute(kept.identity, request.receive)
-        response = await follow(kept, request, is_stream=bool(body.stream), has_ids=body.includes_event_ids)
+        response = await follow(
+            kept,
+            _follower(request, body),
+            request.receive,
+            is_stream=bool(body.stream),
+            has_ids=body.includes_event_ids,
+        )
         if response is not None:
             return response
     kept = state.kept_answers.open(name, caller(request).name, digest, identity_of_key(name[0], key, digest))
@@ -94,6 +100,12 @@ class Asked:
         )
         generation = Generation(state, context, record_of(request), receive, request.state.holding)
         return await respond(generation, self.work, self.make_writer, kept)
+
+
+def _follower(request: Request, body: SamplingFields) -> Follower:
+    state: ServerState = request.app.state.server
+    timeout = state.timeout(body.timeout)
+    return Follower(state, record_of(request).keyed, request.state.holding, request.state.arrival + timeout)
 
 
 def _resumed(request: Request, body: SamplingFields) -> StreamOrigin | None:

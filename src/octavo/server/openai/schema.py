@@ -11,11 +11,13 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic
 from pydantic import BeforeValidator, Field
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, PydanticSerializationError
 
 from octavo.frontend.intake import RequestLimits
 from octavo.grammar.limits import GrammarLimits
 from octavo.server.event_ids import MAX_ID
+from octavo.server.http.errors import invalid
+from octavo.text.chat_template import MAX_DEPTH
 
 MAX_MESSAGES = 8192
 MAX_TOOLS = 128
@@ -153,8 +155,18 @@ class SamplingFields(WireModel):
 
     @cached_property
     def digest(self) -> bytes:
-        """A digest of all fields that may change the response, apart from its beginning."""
-        content = self.model_dump_json(exclude={"resume_from", "timeout", "priority", "user"})
+        """A digest of all fields that may change the response, apart from its beginning.
+
+        Raises 400 if a field is nested too deeply.
+        """
+        try:
+            content = self.model_dump_json(exclude={"resume_from", "timeout", "priority", "user"})
+        except (
+            PydanticSerializationError
+        ) as error:  # strings are Unicode and numbers are finite: see `WireModel`
+            raise invalid(
+                f"the body is nested too deeply: send at most {MAX_DEPTH} levels of lists and objects"
+            ) from error
         return hashlib.blake2b(
             content.encode(), digest_size=32, person=type(self).__name__[:16].encode()
         ).digest()
