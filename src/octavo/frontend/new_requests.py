@@ -83,7 +83,7 @@ class NewRequests:
         account = self._accounts.enter(message.tenant, message.weight)
         key = message.priority, next(self._numbers)
         request = self._requests[in_flight.request_id] = WaitingRequest(in_flight, account, key)
-        self._place(request)
+        self._place(request, self._route(request))
         if in_flight.deadline is not None and request.replica is not None:
             self._deadlines.push(in_flight.deadline, in_flight.request_id)
 
@@ -106,10 +106,11 @@ class NewRequests:
             for request in self._in_order(replica):
                 if request.replica != replica:  # it was sent meanwhile
                     continue
+                route = self._route(request)
+                if route is None:  # nor is there a place for the others
+                    return
                 self._leave(request)
-                self._place(request)
-                if request.replica == NOWHERE:  # nor is there a place for the others
-                    break
+                self._place(request, route)
 
     def take_all(self) -> list[InFlightRequest]:
         """Remove and return all requests, in the order in which they would be sent."""
@@ -142,9 +143,8 @@ class NewRequests:
 
     # -- where a request goes ----------------------------------------------------------------------------
 
-    def _place(self, request: WaitingRequest) -> None:
+    def _place(self, request: WaitingRequest, route: Route | None) -> None:
         """Send a request, or let it wait for a replica."""
-        route = self._route(request)
         if route is None:
             self._join(request, NOWHERE)
             return
@@ -162,14 +162,15 @@ class NewRequests:
             waiting = [name for name in self._lines if name in self._links]
             if not waiting or not self._links[replica].has_credit:
                 return
-            longest = max(waiting, key=lambda name: self._links[name].num_waiting_tokens)
-            request = self._first(longest, None)
+            longest = max((self._links[name] for name in waiting), key=lambda link: link.num_waiting_tokens)
+            request = self._first(longest.name, None)
             assert request is not None, "there is a line"
-            self._leave(request)
+            longest.num_waiting_tokens -= request.num_missing  # it does not wait for itself
             route = self._route(request)
+            longest.num_waiting_tokens += request.num_missing
             if route is None or route.replica != replica:
-                self._join(request, longest)
                 return
+            self._leave(request)
             self._send_to(request, route)
 
     def _route(self, request: WaitingRequest) -> Route | None:

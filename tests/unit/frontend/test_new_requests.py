@@ -211,3 +211,18 @@ def test_room_is_used_after_an_output_was_lost_and_a_request_aborted(tokenizer: 
     replicas.hub.abort("first")
     replicas.hub.receive("r0", replicas.channels["r0"].step(ended("first", FinishReason.ABORT)))
     assert list(replicas.sent()) == ["second"]
+
+
+def test_waiting_leaves_one_entry_for_each_request(tokenizer: Tokenizer) -> None:
+    """However often a place is looked for."""
+    replicas = Replicas(tokenizer, "r0", "r1")
+    for number in range(20):
+        replicas.submit(f"q{number}")
+    replicas.hub.disconnect("r0", NOBODYS_FAULT)
+    replicas.hub.disconnect("r1", NOBODYS_FAULT)
+    for number in range(200):
+        replicas.submit(f"late{number}")
+        replicas.hub.suspect("r0", None)
+    new = replicas.hub._new
+    heaps = [line.heap for lines in new._lines.values() for line in lines.values()]
+    assert sum(len(heap.entries) for heap in heaps) == len(new) == 218
