@@ -214,7 +214,7 @@ def test_the_server_opens_no_outgoing_connection_and_one_port(start: StartServer
 
 
 def server_asked(server: Server, method: str, path: str) -> httpx.Response:
-    body = [] if path in FLEET_COMMANDS else GOOD.get(path)  # a list is not valid
+    body: Json = [] if path in FLEET_COMMANDS else GOOD.get(path)  # a list is not valid
     return httpx.request(method, server.url + path, json=body, timeout=HANG_SECONDS)
 
 
