@@ -4,9 +4,10 @@ Each replica has many points on the ring, and a key belongs to the replicas whos
 replica is added or removed, only the keys next to its points change their owners.
 """
 
-import hashlib
 from bisect import bisect, insort
 from collections.abc import Callable
+
+from octavo.fleet.hashing import hashed
 
 NUM_POINTS = 64  # of each replica
 
@@ -41,5 +42,4 @@ class Ring:
 
 
 def _points(name: str) -> list[int]:
-    digests = (hashlib.blake2b(f"{name}/{i}".encode(), digest_size=8).digest() for i in range(NUM_POINTS))
-    return [int.from_bytes(digest) for digest in digests]
+    return [hashed(name, str(i)) for i in range(NUM_POINTS)]

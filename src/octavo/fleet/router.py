@@ -5,12 +5,12 @@ most of the prompt in their caches, the owners of its first block, and some at r
 same beginning meet even before any replica has it, and load spreads without a view of all replicas.
 """
 
-import hashlib
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from octavo.fleet.cost import ReplicaLoad, RequestSize, seconds_for
+from octavo.fleet.hashing import hashed
 from octavo.fleet.prefixes import FleetPrefixes
 from octavo.fleet.ring import Ring
 from octavo.kernels.library import KernelLibrary
@@ -93,7 +93,7 @@ class Router:
         self, request_id: str, size: RequestSize, keys: "array[int]", excluded: str | None = None
     ) -> Route | None:
         """Return the usable replica with the lowest cost; None if there is none."""
-        mixed = _mixed(request_id)
+        mixed = hashed(request_id)
         hits = {}
         if self.prefixes is not None and keys:
             hits = dict(self.prefixes.match(keys, MAX_CANDIDATES, mixed))
@@ -116,7 +116,7 @@ class Router:
             }
             limit = min(costs.values()) * NEAR
             near = [name for name, cost in costs.items() if cost <= limit]
-            chosen = near[0] if len(near) == 1 else min(near, key=lambda name: _mixed(name, request_id))
+            chosen = near[0] if len(near) == 1 else min(near, key=lambda name: hashed(name, request_id))
         return Route(chosen, cached.get(chosen, 0))
 
     def promise(self, replica: str, keys: "array[int]") -> None:
@@ -139,8 +139,4 @@ class Router:
 def with_min_load(loads: Mapping[str, int], request_id: str) -> str:
     """Return the replica with the fewest sequences. A hash of the request decides between equal ones."""
     minimum = min(loads.values())
-    return min((name for name, load in loads.items() if load == minimum), key=lambda n: _mixed(n, request_id))
-
-
-def _mixed(*parts: str) -> int:
-    return int.from_bytes(hashlib.blake2b("/".join(parts).encode(), digest_size=8).digest())
+    return min((name for name, load in loads.items() if load == minimum), key=lambda n: hashed(n, request_id))

@@ -9,7 +9,6 @@ because a bit in its memory has flipped. A third replica shows which one:
     r0: A    r1: B              nobody knows: there is no third replica
 """
 
-import hashlib
 import logging
 from collections import Counter
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from octavo.fleet.hashing import hashed
 from octavo.frontend.in_flight import InFlightRequest
 from octavo.frontend.intake import PreparedRequest
 from octavo.frontend.output import RequestOutput
@@ -106,7 +106,7 @@ class Audits:
         )
         prepared = replace(audit.prepared, request_id=name, messages=messages)
         self._open[name] = audit
-        return others[_hashed(name) % len(others)], in_flight.again(prepared, Nobody())
+        return others[hashed(name) % len(others)], in_flight.again(prepared, Nobody())
 
     def _is_decided(self, audit: Audit, *, has_others: bool) -> bool:
         """Count the answers so far. Return False if another one is needed to say which replica is wrong."""
@@ -151,8 +151,4 @@ def _answer(result: RequestOutput) -> Answer:
 
 
 def _is_chosen(request_id: str, rate: float) -> bool:
-    return _hashed(request_id) < rate * (1 << 64)
-
-
-def _hashed(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
+    return hashed(request_id) < rate * (1 << 64)

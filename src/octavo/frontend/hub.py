@@ -61,7 +61,7 @@ class Hub:
         self._audits = audits or Audits()
         self._by_id: dict[str, InFlightRequest] = {}
         self._links: dict[str, ReplicaLink] = {}
-        self._new = NewRequests(self._router, self._links, self._send_to)
+        self._new = NewRequests(self._links, is_open=self._is_open, route=self._route, send=self._send_to)
         self._expire_at = 0.0  # when deadlines are checked next
         # Requests that no replica has any more, or that should move away from the one that has them.
         self._waiting: dict[str, InFlightRequest] = {}  # by id, in the order in which they are sent
@@ -320,23 +320,20 @@ class Hub:
         links = self._links.values()
         if self._quarantine.needs_replica and links and all(link.is_usable for link in links):
             self._begin_quarantine(with_min_load({link.name: link.load for link in links}, ""))
-        while self._waiting and self._has_usable():
+        while self._waiting and self._has_open():
             in_flight = self._waiting.pop(next(iter(self._waiting)))
             self._release(in_flight)
             if in_flight.is_suspect:
                 self._quarantine.isolate(in_flight)
             else:
-                self._send_anywhere(in_flight)
-        self._new.excluded = self._quarantine.replica
+                route = self._route(in_flight)
+                assert route is not None, "a replica is open"
+                self._send_to(in_flight, route)
         self._new.place_again()
         quarantined = self._links.get(self._quarantine.replica or "")
         if quarantined is None or not quarantined.is_usable:
             return
-        if self._has_usable():
-            waiting = []
-        else:
-            waiting = self._take_waiting()
-        for in_flight in waiting:
+        for in_flight in [] if self._has_open() else self._take_waiting():
             self._release(in_flight)
             if in_flight.is_suspect:
                 self._quarantine.isolate(in_flight)
@@ -345,20 +342,20 @@ class Hub:
         while (in_flight_alone := self._quarantine.take()) is not None:
             self._ask(quarantined.name, in_flight_alone, in_flight_alone.num_tokens)
 
-    def _has_usable(self) -> bool:
-        """Whether there is a replica that any request may be sent to."""
-        return any(link.is_usable and link.name != self._quarantine.replica for link in self._links.values())
+    def _is_open(self, replica: str) -> bool:
+        """Whether any request may be sent to a replica."""
+        return self.is_usable(replica) and replica != self._quarantine.replica
 
-    def _unrestricted(self) -> list[str]:
-        """Return the replicas that any request may be sent to."""
-        return [name for name in self.usable if name != self._quarantine.replica]
+    def _has_open(self) -> bool:
+        return any(map(self._is_open, self._links))
 
-    def _send_anywhere(self, in_flight: InFlightRequest) -> None:
-        """Send a request that an engine had begun with. There is a usable replica."""
+    def _list_open(self) -> list[str]:
+        return [replica for replica in self._links if self._is_open(replica)]
+
+    def _route(self, in_flight: InFlightRequest) -> Route | None:
+        """Return the best of the replicas that any request may be sent to; None if there are none."""
         keys = in_flight.block_keys(self._router.keys)
-        route = self._router.choose(in_flight.request_id, in_flight.size, keys, self._quarantine.replica)
-        assert route is not None
-        self._send_to(in_flight, route)
+        return self._router.choose(in_flight.request_id, in_flight.size, keys, self._quarantine.replica)
 
     def _send_to(self, in_flight: InFlightRequest, route: Route) -> None:
         self._ask(route.replica, in_flight, in_flight.num_tokens - route.num_cached)
@@ -451,9 +448,7 @@ class Hub:
         if processed.delta is not None:
             recipient.put(processed.delta)
         if processed.finished is not None:
-            asked = self._audits.note_end(
-                in_flight, in_flight.replica, processed.finished, self._unrestricted
-            )
+            asked = self._audits.note_end(in_flight, in_flight.replica, processed.finished, self._list_open)
             self._forget(in_flight)
             recipient.put(processed.finished)
             self._audit(asked)

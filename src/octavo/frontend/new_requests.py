@@ -15,7 +15,7 @@ from functools import partial
 
 from octavo.fairness.accounts import Account, Accounts
 from octavo.fleet.cost import EXPECTED_TOKENS
-from octavo.fleet.router import Route, Router
+from octavo.fleet.router import Route
 from octavo.frontend.in_flight import InFlightRequest
 from octavo.frontend.replica_link import Line, ReplicaLink, line_of
 from octavo.lazy_heap import LazyHeap
@@ -52,12 +52,16 @@ class NewRequests:
 
     def __init__(
         self,
-        router: Router,
         links: Mapping[str, ReplicaLink],
+        *,
+        is_open: Callable[[str], bool],
+        route: Callable[[InFlightRequest], Route | None],
         send: Callable[[InFlightRequest, Route], None],
     ) -> None:
-        self._router = router
+        """`is_open` returns whether any request may be sent to a replica, and `route` the best of these."""
         self._links = links
+        self._is_open = is_open
+        self._route = route
         self._send = send
         self._accounts = Accounts()
         self._requests: dict[str, WaitingRequest] = {}  # by id, with those that were sent
@@ -65,7 +69,6 @@ class NewRequests:
         self._deadlines: LazyHeap[str] = LazyHeap(self.__contains__)
         self._num_waiting = 0
         self._numbers = itertools.count()
-        self.excluded: str | None = None  # a replica that gets no requests from here
 
     def __len__(self) -> int:
         return self._num_waiting
@@ -83,7 +86,7 @@ class NewRequests:
         account = self._accounts.enter(message.tenant, message.weight)
         key = message.priority, next(self._numbers)
         request = self._requests[in_flight.request_id] = WaitingRequest(in_flight, account, key)
-        self._place(request, self._route(request))
+        self._place(request, self._route(in_flight))
         if in_flight.deadline is not None and request.replica is not None:
             self._deadlines.push(in_flight.deadline, in_flight.request_id)
 
@@ -93,7 +96,7 @@ class NewRequests:
         link.has_new_room = False
         while (first := self._first(replica, link)) is not None:
             self._leave(first)
-            route = self._route(first)  # what is best may have changed since it came
+            route = self._route(first.in_flight)  # what is best may have changed since it came
             if route is None or (route.replica != replica and not self._is_free(route.replica)):
                 route = Route(replica, first.in_flight.num_tokens - first.num_missing)
             self._send_to(first, route)
@@ -106,7 +109,7 @@ class NewRequests:
             for request in self._in_order(replica):
                 if request.replica != replica:  # it was sent meanwhile
                     continue
-                route = self._route(request)
+                route = self._route(request.in_flight)
                 if route is None:  # nor is there a place for the others
                     return
                 self._leave(request)
@@ -166,17 +169,12 @@ class NewRequests:
             request = self._first(longest.name, None)
             assert request is not None, "there is a line"
             longest.num_waiting_tokens -= request.num_missing  # it does not wait for itself
-            route = self._route(request)
+            route = self._route(request.in_flight)
             longest.num_waiting_tokens += request.num_missing
             if route is None or route.replica != replica:
                 return
             self._leave(request)
             self._send_to(request, route)
-
-    def _route(self, request: WaitingRequest) -> Route | None:
-        in_flight = request.in_flight
-        keys = in_flight.block_keys(self._router.keys)
-        return self._router.choose(in_flight.request_id, in_flight.size, keys, self.excluded)
 
     def _send_to(self, request: WaitingRequest, route: Route) -> None:
         self._charge(request, request.in_flight.num_tokens - route.num_cached)
@@ -191,10 +189,6 @@ class NewRequests:
     def _is_free(self, replica: str) -> bool:
         """Whether a replica has credit that no other request waits for."""
         return replica not in self._lines and self._links[replica].has_credit
-
-    def _is_open(self, replica: str) -> bool:
-        link = self._links.get(replica)
-        return link is not None and link.is_usable and replica != self.excluded
 
     # -- lines -------------------------------------------------------------------------------------------
 

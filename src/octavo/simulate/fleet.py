@@ -28,8 +28,9 @@ from octavo.frontend.updates import Update
 from octavo.kernels.library import KernelLibrary
 from octavo.kernels.prefix_index import block_hasher
 from octavo.plan import SliceResult, StepPlan, StepResult
-from octavo.protocol import Abort, EngineFacts, EngineOutputs, GenerateRequest, SamplingParams
+from octavo.protocol import Abort, EngineOutputs, GenerateRequest, SamplingParams
 from octavo.schedule import Scheduler, SchedulerConfig
+from octavo.simulate.null_engine import facts_without_model
 from octavo.text.tokenizer import Tokenizer
 
 FINGERPRINT = "simulated"
@@ -76,19 +77,7 @@ class SimulatedReplica:
         kv = KVManager(num_blocks, BLOCK_SIZE, prefix_caching=caches_prefixes, key_maker=hasher)
         scheduler = Scheduler(config, kv)
         self.core = EngineCore(scheduler, self._execute, lambda: self.now)
-        self.facts = EngineFacts(
-            vocab_size=vocab_size,
-            max_model_len=config.max_model_len,
-            block_size=BLOCK_SIZE,
-            num_blocks=num_blocks,
-            device="none",
-            dtype="none",
-            explanation=(),
-            kv_bytes=0,
-            prompt_credit=config.prompt_credit,
-            has_prefixes=caches_prefixes,
-            system_fingerprint=FINGERPRINT,
-        )
+        self.facts = facts_without_model(config, kv, vocab_size, FINGERPRINT)
 
     def send(self, message: GenerateRequest | Abort) -> None:
         self._inbox.append(message)

@@ -59,20 +59,27 @@ def start_null_engine(
     )
     kv = KVManager(NUM_BLOCKS, BLOCK_SIZE, key_maker=block_hasher(FINGERPRINT, BLOCK_SIZE))
     scheduler = Scheduler(config, kv)
-    facts = EngineFacts(
-        vocab_size=options["vocab_size"],
-        max_model_len=options["max_model_len"],
-        block_size=BLOCK_SIZE,
-        num_blocks=NUM_BLOCKS,
+    facts = facts_without_model(config, kv, options["vocab_size"], FINGERPRINT)
+    return EngineCore(scheduler, around(execute), time.monotonic), facts
+
+
+def facts_without_model(
+    config: SchedulerConfig, kv: KVManager, vocab_size: int, fingerprint: str
+) -> EngineFacts:
+    """Return the facts of an engine with this scheduler and cache, and no model."""
+    return EngineFacts(
+        vocab_size=vocab_size,
+        max_model_len=config.max_model_len,
+        block_size=kv.block_size,
+        num_blocks=kv.pool.num_total,
         device="none",
         dtype="none",
         explanation=(),
         kv_bytes=0,
         prompt_credit=config.prompt_credit,
         has_prefixes=kv.has_journal,
-        system_fingerprint=FINGERPRINT,
+        system_fingerprint=fingerprint,
     )
-    return EngineCore(scheduler, around(execute), time.monotonic), facts
 
 
 if __name__ == "__main__":
