@@ -17,6 +17,7 @@ from octavo.protocol import (
     GenerateRequest,
     KernelTimes,
     PrefixList,
+    SamplingParams,
 )
 from octavo.schedule import Scheduler
 from octavo.view import EngineView
@@ -49,6 +50,14 @@ class EngineCore:
         self.prepare = prepare
         self._times = StepTimes()
         self._log: StepLog | None = None  # while the engine is watched
+
+    def warm_up(self) -> None:
+        """Run one tiny step, so that the first request does not wait for one-time work."""
+        params = SamplingParams(temperature=0, max_tokens=1, seed=0)
+        self.handle(GenerateRequest(request_id="warm-up", prompt_ids=(0,), params=params))
+        while self.has_unfinished:
+            self.step()
+        self._times = StepTimes()  # its duration is not that of later steps
 
     def handle(self, message: GenerateRequest | Abort) -> None:
         """Add or abort a request, between steps. Raises RequestError if a request is rejected."""

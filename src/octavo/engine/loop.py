@@ -36,7 +36,6 @@ from octavo.protocol import (
     Hello,
     PrefixChange,
     Ready,
-    SamplingParams,
     TokenOutput,
 )
 from octavo.startup import collector_paused
@@ -69,7 +68,7 @@ def run_engine(arguments: list[str], start: StartEngine) -> int:
         with collector_paused():
             core, facts = start(settings, heartbeat, around)
             heartbeat.write(Phase.WARMING_UP)
-            _warm_up(core)
+            core.warm_up()
             if settings.expects_grammars:  # later it would delay the requests replayed to this engine
                 core.prepare(True)
     except OctavoError as error:
@@ -89,14 +88,6 @@ def run_engine(arguments: list[str], start: StartEngine) -> int:
     EngineLoop(core, facts, socket, heartbeat, heartbeat_writer, profile=profile).run(parent)
     context.destroy(linger=0)
     return 0
-
-
-def _warm_up(core: EngineCore) -> None:
-    """Run one tiny step, so that the first request does not wait for one-time work."""
-    params = SamplingParams(temperature=0, max_tokens=1, seed=0)
-    core.handle(GenerateRequest(request_id="warm-up", prompt_ids=(0,), params=params))
-    while core.has_unfinished:
-        core.step()
 
 
 class EngineLoop:

@@ -52,7 +52,8 @@ class StepTimes:
         slope = 0.0
         if variance > 0.01:
             slope = (products / one - self._mean_sequences * self._mean_seconds) / variance
-        return max(slope, MIN_PART * self._mean_seconds)
+        # A sequence cannot add more than its share of the step. With many sequences, this is below MIN_PART.
+        return min(max(slope, MIN_PART * self._mean_seconds), self._mean_seconds / self._mean_sequences)
 
     @property
     def _mean_sequences(self) -> float:

@@ -8,11 +8,12 @@ No thresholds: a replica with the prefix is chosen until waiting there costs mor
 again, so a prefix that is used much spreads over the fleet.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 EXPECTED_TOKENS = 128  # of an answer, unless its maximum is lower
-# Until a replica has measured its own speed.
+# Until any replica has measured its own speed.
 SECONDS_PER_PROMPT_TOKEN = 1e-3
 SECONDS_PER_SEQUENCE = 1e-3
 
@@ -58,10 +59,30 @@ class RequestSize:
         return min(self.max_new_tokens, EXPECTED_TOKENS)
 
 
-def seconds_for(size: RequestSize, load: ReplicaLoad, num_cached: int, block_size: int) -> float:
-    """Return what it costs to compute a request on a replica that has `num_cached` of its tokens."""
-    per_token = load.seconds_per_prompt_token or SECONDS_PER_PROMPT_TOKEN
-    per_sequence = load.seconds_per_sequence or SECONDS_PER_SEQUENCE
+@dataclass(frozen=True)
+class Speed:
+    seconds_per_prompt_token: float
+    seconds_per_sequence: float
+
+
+def typical_speed(loads: Sequence[ReplicaLoad]) -> Speed:
+    """Return the mean speed of the replicas that have measured it, for those that have not: a new engine
+    must not look faster or slower than the others."""
+    per_token = [one.seconds_per_prompt_token for one in loads if one.seconds_per_prompt_token]
+    per_sequence = [one.seconds_per_sequence for one in loads if one.seconds_per_sequence]
+    return Speed(
+        sum(per_token) / len(per_token) if per_token else SECONDS_PER_PROMPT_TOKEN,
+        sum(per_sequence) / len(per_sequence) if per_sequence else SECONDS_PER_SEQUENCE,
+    )
+
+
+def seconds_for(
+    size: RequestSize, load: ReplicaLoad, num_cached: int, block_size: int, typical: Speed
+) -> float:
+    """Return what it costs to compute a request on a replica that has `num_cached` of its tokens. `typical`
+    is the speed of a replica that has not measured its own."""
+    per_token = load.seconds_per_prompt_token or typical.seconds_per_prompt_token
+    per_sequence = load.seconds_per_sequence or typical.seconds_per_sequence
     missing = size.num_tokens - num_cached
     tokens = load.num_prompt_tokens + missing
     if load.blocks_available is not None:

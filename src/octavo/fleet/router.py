@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from octavo.fleet.cost import ReplicaLoad, RequestSize, seconds_for
+from octavo.fleet.cost import ReplicaLoad, RequestSize, seconds_for, typical_speed
 from octavo.fleet.hashing import hashed
 from octavo.fleet.prefixes import FleetPrefixes
 from octavo.fleet.ring import Ring
@@ -110,8 +110,9 @@ class Router:
         if len(candidates) == 1:
             chosen = candidates[0]
         else:
+            typical = typical_speed([self._loads[name] for name in candidates])
             costs = {
-                name: seconds_for(size, self._loads[name], cached.get(name, 0), self._block_size)
+                name: seconds_for(size, self._loads[name], cached.get(name, 0), self._block_size, typical)
                 for name in candidates
             }
             limit = min(costs.values()) * NEAR

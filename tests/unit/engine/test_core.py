@@ -79,3 +79,20 @@ def test_a_lost_step_changes_no_token(error: type[BaseException], after: bool) -
         return execute
 
     assert run(flaky) == run(lambda worker: worker.execute)
+
+
+def test_the_duration_of_the_warm_up_is_not_measured() -> None:
+    """Otherwise a replica whose warm-up was slow would get fewer requests than others."""
+    scheduler = Scheduler(
+        SchedulerConfig(max_running=2, max_model_len=32, max_step_tokens=6), KVManager(12, 4)
+    )
+    times = iter(range(1000))
+    core = EngineCore(scheduler, HistoryWorker().execute, lambda: float(next(times)))
+    core.warm_up()
+    stats = core.stats()
+    assert stats.steps == 1
+    assert (stats.seconds_per_prompt_token, stats.seconds_per_sequence) == (0.0, 0.0)
+    core.handle(request("r0", tuple(range(5))))
+    while core.has_unfinished:
+        core.step()
+    assert core.stats().seconds_per_sequence > 0

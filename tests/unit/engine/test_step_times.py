@@ -43,6 +43,13 @@ def test_a_number_of_sequences_that_never_varies_gives_the_minimum() -> None:
     assert times.per_sequence == pytest.approx(MIN_PART * 0.2)
 
 
+def test_a_sequence_adds_at_most_its_part_of_a_step() -> None:
+    times = StepTimes()
+    for num_decodes, step_seconds in ((8, 0.01), (8, 0.01), (9, 0.5)):  # the machine was busy with other work
+        times.note(pieces(num_decodes), step_seconds)
+    assert times.per_sequence <= 0.52 / 25 * 1.05
+
+
 def test_nothing_is_known_at_first() -> None:
     times = StepTimes()
     assert (times.per_prompt_token, times.per_sequence) == (0.0, 0.0)

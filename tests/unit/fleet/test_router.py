@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.fleet import router as router_module
-from octavo.fleet.cost import RequestSize, seconds_for
+from octavo.fleet.cost import RequestSize, seconds_for, typical_speed
 from octavo.fleet.ring import Ring
 from octavo.fleet.router import MAX_CANDIDATES, Router
 
@@ -45,6 +45,8 @@ LOADS = st.builds(
     num_sequences=st.integers(0, 40),
     num_prompt_tokens=st.integers(0, 5000),
     blocks_available=st.none() | st.integers(0, 100),
+    seconds_per_prompt_token=st.sampled_from((0.0, 1e-3, 5e-3)),
+    seconds_per_sequence=st.sampled_from((0.0, 1e-3, 5e-3)),
 )
 
 
@@ -65,8 +67,25 @@ def test_a_usable_replica_is_chosen_if_there_is_one(
     assert route == router.choose("q", REQUEST, keys, f"r{excluded}"), "the same question, the same answer"
     if len(loads) <= MAX_CANDIDATES:
         cached = {"r0": depth * BLOCK_SIZE} if len(loads) > 1 else {}
-        costs = {name: seconds_for(REQUEST, named[name], cached.get(name, 0), BLOCK_SIZE) for name in usable}
+        typical = typical_speed([named[name] for name in usable])
+        costs = {
+            name: seconds_for(REQUEST, named[name], cached.get(name, 0), BLOCK_SIZE, typical)
+            for name in usable
+        }
         assert costs[route.replica] <= min(costs.values()) * router_module.NEAR
+
+
+@pytest.mark.parametrize("measured", [1e-5, 1e-1])
+def test_a_replica_without_measurements_gets_its_share(measured: float) -> None:
+    known = FixedLoad(seconds_per_prompt_token=measured, seconds_per_sequence=measured)
+    new = FixedLoad(seconds_per_prompt_token=0.0, seconds_per_sequence=0.0)
+    loads = {"r0": known, "r1": new}
+    router = fleet(loads)
+    for number in range(64):
+        route = router.choose(f"q{number}", REQUEST, prompt_keys(router, 1000 * number))
+        assert route is not None
+        loads[route.replica].num_sequences += 1
+    assert known.num_sequences == new.num_sequences == 32
 
 
 def test_few_of_many_replicas_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
