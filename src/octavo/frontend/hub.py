@@ -19,6 +19,7 @@ from octavo.config import counted
 from octavo.fleet.router import Route, Router, with_min_load
 from octavo.frontend.audits import Audits
 from octavo.frontend.channel import EngineChannel
+from octavo.frontend.draining import next_to_move
 from octavo.frontend.in_flight import ENGINE_HUNG, InFlightRequest
 from octavo.frontend.loss import NOBODYS_FAULT, Loss
 from octavo.frontend.new_requests import NewRequests
@@ -129,11 +130,12 @@ class Hub:
 
     # -- replicas ------------------------------------------------------------------------------------
 
-    def expect(self, replica: str) -> None:
-        """Add a replica, whose engine will connect later."""
+    def expect(self, replica: str) -> ReplicaLink:
+        """Add a replica, whose engine will connect later. Return what is known about it, to be read only."""
         if replica not in self._links:
             self._links[replica] = ReplicaLink(replica)
             self._router.add(replica, self._links[replica])
+        return self._links[replica]
 
     def dismiss(self, replica: str, reason: str) -> None:
         """Remove a replica: no engine will be started there again. Without the last one, give up."""
@@ -202,38 +204,33 @@ class Hub:
         link = self._links[replica]
         if link.channel is not None and not link.is_suspected:
             link.is_suspected, link.in_slots = True, in_slots
+            link.num_suspicions += 1
             self._move_all(link)
 
     def drain(self, replica: str) -> None:
         """Move the requests of a replica, as far as others are usable. Its engine gets no others."""
         self._move_all(self._begin_drain(replica))
 
-    def drain_some(self, replica: str, max_tokens: int) -> bool:
-        """Move the shortest requests of a replica, up to `max_tokens` for each other one, if those that moved
-        before have continued. Its engine computes the rest, and gets no others.
-
-        Returns whether requests have moved. Call it until the replica has none.
+    def drain_some(self, replica: str, seconds: float) -> None:
+        """Move some requests of a replica: see `draining`. Its engine computes the rest, and gets no others.
+        Call it until the replica has none.
         """
         link = self._begin_drain(replica)
         self._drop_audits(link)
-        if any(one.is_recomputed and one.request_id in self._by_id for one in link.moved):
-            return False
-        left = max_tokens * len(self.usable)
-        moving: dict[str, InFlightRequest] = {}
-        for in_flight in sorted(
-            (self._by_id[key] for key in link.requests), key=lambda one: one.num_replay_tokens
-        ):
-            if left > 0 and (in_flight.num_replay_tokens <= left or not moving):  # one at any length
-                moving[in_flight.request_id] = in_flight
-            left -= in_flight.num_replay_tokens
-        self._waiting |= moving
-        link.moved = list(moving.values())
+        moved = [one for one in link.moved if one.request_id in self._by_id and one.is_paused_beside(replica)]
+        if moved and len(moved) == len(link.moved):
+            return  # nothing has changed
+        others = [self._links[name] for name in self._list_open()]
+        requests = [self._by_id[key] for key in link.requests]
+        moving = next_to_move(requests, moved, others, seconds)
+        self._waiting |= {one.request_id: one for one in moving}
+        link.moved = [*moved, *moving]
         self._send_due()
-        return bool(moving)
 
     def _begin_drain(self, replica: str) -> ReplicaLink:
         link = self._links[replica]
-        link.is_draining = True
+        if not link.is_draining:
+            link.is_draining, link.moved = True, []
         if self._quarantine.replica == replica:
             isolated = self._quarantine.lose_replica()
             if isolated is not None:
@@ -384,8 +381,15 @@ class Hub:
         messages, ended = in_flight.prepare_send(replica)
         if messages:
             self._links[replica].ask(in_flight, messages, num_missing)
-            self.num_moves += in_flight.attempt > 0
+            if in_flight.attempt > 0:
+                self._count_move(in_flight.last_replica, replica)
         self._deliver_ends(in_flight, ended)
+
+    def _count_move(self, left: str | None, replica: str) -> None:
+        self.num_moves += 1
+        self._links[replica].num_moves_in += 1
+        if left in self._links:
+            self._links[left].num_moves_out += 1
 
     def _move_all(self, link: ReplicaLink) -> None:
         """Let the requests of a replica wait for others. The isolated one stays: it may be the cause."""

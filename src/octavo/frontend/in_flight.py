@@ -73,6 +73,7 @@ class InFlightRequest:
         self.number = request_number(prepared.request_id)
         self.last_message = 0  # the position of its last message among those sent to the current engine
         self.replica: str | None = None  # the replica that it was sent to; None: it waits
+        self.last_replica: str | None = None  # the replica that it was sent to before
         self.has_output = False  # the current engine has returned a token or a finish reason for it
         self._without_output: set[int] = set()  # choices for which the current engine has returned neither
         self.suspicion = 0  # engines in a row that this request may have killed, before any output for it
@@ -138,6 +139,10 @@ class InFlightRequest:
         """Whether the current engine is not the first one, and still computes the tokens so far."""
         return self.replica is not None and self.attempt > 0 and not self.has_all_outputs
 
+    def is_paused_beside(self, replica: str) -> bool:
+        """Whether it has left a replica and has not continued elsewhere."""
+        return self.replica is None or (self.replica != replica and self.is_recomputed)
+
     def prepare_send(self, replica: str) -> tuple[list[GenerateRequest], list[TokenOutput]]:
         """Return the messages to send to a replica, and the last outputs of choices that are not sent."""
         if self.suspicion > MAX_REPLAYS or self._num_losses > MAX_TOTAL_REPLAYS:
@@ -186,7 +191,7 @@ class InFlightRequest:
         if self.replica is not None and may_be_cause:
             self._num_losses += 1
             self.suspicion += is_hang or not self.has_output
-        self.replica = None
+        self.last_replica, self.replica = self.replica or self.last_replica, None
 
     def end(self, reason: FinishReason, failure: Failure | None = None) -> list[TokenOutput]:
         """Return a last output for every choice that has none, since no engine will send one."""

@@ -40,7 +40,10 @@ class ReplicaLink:
         self._credit = 0  # see `EngineFacts.prompt_credit`
         self.has_new_room = False  # perhaps, for a request that waits; until NewRequests looks
         self.num_waiting_tokens = 0  # of prompts that wait for this replica; changed by NewRequests
-        self.moved: list[InFlightRequest] = []  # away from here, by the last part of a drain
+        self.moved: list[InFlightRequest] = []  # away from here, by a drain, and perhaps not continued yet
+        self.num_suspicions = 0
+        self.num_moves_in = 0  # requests that continued here after another engine had begun with them
+        self.num_moves_out = 0  # requests that an engine here had begun with, and another one continued
         self.stats: EngineStats | None = None  # as of the last message
         self.ask_prefixes: Callable[[], None] = lambda: None  # asks the engine for a `PrefixList`
         self._num_sent = self.num_taken = 0  # messages sent to the engine, and those it has queued

@@ -27,6 +27,7 @@ from octavo.errors import OctavoError
 from octavo.frontend.engine_process import ENGINE_MODULE, Death, EngineProcess, FirstEngine
 from octavo.frontend.hub import Hub
 from octavo.frontend.loss import NOBODYS_FAULT, Loss
+from octavo.frontend.replica_link import ReplicaLink
 from octavo.frontend.socket_channel import SocketChannel
 from octavo.link.folder import FIRST_REPLICA, EngineSettings
 from octavo.link.heartbeat import Heartbeat, Phase
@@ -47,9 +48,7 @@ MAX_DELAY = 5.0  # seconds between a death and the next start
 # cut. An engine sends a message after every step, and every 0.5 s while it is idle.
 CUT_AFTER = 2.5
 MIN_CUT_POLLS = 25  # in a row: this process may have been too busy to read the messages
-# While a replica is drained, each other one gets requests with this many tokens at a time, and then as many
-# as it computes again in MOVING_SECONDS. So a request does not pause for the tokens of all others.
-MOVING_TOKENS = 256
+# While a replica is drained, the others get as many requests at a time as they compute again in this time.
 MOVING_SECONDS = 0.5
 MAX_DRAINING_SECONDS = 60.0  # after that, all remaining requests move at once
 LONELY_SECONDS = 2.0  # without another usable replica, after which one is restarted with its requests
@@ -124,10 +123,11 @@ class EngineSupervisor:
         self.tally = EngineTally()
         self.num_restarts = 0
         self.num_replaced = 0  # of these, after `replace`
+        self.link: ReplicaLink | None = None  # to be read only; stays when the hub has dismissed the replica
         self.on_view: Callable[[EngineView], None] | None = None  # see `watch`
 
     def start(self) -> None:
-        self._hub.expect(self.name)
+        self.link = self._hub.expect(self.name)
         self._task = asyncio.create_task(self._supervise(), name="octavo-supervisor")
 
     async def close(self) -> None:
@@ -203,16 +203,14 @@ class EngineSupervisor:
         Returns when they have moved or ended, when there is no other replica, when none was usable for
         `lonely_seconds`, or when the engine has ended.
         """
-        engine, began, moved_at = self._engine, time.monotonic(), None
-        usable_at, max_tokens = began, MOVING_TOKENS
+        engine, began = self._engine, time.monotonic()
+        usable_at = began
         while self._engine is engine and self._hub.link(self.name) is not None:
             now = time.monotonic()
             if now - began > MAX_DRAINING_SECONDS:
                 self._hub.drain(self.name)
-            elif self._hub.drain_some(self.name, max_tokens):
-                if moved_at is not None:
-                    max_tokens = max(1, int(max_tokens * min(2.0, MOVING_SECONDS / (now - moved_at))))
-                moved_at = now
+            else:
+                self._hub.drain_some(self.name, MOVING_SECONDS)
             if not self._hub.request_ids(self.name) or self._hub.num_replicas == 1:
                 break
             usable_at = now if self._hub.usable else usable_at

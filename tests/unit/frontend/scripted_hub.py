@@ -4,6 +4,7 @@ import msgspec
 
 from data.engine_facts import FACTS, IDLE_STATS
 from octavo.fairness.tenant import ONLY_TENANT, Tenant
+from octavo.frontend.hub import Hub
 from octavo.frontend.in_flight import InFlightRequest
 from octavo.frontend.intake import Intake, PromptTask, RequestLimits
 from octavo.frontend.output import RequestOutput
@@ -119,3 +120,14 @@ def token(
 
 def ended(request_id: str, finish: FinishReason, choice: int = 0) -> TokenOutput:
     return TokenOutput(request_id=request_id, choice=choice, finish=finish, timings=NOW)
+
+
+def connected(hub: Hub, *names: str) -> dict[str, ScriptedChannel]:
+    channels = {name: ScriptedChannel() for name in names}
+    for name, channel in channels.items():
+        hub.connect(name, channel)
+    return channels
+
+
+def asked(channel: ScriptedChannel) -> list[str]:
+    return [one.request_id for one in channel.take() if isinstance(one, GenerateRequest)]
