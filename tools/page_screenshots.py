@@ -1,7 +1,7 @@
 """Take the screenshots of the web page for the docs: `python tools/page_screenshots.py MODEL [FOLDER]`.
 
-Requires playwright (`pip install playwright`) and an installed Chromium. The page is that of a real server,
-and the engine view is taken while 32 streams run.
+Requires playwright (`pip install playwright`) and an installed Chromium. The page is that of a real server
+with 3 replicas, and the engine view is taken while 32 streams run.
 """
 
 import argparse
@@ -22,6 +22,7 @@ import httpx
 from crowd import crowd
 from playwright.sync_api import sync_playwright
 
+NUM_REPLICAS = 3
 NUM_STREAMS = 32
 WATCH_SECONDS = 20.0
 START_SECONDS = 120.0
@@ -33,14 +34,16 @@ QUESTION = "What is the capital of France, and what is it known for?"
 def server(model: str) -> Iterator[str]:
     """Run a server with the model and yield its URL."""
     flags = ("--dtype", "bfloat16", "--kv-memory", "384MiB", "--max-model-len", "2048", "--port", "0")
-    command = [sys.executable, "-m", "octavo.cli.main", "serve", model, *flags]
+    replicas = ("--replicas", str(NUM_REPLICAS))
+    command = [sys.executable, "-m", "octavo.cli.main", "serve", model, *flags, *replicas]
     with (
         tempfile.NamedTemporaryFile("w+") as log,
         subprocess.Popen(command, stdout=log, stderr=log) as process,
     ):
         try:
             deadline = time.monotonic() + START_SECONDS
-            while not (found := re.search(r"is ready at (\S+)/v1", Path(log.name).read_text())):
+            is_ready = rf"(?s)is ready at (\S+)/v1.*r{NUM_REPLICAS - 1}: the engine is ready"
+            while not (found := re.search(is_ready, Path(log.name).read_text())):
                 assert process.poll() is None, Path(log.name).read_text()
                 assert time.monotonic() < deadline, "the server did not become ready in time"
                 time.sleep(0.1)
@@ -103,7 +106,7 @@ def main() -> None:
         playground(page, url)
         page.screenshot(path=arguments.folder / "playground.png")
         page.close()
-        page = browser.new_page(viewport={"width": 1280, "height": 1290}, color_scheme="light")
+        page = browser.new_page(viewport={"width": 1280, "height": 1500}, color_scheme="light")
         with streams(url):
             engine(page, url)
             page.screenshot(path=arguments.folder / "engine-view.png")

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from octavo.protocol import EngineFacts, EngineStats
+from octavo.status import ReplicaStatus
 
 # Codes of blocks. A block that is private to a sequence has the number of its slot instead.
 FREE = -1
@@ -124,8 +125,10 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 class FactsEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="facts"):
-    """The first event, sent again after every restart of the engine."""
+    """The first event about an engine, sent again when another engine is shown: after a restart, or if its
+    replica cannot be used and the watcher did not ask for a certain one."""
 
+    replica: str = ""  # whose engine the views show; "": the server is older than replicas
     model: str
     version: str
     facts: EngineFacts
@@ -133,9 +136,9 @@ class FactsEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
 
 
 class AwayEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="engine"):
-    """Sent while no engine is ready."""
+    """Sent while there is no engine to show."""
 
-    state: str  # starting, loading or failed
+    state: str  # starting, loading, failed, or removed: there is no replica of that name any more
     done: int = 0  # bytes of weights loaded so far
     total: int = 0
 
@@ -156,4 +159,14 @@ class ViewEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
     finished_left_out: int
 
 
-Event = FactsEvent | AwayEvent | ViewEvent
+class FleetEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="fleet"):
+    """All replicas. The first event of all, and then at most one per second."""
+
+    time: float  # seconds since 1970
+    requests: int  # in flight
+    unsent: int  # of them, those that no replica has
+    moves: int  # since the start, requests that were sent to another engine than the first
+    replicas: tuple[ReplicaStatus, ...]
+
+
+Event = FactsEvent | AwayEvent | ViewEvent | FleetEvent

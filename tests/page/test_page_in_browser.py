@@ -368,6 +368,61 @@ def test_the_engine_feed_is_open_only_while_visible(open_page: Open) -> None:
         assert len(opened_feeds) == 2
 
 
+@pytest.fixture
+def fleet(tiny_checkpoint: Path, tmp_path: Path) -> Iterator[Server]:
+    flags = ("--replicas", "2", "--kv-memory", "4MiB", "--api-key", KEY)
+    running = Server(tmp_path, tiny_checkpoint, *flags)
+    try:
+        running.wait_for_log("r1: the engine is ready")
+        yield running
+        assert "Traceback" not in running.log, running.log
+    finally:
+        running.stop()
+
+
+def test_the_engine_of_any_replica_can_be_shown(browser: "Browser", fleet: Server) -> None:
+    fleet.post("/v1/completions", {"prompt": "abc", "max_tokens": 90, "ignore_eos": True}, AUTHORIZED)
+    tokens = {name: tokens_of(fleet, name) for name in ("r0", "r1")}
+    assert max(tokens.values()) - min(tokens.values()) == 90, "one of them has computed the answer"
+    with opened(browser, fleet.url, key=KEY) as page:
+        page.get_by_role("link", name="Engine").click()
+        rows = page.locator(".replicas tbody tr")
+        rows.nth(1).wait_for()
+        assert [row.split()[:2] for row in rows.all_inner_texts()] == [["r0", "ready"], ["r1", "ready"]]
+        assert page.get_by_role("radio", name="first usable").is_checked()
+        page.get_by_text("r0 of 2 replicas").wait_for()
+        rows.nth(1).click()
+        wait_for_engine(page, "r1", tokens)
+        assert page.get_by_role("radio", name="r1").is_checked()
+        assert serious_violations(page) == []
+        page.get_by_role("radio", name="r1").press("ArrowUp")
+        wait_for_engine(page, "r0", tokens)
+        page.get_by_role("radio", name="first usable").check()
+        page.set_viewport_size({"width": 360, "height": 740})
+        wait_for_engine(page, "r0", tokens)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        page.get_by_role("radio", name="r1").check()
+        wait_for_engine(page, "r1", tokens)
+        fleet.post("/octavo/fleet/drain", {"replica": "r1", "then": "remove"}, AUTHORIZED)
+        page.get_by_role("alert").filter(has_text="r1 was removed").wait_for()
+        page.locator(".replicas").wait_for(state="detached")
+        page.locator(".figures", has_text=f"{tokens['r0']} in total").wait_for()
+
+
+def tokens_of(server: Server, replica: str) -> int:
+    """Return the number of tokens that the engine of a replica has sampled."""
+    seen = server.get(f"/octavo/view?count=1&replica={replica}", AUTHORIZED).text.strip()
+    tokens: int = json.loads(seen.split("data: ")[-1])["stats"]["tokens_sampled"]
+    return tokens
+
+
+def wait_for_engine(page: "Page", replica: str, tokens: dict[str, int]) -> None:
+    """Wait until the view is that of a replica that has sampled this number of tokens."""
+    page.get_by_text(f"{replica} of 2 replicas").wait_for()
+    page.locator(".replicas .shown th", has_text=replica).wait_for()
+    page.locator(".figures", has_text=f"{tokens[replica]} in total").wait_for()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_is_accessible(scheme: Scheme, served: Server, open_page: Open) -> None:
     """axe-core finds nothing serious in both views with content, in both colour schemes."""

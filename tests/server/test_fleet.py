@@ -14,7 +14,7 @@ from octavo.frontend import supervisor as supervising
 from octavo.link.folder import EngineSettings
 from octavo.membership import local
 from octavo.membership.operations import AfterDrain
-from octavo.membership.status import OperationState
+from octavo.status import OperationState
 from patience import HANG_SECONDS
 from server.exchange import Exchange
 from server.keyed_bench import ALICE, OPS, KeyedBench, RunKeyed

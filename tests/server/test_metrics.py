@@ -8,7 +8,7 @@ import pytest
 from octavo.observe.catalog import KEY_METRICS, METRICS, Kind
 from octavo.simulate.null_engine import FIRST_TOKEN
 from server.exchange import Exchange
-from server.null_bench import CHAT, COMPLETIONS, STEP_SECONDS, Bench, RunNull
+from server.null_bench import CHAT, COMPLETIONS, STEP_SECONDS, Bench, RunNull, Scrape
 
 
 async def send_known_mix(bench: Bench) -> None:
@@ -46,6 +46,7 @@ def test_counts_agree_with_a_known_mix(run_null: RunNull) -> None:
         assert seen("http_requests_total", route=COMPLETIONS, status="2xx") == 9
         assert seen("http_requests_total", route=COMPLETIONS, status="4xx") == 3
         assert seen("http_requests_total", route="other", status="4xx") == 1
+        assert seen("http_requests_total", route=COMPLETIONS, status="5xx") == 0, "shown before the first"
         assert (await bench.scrape())("http_requests_total", route="/metrics", status="2xx") == 1
         assert seen("num_preemptions_total") == seen("engine_restarts_total") == 0
         assert seen("num_requests_running") == seen("num_requests_waiting") == 0
@@ -195,8 +196,24 @@ def test_every_metric_is_exposed_with_its_type(run_null: RunNull) -> None:
     run_null(test)
 
 
+SUMS = {
+    "replica_num_requests_running": "num_requests_running",
+    "replica_prefix_cache_queries_total": "prefix_cache_queries_total",
+    "replica_prefix_cache_hits_total": "prefix_cache_hits_total",
+    "replica_num_preemptions_total": "num_preemptions_total",
+    "replica_engine_restarts_total": "engine_restarts_total",
+    "replica_request_moves_in_total": "request_moves_total",
+    "replica_request_moves_out_total": "request_moves_total",
+}
+
+
+def check_sums(seen: Scrape) -> None:
+    for part, whole in SUMS.items():
+        assert sum(seen.by(part, "replica").values()) == seen(whole), part
+
+
 def test_metrics_are_sums_over_replicas(run_null: RunNull) -> None:
-    """Two requests run on two engines. One engine dies, and the other computes both."""
+    """Two requests run on two engines. One engine dies, and the other computes both. Then it is removed."""
 
     async def test(bench: Bench) -> None:
         first, second = bench.replicas.supervisors
@@ -204,7 +221,10 @@ def test_metrics_are_sums_over_replicas(run_null: RunNull) -> None:
         asked = [bench.ask(COMPLETIONS, body) for _ in range(2)]
         await bench.until(lambda: all(bench.hub.request_ids(one.name) for one in (first, second)))
         await bench.until(lambda: [s.num_running for s in bench.replicas.totals.live] == [1, 1])
-        assert (await bench.scrape())("num_requests_running") == 2
+        running = await bench.scrape()
+        check_sums(running)
+        assert running.by("replica_num_requests_running", "replica") == {"r0": 1, "r1": 1}
+        assert {running("replica_state", replica=name, state="ready") for name in ("r0", "r1")} == {1}
         os.kill(second.engine_pid or 0, signal.SIGKILL)
         answers = [await one.done() for one in asked]
         assert [answer.status for answer in answers] == [200, 200]
@@ -213,5 +233,16 @@ def test_metrics_are_sums_over_replicas(run_null: RunNull) -> None:
         assert first.num_restarts == 0
         assert seen("generation_tokens_total") == 1600
         assert seen("prefix_cache_queries_total") >= 27, "the second request was admitted twice"
+        check_sums(seen)
+        assert seen("replica_engine_restarts_total", replica="r1") == 1
+        assert seen("replica_request_moves_out_total", replica="r1") >= 1
+        assert seen("replica_request_moves_in_total", replica="r0") >= 1
+        assert sum(seen.by("replica_generation_tokens_total", "replica").values()) >= 1600
+        await bench.until(lambda: second.is_usable)
+        await bench.replicas.remove("r0")
+        after = await bench.scrape()
+        assert set(after.by("replica_state", "replica")) == {"r1"}
+        for name in {*SUMS.values()} - {"num_requests_running"}:
+            assert after(name) == seen(name), "a removed replica stays in the sums"
 
     run_null(test, num_replicas=2, step_seconds=0.01)

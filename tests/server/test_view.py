@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import httpx
 import msgspec
@@ -17,8 +18,9 @@ from starlette.types import Message
 from data.json_types import Json
 from octavo.frontend.supervisor import EngineSupervisor
 from octavo.observe.recent import RecentLatencies
+from octavo.server.operate.engine_views import RecentPieces
 from octavo.server.operate.view import ViewStream
-from octavo.server.operate.view_feed import EARLY, MAX_WATCHERS, RecentPieces
+from octavo.server.operate.view_feed import EARLY, MAX_WATCHERS
 from octavo.simulate.null_engine import BLOCK_SIZE, NUM_BLOCKS
 from octavo.view import FREE, Event
 from patience import HANG_SECONDS
@@ -29,7 +31,7 @@ from server.process import StartServer
 VIEW = "/octavo/view"
 
 
-def events(content: bytes) -> list[Json]:
+def all_events(content: bytes) -> list[Json]:
     whole = content.decode().split("\n\n")[:-1]
     encoded = [event.removeprefix("data: ") for event in whole if event.startswith("data: ")]
     for event in encoded:  # the structs describe the events completely
@@ -37,8 +39,15 @@ def events(content: bytes) -> list[Json]:
     return [json.loads(event) for event in encoded]
 
 
+def events(content: bytes) -> list[Json]:
+    """Return the events about the engine that is shown."""
+    first, *_ = received = all_events(content)
+    assert first["kind"] == "fleet"
+    return [event for event in received if event["kind"] != "fleet"]
+
+
 def views(content: bytes) -> list[Json]:
-    return [event for event in events(content) if event["kind"] == "view"]
+    return [event for event in all_events(content) if event["kind"] == "view"]
 
 
 async def watch(bench: Bench, query: str = "interval=0.1") -> Exchange:
@@ -102,6 +111,51 @@ def test_another_replica_is_shown_when_the_first_is_removed(run_null: RunNull) -
         await disconnect(viewer)
 
     run_null(test, num_replicas=2)
+
+
+def test_each_viewer_sees_the_replica_that_it_asked_for(run_null: RunNull) -> None:
+    def sampled(viewer: Exchange) -> int:
+        steps = [step for view in views(viewer.content) for step in view["steps"]]
+        return sum(num_sampled for step in steps for _, _, _, num_sampled in step["slices"])
+
+    def is_complete(viewer: Exchange, num_sampled: int) -> bool:
+        left_out = any(view["steps_left_out"] for view in views(viewer.content))
+        return sampled(viewer) == num_sampled or (left_out and sampled(viewer) > 0)
+
+    def replicas(viewer: Exchange) -> dict[str, Json]:
+        fleet = [event for event in all_events(viewer.content) if event["kind"] == "fleet"][-1]
+        return {replica["name"]: replica for replica in fleet["replicas"]}
+
+    async def test(bench: Bench) -> None:
+        await bench.until(lambda: len(bench.hub.usable) == 3)
+        pinned, twin = await watch(bench, "interval=0.1&replica=r1"), await watch(bench, "replica=r1")
+        free = await watch(bench)
+        num_tokens = 0
+        while not all(bench.replicas.find(name).tally.counts.tokens_sampled for name in ("r0", "r1")):
+            body = {"max_tokens": 20}
+            answers = [bench.ask(COMPLETIONS, body | {"prompt": [one] * 9}) for one in range(65, 77)]
+            for answer in answers:
+                await answer.done()
+            num_tokens += 20 * len(answers)
+        await bench.until(lambda: sum(one["tokens"] for one in replicas(free).values()) >= num_tokens)
+        for viewer in (pinned, twin):
+            await bench.until(partial(is_complete, viewer, replicas(free)["r1"]["tokens"]))
+            facts = [event["replica"] for event in events(viewer.content) if event["kind"] == "facts"]
+            assert set(facts) == {"r1"}
+        assert events(free.content)[0]["replica"] == "r0"
+        await disconnect(twin)
+        before = len(views(pinned.content))
+        await bench.until(lambda: len(views(pinned.content)) > before)
+        await bench.replicas.remove("r1")
+        await bench.until(lambda: events(pinned.content)[-1].get("state") == "removed")
+        await bench.until(lambda: list(replicas(pinned)) == list(replicas(free)) == ["r0", "r2"])
+        refused = await bench.ask(f"{VIEW}?replica=r1", None).done()
+        error = refused.error
+        assert (refused.status, error["code"], error["param"]) == (404, "replica_not_found", "replica")
+        await disconnect(pinned, free)
+        assert all(supervisor.on_view is None for supervisor in bench.replicas.supervisors)
+
+    run_null(test, num_replicas=3)
 
 
 def test_an_in_flight_request_is_shown_with_its_blocks(run_null: RunNull) -> None:
@@ -246,7 +300,7 @@ def test_viewers_are_limited_and_do_not_count_as_requests(run_null: RunNull) -> 
 
 NONSENSE = (
     *("interval=0", "interval=11", "interval=nan", "interval=x", "interval=1&interval=1", "interval="),
-    *("count=0", "count=-1", "count=1.5", "count=inf", "count=x"),
+    *("count=0", "count=-1", "count=1.5", "count=inf", "count=x", "replica=r0&replica=r1"),
 )
 
 

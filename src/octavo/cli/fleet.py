@@ -12,7 +12,7 @@ from octavo.cli.invocation import Invocation
 from octavo.cli.terminal import Terminal, TextStyle, table
 from octavo.config import counted
 from octavo.errors import OctavoError
-from octavo.membership.status import (
+from octavo.status import (
     FleetStatus,
     OperationState,
     OperationStatus,

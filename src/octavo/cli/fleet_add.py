@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from octavo.cli.invocation import Invocation
 
 if TYPE_CHECKING:
-    from octavo.membership.status import FleetStatus, OperationStatus
+    from octavo.status import FleetStatus, OperationStatus
 
 USAGE = "fleet add"
 DESCRIPTION = """\

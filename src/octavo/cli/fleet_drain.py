@@ -7,7 +7,7 @@ from octavo.cli.invocation import Invocation
 from octavo.config import counted
 
 if TYPE_CHECKING:
-    from octavo.membership.status import FleetStatus, OperationStatus
+    from octavo.status import FleetStatus, OperationStatus
 
 USAGE = "fleet drain REPLICA"
 DESCRIPTION = """\
@@ -34,7 +34,7 @@ def run(call: Invocation) -> int:
 
 def _progress(fleet: "FleetStatus", operation: "OperationStatus") -> str:
     from octavo.cli.fleet import replica_of
-    from octavo.membership.status import ReplicaState
+    from octavo.status import ReplicaState
 
     name = operation.replica
     replica = replica_of(fleet, name)

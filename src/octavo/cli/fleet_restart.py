@@ -7,7 +7,7 @@ from octavo.cli.invocation import Invocation
 from octavo.config import counted
 
 if TYPE_CHECKING:
-    from octavo.membership.status import FleetStatus, OperationStatus
+    from octavo.status import FleetStatus, OperationStatus
 
 USAGE = "fleet restart"
 DESCRIPTION = """\
@@ -29,7 +29,7 @@ def run(call: Invocation) -> int:
 
 
 def _progress(fleet: "FleetStatus", operation: "OperationStatus") -> str:
-    from octavo.membership.status import ReplicaState
+    from octavo.status import ReplicaState
 
     done = f"{len(operation.restarted)} of {counted(len(fleet.replicas), 'replica')} restarted"
     for replica in fleet.replicas:

@@ -8,9 +8,9 @@ from octavo.config import counted
 USAGE = "fleet status"
 DESCRIPTION = """\
 List the replicas of a server: their states, requests in flight, KV blocks in use, and the steps and tokens of
-their current engines. Tokens/s are those of the time in steps. States: starting, ready, suspected (its engine
-does not respond), draining (its requests move to other replicas), restarting, failed (no engine will be
-started there again)."""
+all their engines since the server started. Tokens/s are those of the time in steps. States: starting, ready,
+suspected (its engine does not respond), draining (its requests move to other replicas), restarting, failed
+(no engine will be started there again)."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,9 +31,9 @@ def run(call: Invocation) -> int:
         f"{fleet.model} at {client.address}, octavo {fleet.version}, {fleet.fingerprint or 'loading'}\n"
     )
     terminal.write(fleet_table(fleet, terminal))
-    waiting = f", {fleet.waiting:,} without a replica" if fleet.waiting else ""
+    unsent = f", {fleet.unsent:,} without a replica" if fleet.unsent else ""
     moves = counted(fleet.moves, "move")
-    terminal.write(f"{counted(fleet.requests, 'request')} in flight{waiting}; {moves} since the start\n")
+    terminal.write(f"{counted(fleet.requests, 'request')} in flight{unsent}; {moves} since the start\n")
     for replica in fleet.replicas:
         if replica.problem is not None:
             terminal.write(f"{replica.name}: the last engine died: {replica.problem}\n")

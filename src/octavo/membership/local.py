@@ -13,14 +13,13 @@ from octavo.config import MAX_REPLICAS
 from octavo.errors import FleetError, UnknownReplica
 from octavo.frontend.engine_process import ENGINE_MODULE, FirstEngine
 from octavo.frontend.hub import Hub
-from octavo.frontend.replica_link import ReplicaLink
 from octavo.frontend.supervisor import EngineState, EngineSupervisor
 from octavo.link.folder import EngineSettings
 from octavo.link.heartbeat import Heartbeat
 from octavo.membership.room import check_room
-from octavo.membership.status import ReplicaState, ReplicaStatus
 from octavo.observe.engine_tally import EngineTally, EngineTotals
 from octavo.protocol import EngineFacts
+from octavo.status import ReplicaState, ReplicaStatus
 from octavo.view import EngineView
 
 logger = logging.getLogger(__name__)
@@ -56,8 +55,6 @@ class LocalReplicas:
         self._num_removed_restarts = 0
         self._task: asyncio.Task[None] | None = None
         self._has_failed = asyncio.Event()
-        self._watched: EngineSupervisor | None = None
-        self.on_view: Callable[[EngineView], None] | None = None  # see `watch`
 
     def start(self) -> None:
         self._first.start()
@@ -186,19 +183,20 @@ class LocalReplicas:
 
     @property
     def shown(self) -> EngineSupervisor | None:
-        """The replica whose engine is shown: the first that is usable, or else the first that is ready."""
+        """The replica whose engine is shown, unless a watcher asks for a certain one: the first that is
+        usable, or else the first that is ready."""
         ready = [one for one in self.supervisors if one.state is EngineState.READY]
         return next((one for one in ready if one.is_usable), ready[0] if ready else None)
 
-    def watch(self, seconds: float, interval: float) -> None:
-        """Ask the engine of one replica to send views to `on_view` for `seconds`, one per `interval`."""
-        watched = self.shown
-        if self._watched is not None and self._watched is not watched:
-            self._watched.on_view = None
-        self._watched = watched
-        if watched is not None:
-            watched.on_view = self.on_view
-            watched.watch(seconds, interval)
+    def watch(
+        self, name: str, seconds: float, interval: float, on_view: Callable[[EngineView], None] | None
+    ) -> None:
+        """Ask the engine of a replica to send views to `on_view` for `seconds`, one per `interval`. Does
+        nothing if the replica has been removed."""
+        for supervisor in self.supervisors:
+            if supervisor.name == name:
+                supervisor.on_view = on_view
+                supervisor.watch(seconds, interval)
 
     # -- of all replicas -----------------------------------------------------------------------------------
 
@@ -312,34 +310,42 @@ class LocalReplicas:
         self._num_removed_restarts += supervisor.num_restarts - supervisor.num_replaced
 
     def _status(self, supervisor: EngineSupervisor) -> ReplicaStatus:
-        link, stats = self._hub.link(supervisor.name), supervisor.stats
-        is_ready = supervisor.ready_at is not None
-        live = stats if is_ready else None
+        link, counts = supervisor.link, supervisor.tally.counts
         since = supervisor.ready_at
+        live = None if since is None else supervisor.stats
         return ReplicaStatus(
             name=supervisor.name,
-            state=_state(supervisor, link),
+            state=_state(supervisor),
             pid=supervisor.engine_pid,
             uptime_seconds=None if since is None else round(time.monotonic() - since, 3),
-            restarts=supervisor.num_restarts,
             requests=0 if link is None else len(link.requests),
             sequences=0 if link is None else link.load,
             running=0 if live is None else live.num_running,
-            steps=0 if live is None else live.steps,
-            tokens=0 if live is None else live.tokens_sampled,
-            step_seconds=0.0 if live is None else round(live.step_seconds, 6),
+            waiting=0 if live is None else live.num_waiting,
             kv_blocks_used=0 if live is None else live.blocks_total - live.blocks_free - live.blocks_idle,
             kv_blocks_total=0 if live is None else live.blocks_total,
             fingerprint=None if supervisor.facts is None else supervisor.facts.system_fingerprint,
-            problem=None if is_ready else supervisor.last_death,
+            problem=None if since is not None else supervisor.last_death,
+            restarts=supervisor.num_restarts,
+            failures=supervisor.num_restarts - supervisor.num_replaced,
+            suspicions=0 if link is None else link.num_suspicions,
+            moves_in=0 if link is None else link.num_moves_in,
+            moves_out=0 if link is None else link.num_moves_out,
+            steps=counts.steps,
+            step_seconds=round(counts.step_seconds, 6),
+            tokens=counts.tokens_sampled,
+            prompt_tokens=counts.prompt_tokens,
+            prompt_tokens_cached=counts.prompt_tokens_cached,
+            preemptions=counts.preemptions,
         )
 
 
-def _state(supervisor: EngineSupervisor, link: ReplicaLink | None) -> ReplicaState:
+def _state(supervisor: EngineSupervisor) -> ReplicaState:
+    link = supervisor.link
     if supervisor.state is EngineState.READY and link is not None:
-        if link.is_draining:
-            return ReplicaState.DRAINING
-        return ReplicaState.SUSPECTED if link.is_suspected else ReplicaState.READY
+        if link.is_suspected or link.channel is None:
+            return ReplicaState.SUSPECTED
+        return ReplicaState.DRAINING if link.is_draining else ReplicaState.READY
     if supervisor.state in (EngineState.FAILED, EngineState.CLOSED):
         return ReplicaState.FAILED
     return ReplicaState.STARTING if supervisor.facts is None else ReplicaState.RESTARTING

@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from octavo.errors import FleetError, OctavoError
 from octavo.membership.local import LocalReplicas
-from octavo.membership.status import OperationState, OperationStatus
+from octavo.status import OperationState, OperationStatus
 
 logger = logging.getLogger(__name__)
 

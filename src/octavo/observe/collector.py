@@ -18,6 +18,7 @@ from octavo.observe.histogram import Histogram
 from octavo.observe.key_usage import KeyUsage
 from octavo.observe.request_metrics import RequestMetrics
 from octavo.protocol import EngineFacts, EngineStats, FinishReason
+from octavo.status import ReplicaState, ReplicaStatus
 
 Values = Mapping[tuple[str, ...], float]  # by the values of the metric's labels
 
@@ -29,9 +30,12 @@ class MetricsSnapshot:
     model_name: str
     requests: RequestMetrics
     engines: EngineTotals
+    replicas: tuple[ReplicaStatus, ...]
     num_restarts: int
     num_queued: int
     num_tokens_queued: int
+    max_queued: int
+    max_tokens_queued: int
     num_unsent: int  # sequences that wait in the front end
     num_moves: int
     audits: AuditCounts
@@ -82,6 +86,7 @@ class OctavoCollector(Collector):
             *_of_requests(snapshot),
             *of_keys,
             *_of_engine(snapshot),
+            *_of_replicas(snapshot.replicas),
             *_of_server(snapshot),
         ):
             yield _filled(metric, snapshot.model_name, values)
@@ -89,8 +94,9 @@ class OctavoCollector(Collector):
 
 def _of_requests(snapshot: MetricsSnapshot) -> Iterator[tuple[Metric, Values | Histogram]]:
     requests = snapshot.requests
-    yield catalog.HTTP_REQUESTS, requests.http
-    # Reasons without occurrences are exported as 0, so that the first error shows as an increase.
+    # What has not occurred is exported as 0, so that the first error shows as an increase.
+    no_errors: Values = {(route, "5xx"): 0 for route, _ in requests.http}
+    yield catalog.HTTP_REQUESTS, {**no_errors, **requests.http}
     yield catalog.FINISHED, {(reason.value,): requests.finished[reason.value] for reason in FinishReason}
     yield catalog.PROMPT_TOKENS, {(): requests.prompt_tokens}
     yield catalog.GENERATION_TOKENS, {(): requests.generation_tokens}
@@ -135,14 +141,41 @@ def _of_engine(snapshot: MetricsSnapshot) -> Iterator[tuple[Metric, Values | His
     yield catalog.KV_FILLED, {(): _fraction_of_blocks(live, num_filled)}
 
 
+def _of_replicas(replicas: Sequence[ReplicaStatus]) -> Iterator[tuple[Metric, Values]]:
+    yield (
+        catalog.REPLICA_STATE,
+        {(one.name, state.value): int(one.state is state) for one in replicas for state in ReplicaState},
+    )
+    values: tuple[tuple[Metric, Callable[[ReplicaStatus], float]], ...] = (
+        (catalog.REPLICA_RUNNING, lambda one: one.running),
+        (catalog.REPLICA_WAITING, lambda one: one.waiting),
+        (catalog.REPLICA_KV_USE, lambda one: one.kv_blocks_used / (one.kv_blocks_total or 1)),
+        (catalog.REPLICA_BUSY, lambda one: one.step_seconds),
+        (catalog.REPLICA_TOKENS, lambda one: one.tokens),
+        (catalog.REPLICA_PREFIX_QUERIES, lambda one: one.prompt_tokens),
+        (catalog.REPLICA_PREFIX_HITS, lambda one: one.prompt_tokens_cached),
+        (catalog.REPLICA_PREEMPTIONS, lambda one: one.preemptions),
+        (catalog.REPLICA_RESTARTS, lambda one: one.failures),
+        (catalog.REPLICA_SUSPICIONS, lambda one: one.suspicions),
+        (catalog.REPLICA_MOVES_IN, lambda one: one.moves_in),
+        (catalog.REPLICA_MOVES_OUT, lambda one: one.moves_out),
+    )
+    for metric, value_of in values:
+        yield metric, {(one.name,): value_of(one) for one in replicas}
+
+
 def _of_server(snapshot: MetricsSnapshot) -> Iterator[tuple[Metric, Values | Histogram]]:
     yield catalog.QUEUED, {(): snapshot.num_queued}
     yield catalog.QUEUED_TOKENS, {(): snapshot.num_tokens_queued}
+    yield catalog.MAX_QUEUED, {(): snapshot.max_queued}
+    yield catalog.MAX_QUEUED_TOKENS, {(): snapshot.max_tokens_queued}
     yield catalog.READY, {(): int(snapshot.is_ready)}
     yield catalog.ENGINE_RESTARTS, {(): snapshot.num_restarts}
     yield catalog.MOVES, {(): snapshot.num_moves}
     yield catalog.AUDITED, {(): snapshot.audits.num_compared}
-    yield catalog.AUDIT_MISMATCHES, {(name,): count for name, count in snapshot.audits.num_wrong.items()}
+    # From 0 on, so that the first mismatch shows as an increase.
+    wrong = dict.fromkeys((one.name for one in snapshot.replicas), 0) | snapshot.audits.num_wrong
+    yield catalog.AUDIT_MISMATCHES, {(name,): count for name, count in wrong.items()}
     yield catalog.TASKS, {(): snapshot.num_tasks}
     facts = snapshot.facts
     about_engine = ("", "", "") if facts is None else (facts.device, facts.dtype, facts.system_fingerprint)

@@ -54,7 +54,7 @@ class ServerState:
         self.metrics = RequestMetrics()
         self.key_usage: Callable[[], dict[str, KeyUsage]] | None = None  # None: no keys are required
         self.registry = make_registry(self._metrics_snapshot)
-        self.feed = ViewFeed(replicas, self.metrics, model.name)
+        self.feed = ViewFeed(replicas, hub, self.metrics, model.name)
         self.prompter = prompter or Prompter(model.assets)
         self.grammars = GrammarChecker()
         self.identities = Identities()
@@ -80,9 +80,12 @@ class ServerState:
             model_name=self.model.name,
             requests=self.metrics,
             engines=self.replicas.totals,
+            replicas=self.replicas.status(),
             num_restarts=self.replicas.num_restarts,
             num_queued=self.admission.num_sequences,
             num_tokens_queued=self.admission.num_tokens,
+            max_queued=self.options.max_queued_requests,
+            max_tokens_queued=self.options.max_queued_tokens,
             num_unsent=self.hub.num_unsent,
             num_moves=self.hub.num_moves,
             audits=self.hub.audit_counts,

@@ -135,10 +135,11 @@ export interface ExplainedChoice {
 
 // -- GET /octavo/view ---------------------------------------------------------------------------------------
 
-export type FeedEvent = FactsEvent | EngineEvent | ViewEvent;
+export type FeedEvent = FactsEvent | EngineEvent | ViewEvent | FleetEvent;
 
 export interface FactsEvent {
   kind: "facts";
+  replica?: string; // whose engine the views show
   model: string;
   version: string;
   facts: EngineFacts;
@@ -160,9 +161,38 @@ export interface EngineFacts {
 /** Sent while no engine is serving. */
 export interface EngineEvent {
   kind: "engine";
-  state: "starting" | "loading" | "serving" | "failed";
+  state: "starting" | "loading" | "serving" | "failed" | "removed";
   done: number;
   total: number;
+}
+
+/** All replicas: the first event, and then at most one per second. */
+export interface FleetEvent {
+  kind: "fleet";
+  time: number;
+  requests: number;
+  unsent: number; // in-flight requests that no replica has
+  moves: number;
+  replicas: ReplicaStatus[];
+}
+
+/** Counters never decrease while the replica exists. */
+export interface ReplicaStatus {
+  name: string;
+  state: "starting" | "ready" | "suspected" | "draining" | "restarting" | "failed";
+  uptime_seconds: number | null;
+  running: number;
+  waiting: number;
+  kv_blocks_used: number;
+  kv_blocks_total: number;
+  problem?: string | null; // why it has no engine that is ready
+  restarts: number;
+  moves_in: number;
+  moves_out: number;
+  step_seconds: number;
+  tokens: number;
+  prompt_tokens: number;
+  prompt_tokens_cached: number;
 }
 
 export interface ViewEvent {

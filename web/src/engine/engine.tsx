@@ -8,6 +8,7 @@ import { Charts } from "./charts";
 import type { Connection, Feed } from "./feed";
 import { BlockMap } from "./block_map";
 import { PrefixTreeView } from "./prefix_tree";
+import { Replicas } from "./replicas";
 import { Finished, Running, Waiting } from "./requests";
 import { Timeline } from "./timeline";
 
@@ -28,6 +29,7 @@ export function Engine({ feed, theme }: { feed: Feed; theme: ThemeChoice }) {
     <div class="engine">
       <h2 class="hidden">Engine</h2>
       <Status feed={feed} />
+      <Replicas feed={feed} />
       {view === null || facts === null ? (
         <p class="empty panel">{feed.failure.value?.message ?? waitingText(feed)}</p>
       ) : (
@@ -55,20 +57,24 @@ export function Engine({ feed, theme }: { feed: Feed; theme: ThemeChoice }) {
 function waitingText(feed: Feed): string {
   const engine = feed.engine.value;
   if (engine === null) return "Waiting for the first update from the engine.";
-  if (engine.state === "failed") return "The engine has failed. See the server log for the reason.";
-  if (engine.total === 0) return `The engine is ${engine.state}.`;
-  return `The engine is ${engine.state}: ${bytes(engine.done)} of ${bytes(engine.total)}.`;
+  const name = feed.chosen.value === null ? "The engine" : `The engine of ${feed.chosen.value}`;
+  if (engine.state === "failed") return `${name} has failed. See the server log for the reason.`;
+  if (engine.total === 0) return `${name} is ${engine.state}.`;
+  return `${name} is ${engine.state}: ${bytes(engine.done)} of ${bytes(engine.total)}.`;
 }
 
 function Status({ feed }: { feed: Feed }) {
   const facts = feed.facts.value;
   const connection = feed.connection.value;
+  const numReplicas = feed.fleet.value?.latest.replicas.length ?? 0;
   return (
     <p class="status">
       <span class={`dot dot-${connection}`} aria-hidden="true" />
       <span role="status">{feed.engine.value === null ? CONNECTION_LABELS[connection] : waitingText(feed)}</span>
+      {feed.notice.value && <span role="alert">{feed.notice.value}</span>}
       {facts && (
         <span class="muted">
+          {numReplicas > 1 && `${feed.shownReplica} of ${numReplicas} replicas · `}
           {facts.facts.dtype} on {facts.facts.device} · octavo {facts.version} · fingerprint{" "}
           <code>{facts.facts.system_fingerprint}</code>
         </span>

@@ -5,7 +5,8 @@ import { asFailure, RequestFailed, type Client, type Failure } from "../api/clie
 import { eventsOf } from "../api/events";
 import type { EngineEvent, FactsEvent, FeedEvent, ViewEvent } from "../api/types";
 import { parsed } from "../api/wire";
-import { after, NO_HISTORY, withNewEngine } from "./history";
+import { withFleet, type Fleet } from "./fleet";
+import { after, NO_HISTORY, withNewEngine, withNewReplica } from "./history";
 
 const PATH = "/octavo/view?interval=0.25";
 const FIRST_RETRY_SECONDS = 0.5;
@@ -20,12 +21,16 @@ export class Feed {
   readonly engine = signal<EngineEvent | null>(null); // not null while no engine is serving
   readonly view = signal<ViewEvent | null>(null);
   readonly history = signal(NO_HISTORY);
+  readonly fleet = signal<Fleet | null>(null);
+  readonly chosen = signal<string | null>(null); // replica whose engine is shown; null: the server chooses
+  readonly notice = signal<string | null>(null); // why the choice has changed
   #abort: AbortController | null = null;
 
   constructor(private readonly client: Client) {}
 
   /** Read the feed until the returned function is called. The connection is closed while the browser tab is hidden. */
   watch(): () => void {
+    this.notice.value = null;
     const update = () => (document.hidden ? this.#close("paused") : this.#open());
     document.addEventListener("visibilitychange", update);
     update();
@@ -33,6 +38,21 @@ export class Feed {
       document.removeEventListener("visibilitychange", update);
       this.#close("closed");
     };
+  }
+
+  /** Show the engine of a replica, or (null) of one that the server chooses. */
+  choose(replica: string | null, notice: string | null = null): void {
+    this.notice.value = notice;
+    if (replica === this.chosen.value) return;
+    this.chosen.value = replica;
+    this.view.value = null;
+    this.engine.value = null;
+    this.#close("opening");
+    this.#open();
+  }
+
+  get shownReplica(): string | null {
+    return this.chosen.value ?? this.facts.value?.replica ?? null;
   }
 
   #open(): void {
@@ -53,7 +73,7 @@ export class Feed {
     while (!signal.aborted) {
       this.connection.value = "opening";
       try {
-        for await (const data of eventsOf(await this.client.stream(PATH, signal))) {
+        for await (const data of eventsOf(await this.client.stream(this.#path, signal))) {
           if (signal.aborted) return;
           this.connection.value = "live";
           this.failure.value = null;
@@ -66,6 +86,8 @@ export class Feed {
         if (signal.aborted) return;
         this.connection.value = "broken";
         this.failure.value = asFailure(error);
+        // The replica was removed, or the server was restarted without it.
+        if (this.chosen.value !== null && this.failure.value.param === "replica") return this.#returnToAutomatic();
         // The key is invalid, or is no operator's: a new key reopens the feed.
         if (error instanceof RequestFailed && [401, 403].includes(error.failure.status ?? 0)) break;
       }
@@ -75,12 +97,24 @@ export class Feed {
     if (this.#abort?.signal === signal) this.#abort = null;
   }
 
+  get #path(): string {
+    return this.chosen.value === null ? PATH : `${PATH}&replica=${encodeURIComponent(this.chosen.value)}`;
+  }
+
+  #returnToAutomatic(): void {
+    this.choose(null, `${this.chosen.value} was removed. The first usable replica is shown.`);
+  }
+
   #handle(event: FeedEvent): void {
-    if (event.kind === "facts") {
+    if (event.kind === "fleet") {
+      this.fleet.value = withFleet(this.fleet.value, event);
+    } else if (event.kind === "facts") {
+      const isSame = this.facts.value?.replica === event.replica;
+      this.history.value = (isSame ? withNewEngine : withNewReplica)(this.history.value);
       this.facts.value = event;
       this.engine.value = null;
-      this.history.value = withNewEngine(this.history.value);
     } else if (event.kind === "engine") {
+      if (event.state === "removed" && this.chosen.value !== null) return this.#returnToAutomatic();
       this.engine.value = event.state === "serving" ? null : event;
     } else {
       this.engine.value = null;

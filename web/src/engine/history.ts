@@ -49,6 +49,11 @@ export function withNewEngine(history: History): History {
   return { ...history, steps: [], counters: [] };
 }
 
+/** Drop all that is of one replica. Finished requests are those of the server. */
+export function withNewReplica(history: History): History {
+  return { ...NO_HISTORY, finished: history.finished };
+}
+
 function recent(counters: readonly Counters[], latest: Counters): readonly Counters[] {
   const kept = counters.filter((one) => latest.time - one.time <= RATE_SECONDS + 0.01);
   const before = counters.at(-1);

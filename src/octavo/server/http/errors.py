@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from octavo.errors import (
     ContextLengthError,
+    FleetError,
     GrammarError,
     GrammarNotChecked,
     OctavoError,
@@ -19,6 +20,7 @@ from octavo.errors import (
     RequestError,
     TemplateError,
     TooManyGrammars,
+    UnknownReplica,
 )
 from octavo.observe.logs import with_fields
 
@@ -106,6 +108,10 @@ def as_api_error(error: Exception, request_id: str) -> ApiError:
         return ApiError(400, str(error), param=error.param)
     if isinstance(error, TemplateError):
         return ApiError(400, str(error), param="messages")
+    if isinstance(error, UnknownReplica):
+        return ApiError(404, str(error), param="replica", code="replica_not_found")
+    if isinstance(error, FleetError):
+        return ApiError(409, str(error), code="fleet_conflict")
     internal_error = internal()
     error_id = internal_error.error_id
     fields = with_fields(request_id=request_id, error_id=error_id)

@@ -4,7 +4,6 @@ Moving requests and starting engines takes seconds or minutes. So the commands r
 and GET /octavo/fleet shows how they proceed and end.
 """
 
-from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
@@ -13,15 +12,13 @@ from pydantic import Field
 from starlette.responses import Response
 
 import octavo
-from octavo.errors import FleetError, UnknownReplica
 from octavo.membership.operations import AfterDrain
-from octavo.membership.status import FleetStatus, OperationStatus
 from octavo.server.http.body import read_request
-from octavo.server.http.errors import ApiError
 from octavo.server.http.keys import require_operator
 from octavo.server.openai.schema import WireModel
 from octavo.server.openapi import BODY_ERRORS, failures, json_body
 from octavo.server.state import ServerState
+from octavo.status import FleetStatus, OperationStatus
 
 router = APIRouter()
 
@@ -54,7 +51,7 @@ async def drain(request: Request) -> Response:
     removed."""
     body = await _command(request, DrainRequest)
     state: ServerState = request.app.state.server
-    return _begin(lambda: state.operations.drain(body.replica, body.then))
+    return _answer(state.operations.drain(body.replica, body.then), 202)
 
 
 @router.post(
@@ -64,7 +61,7 @@ async def add(request: Request) -> Response:
     """Start one more replica."""
     await _command(request, NoFields)
     state: ServerState = request.app.state.server
-    return _begin(state.operations.add)
+    return _answer(state.operations.add(), 202)
 
 
 @router.post(
@@ -74,7 +71,7 @@ async def restart(request: Request) -> Response:
     """Restart all replicas, one after the other."""
     await _command(request, NoFields)
     state: ServerState = request.app.state.server
-    return _begin(state.operations.restart)
+    return _answer(state.operations.restart(), 202)
 
 
 def fleet_status(state: ServerState) -> FleetStatus:
@@ -84,7 +81,7 @@ def fleet_status(state: ServerState) -> FleetStatus:
         version=octavo.__version__,
         fingerprint=None if facts is None else facts.system_fingerprint,
         requests=len(state.hub),
-        waiting=len(state.hub) - sum(replica.requests for replica in replicas),
+        unsent=len(state.hub) - sum(replica.requests for replica in replicas),
         moves=state.hub.num_moves,
         replicas=replicas,
         operations=state.operations.status(),
@@ -97,15 +94,6 @@ async def _command(request: Request, kind: type[Body]) -> Body:
     body = await read_request(request, kind, state.options.max_body)
     state.check_ready()
     return body
-
-
-def _begin(begin: Callable[[], OperationStatus]) -> Response:
-    try:
-        return _answer(begin(), 202)
-    except UnknownReplica as error:
-        raise ApiError(404, str(error), param="replica", code="replica_not_found") from error
-    except FleetError as error:
-        raise ApiError(409, str(error), code="fleet_conflict") from error
 
 
 def _answer(content: FleetStatus | OperationStatus, status_code: int) -> Response:

@@ -25,8 +25,9 @@ COUNT = (1, 1_000_000)
     openapi_extra=query(
         interval={"type": "number", "minimum": INTERVAL[0], "maximum": INTERVAL[1], "default": 0.25},
         count={"type": "integer", "minimum": COUNT[0], "maximum": COUNT[1]},
+        replica={"type": "string"},
     ),
-    responses={200: EVENTS, **failures(400, 403, 429)},
+    responses={200: EVENTS, **failures(400, 403, 404, 429)},
 )
 async def view(request: Request) -> Response:
     require_operator(request)
@@ -35,7 +36,11 @@ async def view(request: Request) -> Response:
     count = _number(request, "count", COUNT)
     if count is not None and not count.is_integer():
         raise invalid("count must be a whole number", "count")
-    return ViewStream(state, state.feed.open(interval), math.inf if count is None else count)
+    names = request.query_params.getlist("replica")
+    if len(names) > 1:
+        raise invalid("replica must be a single name", "replica")
+    watcher = state.feed.open(interval, names[0] if names else None)
+    return ViewStream(state, watcher, math.inf if count is None else count)
 
 
 def _number(request: Request, name: str, allowed: tuple[float, float]) -> float | None:

@@ -1,68 +1,55 @@
-"""Distributes views of the engine to watching clients. Without watchers, the engine makes no views."""
+"""Distributes views of engines to watching clients. An engine without watchers makes no views."""
 
 import asyncio
+import logging
+import math
 import time
-from collections import deque
-
-import msgspec
+from functools import partial
 
 import octavo
-from octavo.frontend.supervisor import EngineState
+from octavo.errors import UnknownReplica
+from octavo.frontend.hub import Hub
+from octavo.frontend.supervisor import EngineState, EngineSupervisor
 from octavo.link.heartbeat import Phase
 from octavo.membership.local import LocalReplicas
 from octavo.observe.recent import RecentLatencies
 from octavo.observe.request_metrics import RequestMetrics
 from octavo.server.http.errors import too_many
-from octavo.view import MAX_STEPS, AwayEvent, EngineView, FactsEvent, FinishedRequest
+from octavo.server.operate.engine_views import EngineViews, RecentPieces, encode, event
+from octavo.view import AwayEvent, EngineView, FactsEvent, FinishedRequest, FleetEvent, Latency
+
+logger = logging.getLogger(__name__)
 
 MAX_WATCHERS = 16
 MAX_FINISHED = 256  # finished requests kept for slow watchers
 LEASE_SECONDS = 2.0
 TICK_SECONDS = 0.1
+FLEET_SECONDS = 1.0
 EARLY = 0.75  # fraction of its interval after which a watcher gets the next view: steps vary in length
 
-encode = msgspec.json.Encoder().encode
-
-
-class RecentPieces:
-    """Pieces of JSON that every watcher gets once. Only the last `limit` pieces are kept."""
-
-    def __init__(self, limit: int) -> None:
-        self._pieces: deque[bytes] = deque(maxlen=limit)
-        self.count = 0  # of all pieces ever added or skipped
-
-    def add(self, piece: bytes) -> None:
-        self._pieces.append(piece)
-        self.count += 1
-
-    def skip(self, number: int) -> None:
-        self.count += number
-
-    def since(self, seen: int) -> tuple[bytes, int]:
-        """Return the pieces after the first `seen`, comma-separated, and how many of them are lost."""
-        unseen = self.count - seen
-        kept = min(unseen, len(self._pieces))
-        pieces = [self._pieces[index] for index in range(len(self._pieces) - kept, len(self._pieces))]
-        return b",".join(pieces), unseen - kept
+EngineId = tuple[str, int]  # its replica, and the number of its restarts
 
 
 class ViewFeed:
-    """Owned by the event loop."""
+    """Owned by the event loop.
 
-    def __init__(self, replicas: LocalReplicas, metrics: RequestMetrics, model_name: str) -> None:
+    With every tick it decides whose engine each watcher sees, and renews the leases of those engines.
+    """
+
+    def __init__(self, replicas: LocalReplicas, hub: Hub, metrics: RequestMetrics, model_name: str) -> None:
         self._replicas = replicas
+        self._hub = hub
         self._metrics = metrics
         self._model_name = model_name
         self._began = time.monotonic()
         self._watchers: list[Watcher] = []
+        self._watched: dict[EngineId, EngineViews] = {}
         self._keeper: asyncio.Task[None] | None = None
-        self._renew_at = 0.0
-        self._leased_life: tuple[str, int] | None = None  # `life` of the engine that has the lease
         self.is_closed = False
-        self.view_time = 0.0  # of the last view, in seconds since 1970; 0: the current engine has sent none
-        self.head = b""  # the last view, without the lists that every watcher gets once
-        self.steps = RecentPieces(MAX_STEPS)
+        self._latency, self._latency_time = Latency(None, None, None, None), -math.inf
         self.finished = RecentPieces(MAX_FINISHED)
+        self.fleet = b""  # the last event about all replicas
+        self.fleet_time = -math.inf  # when it was made
 
     # -- watchers --------------------------------------------------------------------------------------
 
@@ -70,18 +57,25 @@ class ViewFeed:
     def is_watched(self) -> bool:
         return bool(self._watchers)
 
-    def open(self, interval: float) -> "Watcher":
-        """Add a watcher, which the caller must remove with `remove`."""
+    def open(self, interval: float, replica: str | None = None) -> "Watcher":
+        """Add a watcher of one replica, or of the first that is usable. The caller must `remove` it.
+
+        Raises UnknownReplica.
+        """
+        if replica is not None:
+            self._replicas.find(replica)
         if len(self._watchers) >= MAX_WATCHERS:
             raise too_many(f"{MAX_WATCHERS} clients already watch the engine", retry_after=5)
-        watcher = Watcher(self, interval)
+        watcher = Watcher(self, interval, replica)
         self._watchers.append(watcher)
         if self._keeper is None:
-            self._leased_life = self.life
             self._metrics.recent = RecentLatencies()
-            self._replicas.on_view = self._take
-            self._keeper = asyncio.create_task(self._keep_lease(), name="octavo-view")
-        self._renew()
+            self._keeper = asyncio.create_task(self._keep_leases(), name="octavo-view")
+        try:
+            self._tick()
+        except BaseException:
+            self.remove(watcher)
+            raise
         return watcher
 
     def remove(self, watcher: "Watcher") -> None:
@@ -90,106 +84,154 @@ class ViewFeed:
             return
         assert self._keeper is not None
         self._keeper.cancel()
-        self._keeper = self._metrics.recent = self._replicas.on_view = None
-        self.view_time, self.head = 0.0, b""
-        self.steps, self.finished = RecentPieces(MAX_STEPS), RecentPieces(MAX_FINISHED)
-        self._replicas.watch(0.0, 0.0)
+        self._keeper = self._metrics.recent = None
+        self.finished = RecentPieces(MAX_FINISHED)
+        self._renew_leases()
 
     def close(self) -> None:
         """End all streams, because the server shuts down."""
         self.is_closed = True
-        self._wake()
-
-    def _wake(self) -> None:
         for watcher in self._watchers:
             watcher.wake()
-
-    # -- the engine --------------------------------------------------------------------------------------
-
-    async def _keep_lease(self) -> None:
-        """Renew the lease while there are watchers; wake them when the engine changes or is missing."""
-        while True:
-            await asyncio.sleep(TICK_SECONDS)
-            if self.life is None or self.life != self._leased_life:
-                self._leased_life, self._renew_at, self.view_time = self.life, 0.0, 0.0
-                self._wake()
-            if self.life is not None and time.monotonic() >= self._renew_at:
-                self._renew()
-
-    def _renew(self) -> None:
-        interval = min(watcher.interval for watcher in self._watchers)
-        self._replicas.watch(LEASE_SECONDS, interval)
-        self._renew_at = time.monotonic() + LEASE_SECONDS / 2
-
-    def _take(self, view: EngineView) -> None:
-        """Encode the expensive part of an event once for all watchers."""
-        recent = self._metrics.recent
-        assert recent is not None, "set while there are watchers"
-        self.steps.skip(view.steps_left_out)
-        for step in view.steps:
-            self.steps.add(encode(step))
-        head = {
-            "kind": "view",
-            "time": view.time,
-            "stats": view.stats,
-            "blocks": view.blocks,
-            "sequences": view.sequences,
-            "waiting": view.waiting,
-            "tree": view.tree,
-            "latency": recent.latency(time.monotonic()),
-        }
-        self.head, self.view_time = encode(head)[:-1], view.time
-        self._wake()
 
     def note_finished(self, request: FinishedRequest) -> None:
         self.finished.add(encode(request))
 
-    # -- events about the engine -----------------------------------------------------------------------
+    # -- engines -----------------------------------------------------------------------------------------
 
-    @property
-    def life(self) -> tuple[str, int] | None:
-        """What identifies the engine that is shown: its replica, and a number; None if none is ready."""
-        shown = self._replicas.shown
-        return None if shown is None else (shown.name, shown.num_restarts)
+    async def _keep_leases(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            try:
+                self._tick()
+            except Exception:  # the next tick may succeed
+                logger.exception("failed to renew the views of engines")
 
-    def facts_event(self) -> bytes:
-        assert self._replicas.facts is not None, "there is an engine"
+    def _tick(self) -> None:
+        self._renew_leases()
+        now = time.monotonic()
+        if now - self.fleet_time >= FLEET_SECONDS:
+            self.fleet, self.fleet_time = self._fleet_event(), now
+        for watcher in self._watchers:
+            if watcher.has_news:
+                watcher.wake()
+
+    def _renew_leases(self) -> None:
+        """Let each watcher see the engine that it should, and ask these engines for views."""
+        intervals: dict[EngineId, float] = {}
+        for watcher in self._watchers:
+            engine = self._shown(watcher.replica)
+            if engine is not None:
+                intervals[engine] = min(watcher.interval, intervals.get(engine, math.inf))
+                self._watched.setdefault(engine, EngineViews(engine[0]))
+            watcher.see(None if engine is None else self._watched[engine])
+        for engine in self._watched.keys() - intervals.keys():
+            del self._watched[engine]
+            if not any(replica == engine[0] for replica, _ in intervals):
+                self._replicas.watch(engine[0], 0.0, 0.0, None)
+        now = time.monotonic()
+        for engine, interval in intervals.items():
+            views = self._watched[engine]
+            if now >= views.renew_at or interval < views.interval:
+                views.interval, views.renew_at = interval, now + LEASE_SECONDS / 2
+                self._replicas.watch(engine[0], LEASE_SECONDS, interval, partial(self._take, views))
+
+    def _shown(self, replica: str | None) -> EngineId | None:
+        """Return the engine to show to a watcher of this replica, or of any; None if it is not ready."""
+        shown = self._replicas.shown if replica is None else self._find(replica)
+        if shown is None or shown.state is not EngineState.READY:
+            return None
+        return shown.name, shown.num_restarts
+
+    def _find(self, replica: str) -> EngineSupervisor | None:
+        try:
+            return self._replicas.find(replica)
+        except UnknownReplica:
+            return None
+
+    def _take(self, views: EngineViews, view: EngineView) -> None:
+        if self._metrics.recent is None:  # there are no watchers any more
+            return
+        now = time.monotonic()
+        if now - self._latency_time >= TICK_SECONDS / 2:  # the same for all engines
+            self._latency, self._latency_time = self._metrics.recent.latency(now), now
+        views.note(view, self._latency)
+        for watcher in self._watchers:
+            watcher.note_view(views)
+
+    # -- events ------------------------------------------------------------------------------------------
+
+    def facts_event(self, replica: str) -> bytes:
+        engine = self._find(replica)
+        engine_facts = self._replicas.facts if engine is None else engine.facts
+        assert engine_facts is not None, "its engine was ready"
         uptime = round(time.monotonic() - self._began, 3)
         facts = FactsEvent(
+            replica=replica,
             model=self._model_name,
             version=octavo.__version__,
-            facts=self._replicas.facts,
+            facts=engine_facts,
             uptime_seconds=uptime,
         )
-        return b"data: " + encode(facts) + b"\n\n"
+        return event(facts)
 
-    def engine_event(self) -> bytes:
-        """Return the state of the engine while none is ready."""
-        status, away = self._replicas.engine_heartbeat, AwayEvent(state="starting")
-        if self._replicas.state in (EngineState.FAILED, EngineState.CLOSED):
-            away = AwayEvent(state="failed")
-        elif status is not None and status.phase is Phase.LOADING:
-            away = AwayEvent(state="loading", done=status.done, total=status.total)
-        elif status is not None and status.phase > Phase.LOADING:
-            away = AwayEvent(state="loading")
-        return b"data: " + encode(away) + b"\n\n"
+    def away_event(self, replica: str | None) -> bytes:
+        """Return why there is no engine to show."""
+        engine = self._replicas if replica is None else self._find(replica)
+        if engine is None:
+            return event(AwayEvent(state="removed"))
+        if engine.state in (EngineState.FAILED, EngineState.CLOSED):
+            return event(AwayEvent(state="failed"))
+        status = engine.engine_heartbeat
+        if status is not None and status.phase is Phase.LOADING:
+            return event(AwayEvent(state="loading", done=status.done, total=status.total))
+        is_loading = status is not None and status.phase > Phase.LOADING
+        return event(AwayEvent(state="loading" if is_loading else "starting"))
+
+    def _fleet_event(self) -> bytes:
+        replicas = self._replicas.status()
+        fleet = FleetEvent(
+            time=time.time(),
+            requests=len(self._hub),
+            unsent=len(self._hub) - sum(replica.requests for replica in replicas),
+            moves=self._hub.num_moves,
+            replicas=replicas,
+        )
+        return event(fleet)
 
 
 class Watcher:
     """One watching client. It gets what is new since its last call: a slow client gets fewer views, and no
     views are queued for it."""
 
-    def __init__(self, feed: ViewFeed, interval: float) -> None:
+    def __init__(self, feed: ViewFeed, interval: float, replica: str | None) -> None:
         self.interval = interval
+        self.replica = replica  # that it asked for; None: any
         self.num_views = 0  # sent so far
         self._feed = feed
         self._woken = asyncio.Event()
         self._woken.set()
         self._is_disconnected = False
-        self._life: tuple[str, int] | None = None  # of the engine whose facts were sent
-        self._engine = b""  # last engine event sent
+        self._views: EngineViews | None = None  # of the engine that it sees
+        self._has_facts = False  # of that engine
+        self._away = b""  # the last event sent while it sees no engine
         self._view_time = 0.0
-        self._steps, self._finished = feed.steps.count, feed.finished.count
+        self._steps, self._finished = 0, feed.finished.count
+        self._fleet_time = -math.inf
+
+    def see(self, views: EngineViews | None) -> None:
+        if views is not self._views:
+            self._views, self._has_facts, self._view_time, self._away = views, False, 0.0, b""
+            self._steps = 0 if views is None else views.steps.count
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to send that is not a view."""
+        return self._views is None or not self._has_facts or self._is_fleet_due
+
+    def note_view(self, views: EngineViews) -> None:
+        if views is self._views:
+            self.wake()
 
     def wake(self) -> None:
         self._woken.set()
@@ -213,30 +255,35 @@ class Watcher:
         except TimeoutError:
             return b""
 
+    @property
+    def _is_fleet_due(self) -> bool:
+        interval = max(self.interval, FLEET_SECONDS)
+        return self._feed.fleet_time - self._fleet_time >= EARLY * interval
+
     def _new_events(self) -> bytes:
-        feed = self._feed
-        if feed.life is None:
-            last, self._engine, self._life = self._engine, feed.engine_event(), None
-            return b"" if self._engine == last else self._engine
-        events = b""
-        if feed.life != self._life:
-            self._life, self._engine = feed.life, b""
-            events += feed.facts_event()
-        if feed.view_time and feed.view_time - self._view_time >= EARLY * self.interval:
-            events += self._view()
+        feed, views, events = self._feed, self._views, b""
+        if self._is_fleet_due:
+            events, self._fleet_time = feed.fleet, feed.fleet_time
+        if views is None:
+            last, self._away = self._away, feed.away_event(self.replica)
+            return events if self._away == last else events + self._away
+        if not self._has_facts:
+            self._has_facts = True
+            events += feed.facts_event(views.replica)
+        if views.time and views.time - self._view_time >= EARLY * self.interval:
+            events += self._view(views)
         return events
 
-    def _view(self) -> bytes:
-        feed = self._feed
-        steps, steps_left_out = feed.steps.since(self._steps)
-        finished, finished_left_out = feed.finished.since(self._finished)
-        self._steps, self._finished = feed.steps.count, feed.finished.count
-        self._view_time = feed.view_time
+    def _view(self, views: EngineViews) -> bytes:
+        steps, steps_left_out = views.steps.since(self._steps)
+        finished, finished_left_out = self._feed.finished.since(self._finished)
+        self._steps, self._finished = views.steps.count, self._feed.finished.count
+        self._view_time = views.time
         self.num_views += 1
         return b"".join(
             (
                 b"data: ",
-                feed.head,
+                views.head,
                 b',"steps":[%b],"steps_left_out":%d' % (steps, steps_left_out),
                 b',"finished":[%b],"finished_left_out":%d}\n\n' % (finished, finished_left_out),
             )

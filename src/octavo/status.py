@@ -1,4 +1,4 @@
-"""What an operator sees of the replicas: the body of GET /octavo/fleet."""
+"""What an operator sees of the replicas: the body of GET /octavo/fleet, and part of GET /octavo/view."""
 
 from enum import StrEnum
 
@@ -8,7 +8,7 @@ import msgspec
 class ReplicaState(StrEnum):
     STARTING = "starting"  # its first engine is being loaded
     READY = "ready"
-    SUSPECTED = "suspected"  # its engine does not respond
+    SUSPECTED = "suspected"  # its engine does not respond, or has just died
     DRAINING = "draining"  # its requests move to other replicas
     RESTARTING = "restarting"  # its next engine is being loaded
     FAILED = "failed"  # no engine will be started there again
@@ -26,17 +26,26 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     state: ReplicaState
     pid: int | None  # of its engine process
     uptime_seconds: float | None  # of its engine, since it was ready; None: it is not
-    restarts: int
     requests: int  # in flight, that were sent to this replica
     sequences: int
     running: int  # sequences in slots
-    steps: int  # like the following ones, of the current engine
-    tokens: int
-    step_seconds: float  # total of all steps
+    waiting: int  # sequences that the engine has not started
     kv_blocks_used: int  # by sequences; idle blocks of the prefix cache do not count
     kv_blocks_total: int
     fingerprint: str | None
     problem: str | None = None  # why it has no engine that is ready
+    # Counts of all engines of the replica, one after the other. They never decrease.
+    restarts: int  # engines after the first
+    failures: int  # of them, those that replaced an engine that died or hung
+    suspicions: int  # times that its engine did not respond
+    moves_in: int  # requests that continued here after another engine had begun with them
+    moves_out: int  # requests that another engine continued: this one died, did not respond or was drained
+    steps: int
+    step_seconds: float
+    tokens: int  # sampled, including those of audits and those that were not sent to a client
+    prompt_tokens: int
+    prompt_tokens_cached: int  # of them, those found in the prefix cache
+    preemptions: int
 
 
 class OperationStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +66,7 @@ class FleetStatus(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     fingerprint: str | None  # of all engines; None: none was ready yet
     requests: int  # in flight
-    waiting: int  # of them, those that no replica has
+    unsent: int  # of them, those that no replica has
     moves: int  # since the start, requests that were sent to another engine than the first
     replicas: tuple[ReplicaStatus, ...]
     operations: tuple[OperationStatus, ...]  # queued and running ones, and the last that ended
