@@ -157,6 +157,29 @@ def test_once_prints_plain_text(server: Server, capsys: pytest.CaptureFixture[st
     assert "\033" not in shown
 
 
+def test_the_engine_of_another_replica_can_be_chosen(
+    start: StartServer, terminal: StartTerminal, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = start("--replicas", "2").wait_until_ready()
+    server.wait_for_log("r1: the engine is ready")
+    top = terminal(server.url)
+    top.until(VIEWED, b"Replicas", b"r0 of 2 (automatic)")
+    for key, shown in ((b"n", b"r1 of 2\033"), (b"0", b"r0 of 2 (automatic)"), (b"b", b"r1 of 2\033")):
+        mark = len(top.written)
+        top.type(key)
+        top.until(VIEWED, shown, after=mark)
+    assert main(["top", server.url, "--once", "--replica", "r1"]) == 0
+    assert "serving  r1 of 2  " in capsys.readouterr().out
+    assert main(["top", server.url, "--once", "--replica", "r9"]) == 1
+    assert "r9" in capsys.readouterr().err
+    mark = len(top.written)
+    assert server.post("/octavo/fleet/drain", {"replica": "r1", "then": "remove"}).status_code == 202
+    top.until(b"r1 was removed: the server chooses the replica", VIEWED, after=mark)
+    top.type(b"q")
+    assert top.ended() == 0
+    assert top.is_as_before
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [

@@ -1,8 +1,8 @@
 """`octavo top`: monitor a server's engine in the terminal."""
 
 import argparse
+import contextlib
 import copy
-import queue
 import shutil
 import signal
 from typing import TYPE_CHECKING, Any
@@ -15,16 +15,20 @@ if TYPE_CHECKING:
     from octavo.top.connection import ViewConnection
     from octavo.top.history import History
     from octavo.top.paint import Glyphs
+    from octavo.top.session import Session
 
 USAGE = "top URL"
 DESCRIPTION = """\
-Monitor a server's engine: throughput, latency, KV blocks, steps, requests and the prefix tree.
-Keys: q quits, p pauses, m s r f t show a single panel, a shows all panels.
+Monitor a server: its replicas, and the throughput, latency, KV blocks, steps, requests and prefix tree of one
+engine.
+Keys: q quits, p pauses, e m s r f t show a single panel, a shows all panels. n and b show the engine of the
+next and the previous replica, and 0 lets the server choose one.
 With --once, print one snapshot as text."""
 
 DRAW_SECONDS = 0.1
 ONCE_WIDTH = 120
 ONCE_VIEWS = 3  # rates need two
+ONCE_FLEETS = 2  # events about the replicas, if there are several; rates need two
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +44,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=0.25,
         help="seconds between updates, from 0.1 to 10 [0.25]",
     )
+    parser.add_argument(
+        "--replica",
+        metavar="NAME",
+        default=None,
+        help="replica whose engine is shown, such as r1 [the first that is usable]",
+    )
     parser.add_argument("--once", action="store_true", help="print one snapshot as text and exit")
     parser.set_defaults(config=None)
 
@@ -51,7 +61,7 @@ def run(call: Invocation) -> int:
     if not 0.1 <= args.interval <= 10:
         raise ConfigError(f"--interval {args.interval}: give a number of seconds from 0.1 to 10")
     key = args.key_to_send or terminal.environ.get("OCTAVO_API_KEY") or None
-    connection = ViewConnection(ViewAddress.of(args.url), key, args.interval)
+    connection = ViewConnection(ViewAddress.of(args.url), key, args.interval, args.replica or None)
     if args.once:
         return print_once(connection, terminal)
     if not terminal.is_interactive:
@@ -76,10 +86,9 @@ def print_once(connection: "ViewConnection", terminal: "Terminal") -> int:
     from octavo.top.layout import snapshot
     from octavo.top.paint import rendered
 
-    history = History()
+    history = History(chosen=connection.replica)
     try:
-        for event in connection.events(ONCE_VIEWS):
-            history.note(event)
+        read_once(connection, history)
     except (OSError, http.client.HTTPException, msgspec.MsgspecError) as error:
         raise OctavoError(f"cannot reach the server: {explain_error(error, connection.address)}") from error
     width = shutil.get_terminal_size((ONCE_WIDTH, 24)).columns
@@ -89,43 +98,66 @@ def print_once(connection: "ViewConnection", terminal: "Terminal") -> int:
     return 0
 
 
+def read_once(connection: "ViewConnection", history: "History") -> None:
+    """Read until the history has what a snapshot shows, or until there will be no view."""
+    from octavo.view import AwayEvent, FleetEvent, ViewEvent
+
+    num_views = num_fleets = 0
+    with contextlib.closing(connection.events()) as events:
+        for event in events:
+            history.note(event)
+            num_views += isinstance(event, ViewEvent)
+            num_fleets += isinstance(event, FleetEvent)
+            has_fleet = num_fleets >= ONCE_FLEETS or len(history.fleet.replicas) < 2
+            if num_views >= ONCE_VIEWS and has_fleet:
+                return
+            if isinstance(event, AwayEvent) and event.state in ("failed", "removed"):
+                return
+
+
 def watch(connection: "ViewConnection", terminal: "Terminal") -> int:
     """Draw the screen until `q`, Ctrl-C, a signal, or a `PermanentFailure` of the connection."""
-    from octavo.top.history import History
     from octavo.top.layout import Shown, frame
     from octavo.top.screen import Screen
+    from octavo.top.session import Session
 
-    history, glyphs = History(), glyphs_of(terminal)
+    session, glyphs = Session(connection), glyphs_of(terminal)
     shown, paused = Shown.ALL, None
     signal.signal(signal.SIGINT, _interrupt)  # the parent process may have set it to be ignored
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGHUP, _interrupt)
-    connection.start()
+    session.start()
     with Screen(terminal.stdin, terminal.stdout, colour=terminal.colour(terminal.stdout)) as screen:
         while True:
-            take_updates(connection, history)
-            screen.draw(frame(paused or history, *screen.size, glyphs, shown, paused=paused is not None))
+            session.take_updates()
+            history = paused or session.history
+            screen.draw(frame(history, *screen.size, glyphs, shown, paused=paused is not None))
             key = screen.key(DRAW_SECONDS)
-            while not key and connection.updates.empty() and not screen.has_resized:
+            while not key and not session.has_updates and not screen.has_resized:
                 key = screen.key(DRAW_SECONDS)
             if key in ("q", "Q", "\x04"):
                 return 0
+            if key:
+                session.history.dismiss_notice()
             if key in ("p", " "):
-                paused = copy.deepcopy(history) if paused is None else None
+                paused = copy.deepcopy(session.history) if paused is None else None
             elif key in set(Shown):
                 shown = Shown(key)
+            elif choose_replica(session, key):
+                paused = None
 
 
-def take_updates(connection: "ViewConnection", history: "History") -> None:
-    """Move all received updates to the history. Raise a `PermanentFailure` of the connection."""
-    while True:
-        try:
-            update = connection.updates.get_nowait()
-        except queue.Empty:
-            return
-        if isinstance(update, Exception):
-            raise update
-        history.note(update)
+def choose_replica(session: "Session", key: str) -> bool:
+    """Change the replica whose engine is shown, if the key does that. Return whether it does."""
+    if key == "n":
+        session.choose_neighbour(1)
+    elif key == "b":
+        session.choose_neighbour(-1)
+    elif key == "0":
+        session.choose(None)
+    else:
+        return False
+    return True
 
 
 def _interrupt(*_: Any) -> None:

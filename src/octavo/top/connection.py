@@ -1,12 +1,14 @@
 """The connection to a server's event stream. A thread reads it and reconnects whenever it is lost."""
 
+import contextlib
 import http.client
 import queue
+import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Self
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
@@ -24,6 +26,7 @@ decode_event = msgspec.json.Decoder(Event).decode
 
 class _ErrorDetails(msgspec.Struct):
     message: str
+    param: str | None = None
 
 
 class _ErrorBody(msgspec.Struct):
@@ -32,6 +35,10 @@ class _ErrorBody(msgspec.Struct):
 
 class PermanentFailure(OctavoError):
     """A failure that a retry would not fix. The message says what to do."""
+
+
+class ReplicaNotFound(PermanentFailure):
+    """The server has no replica of the requested name."""
 
 
 @dataclass(frozen=True)
@@ -67,18 +74,31 @@ class ViewAddress:
 class ViewConnection:
     """`updates` holds what was received: events, or why there are none. The thread ends with the process."""
 
-    def __init__(self, address: ViewAddress, key: str | None, interval: float) -> None:
+    def __init__(
+        self, address: ViewAddress, key: str | None, interval: float, replica: str | None = None
+    ) -> None:
         self.address = address
+        self.replica = replica  # whose engine is shown; None: the server chooses
         self._key = key
         self._interval = interval
         self._stopped = threading.Event()
+        self._open: http.client.HTTPConnection | None = None
         self.updates: queue.SimpleQueue[Update] = queue.SimpleQueue()
+
+    def showing(self, replica: str | None) -> "ViewConnection":
+        """Return a connection to the same server that shows another engine. It is not started."""
+        return ViewConnection(self.address, self._key, self._interval, replica)
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="octavo-top", daemon=True).start()
 
     def stop(self) -> None:
+        """Close the connection at once, so that it does not count as one of the server's watchers."""
         self._stopped.set()
+        opened = self._open
+        if opened is not None and opened.sock is not None:
+            with contextlib.suppress(OSError):
+                opened.sock.shutdown(socket.SHUT_RDWR)  # ends a `readline` of the other thread
 
     def _run(self) -> None:
         while not self._stopped.is_set():
@@ -95,15 +115,15 @@ class ViewConnection:
                 self.updates.put(Unavailable(f"{explain_error(error, self.address)}; trying again"))
             self._stopped.wait(RETRY_SECONDS)
 
-    def events(self, count: int | None = None) -> Iterator[Event]:
+    def events(self) -> Generator[Event, None, None]:
         """Yield the events of one connection until it ends. Raise `PermanentFailure`, or the error of a lost
         connection."""
         kind = http.client.HTTPSConnection if self.address.scheme == "https" else http.client.HTTPConnection
-        connection = kind(self.address.host, timeout=SILENCE_SECONDS)
-        limit = "" if count is None else f"&count={count}"
+        connection = self._open = kind(self.address.host, timeout=SILENCE_SECONDS)
+        choice = "" if self.replica is None else f"&replica={quote(self.replica, safe='')}"
         headers = {} if self._key is None else {"authorization": f"Bearer {self._key}"}
         try:
-            path = f"{self.address.base}{PATH}?interval={self._interval}{limit}"
+            path = f"{self.address.base}{PATH}?interval={self._interval}{choice}"
             try:
                 connection.request("GET", path, headers=headers)
             except ValueError as error:  # characters that a header or a host name cannot contain
@@ -125,6 +145,9 @@ class ViewConnection:
         if response.status == 401:
             problem = "needs an API key" if self._key is None else "does not accept this API key"
             raise PermanentFailure(f"{self.address} {problem}: set one with --api-key or OCTAVO_API_KEY")
+        error = _error_of(response) if response.status == 404 and self.replica is not None else None
+        if error is not None and error.param == "replica":
+            raise ReplicaNotFound(f"{self.address} answered: {_on_one_line(error.message)}")
         if response.status in (429, 502, 503, 504):
             raise http.client.HTTPException(_busy(response.status))
         content_type = response.headers.get("content-type", "")
@@ -137,11 +160,19 @@ class ViewConnection:
 
 def error_message(response: http.client.HTTPResponse) -> str | None:
     """Return the message of an error response, on one line; None if it has none."""
+    error = _error_of(response)
+    return None if error is None else _on_one_line(error.message) or None
+
+
+def _error_of(response: http.client.HTTPResponse) -> _ErrorDetails | None:
     try:
-        body = msgspec.json.decode(response.read(MAX_ERROR_BYTES), type=_ErrorBody)
+        return msgspec.json.decode(response.read(MAX_ERROR_BYTES), type=_ErrorBody).error
     except (OSError, http.client.HTTPException, msgspec.MsgspecError):
         return None
-    return " ".join("".join(c if c.isprintable() else " " for c in body.error.message).split()) or None
+
+
+def _on_one_line(text: str) -> str:
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def _busy(status: int) -> str:

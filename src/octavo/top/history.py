@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 from octavo.protocol import EngineStats
 from octavo.top.connection import Unavailable
-from octavo.view import AwayEvent, Event, FactsEvent, FinishedRequest, StepView, ViewEvent
+from octavo.top.fleet import FleetHistory
+from octavo.view import AwayEvent, Event, FactsEvent, FinishedRequest, FleetEvent, StepView, ViewEvent
 
 MAX_SAMPLES = 600  # per chart; wider than any terminal
 MAX_STEPS = 600
@@ -29,9 +30,12 @@ class Sample:
 
 @dataclass
 class History:
-    """The state behind the panels. Only `note` changes it."""
+    """The state behind the panels. Only its methods change it."""
 
     state: str = "connecting"
+    chosen: str | None = None  # the replica whose engine the user wants to see; None: the server chooses
+    notice: str = ""  # why the choice of the user was changed
+    fleet: FleetHistory = field(default_factory=FleetHistory)
     facts: FactsEvent | None = None
     view: ViewEvent | None = None  # the latest; None while there is no engine
     samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
@@ -44,23 +48,48 @@ class History:
         """Add a received update."""
         if isinstance(update, ViewEvent):
             self._note_view(update)
+        elif isinstance(update, FleetEvent):
+            self.fleet.note(update)
         elif isinstance(update, FactsEvent):
+            if self.facts is not None and self.facts.replica != update.replica:
+                self.samples.clear()
             self.state, self.facts, self._facts_at = "serving", update, None
             self._forget_engine()
         elif isinstance(update, AwayEvent):
-            progress = f" {100 * update.done / update.total:.0f} %" if update.total else ""
-            self.state = (
-                f"the engine is {update.state}{progress}"
-                if update.state != "failed"
-                else "the engine has failed"
-            )
+            self.state = self._state_of(update)
             self._forget_engine()
         else:
             self.state = update.reason
             self._forget_engine()
+            self.fleet.forget()
+
+    def choose(self, replica: str | None, notice: str = "") -> None:
+        """Prepare for the events of another connection, which shows the engine of this replica."""
+        if replica not in (None, self.shown_replica):
+            self.samples.clear()
+        self.chosen, self.notice = replica, notice
+        self.state = "connecting"
+        self._forget_engine()
+
+    def dismiss_notice(self) -> None:
+        self.notice = ""
+
+    @property
+    def shown_replica(self) -> str | None:
+        """The name of the replica whose engine is shown."""
+        return self.chosen or (self.facts.replica if self.facts is not None else None)
+
+    def _state_of(self, away: AwayEvent) -> str:
+        if away.state == "removed":
+            return f"the replica {self.chosen} was removed"
+        engine = "the engine" if self.chosen is None else f"the engine of {self.chosen}"
+        if away.state == "failed":
+            return f"{engine} has failed"
+        progress = f" {100 * away.done / away.total:.0f} %" if away.total else ""
+        return f"{engine} is {away.state}{progress}"
 
     def _forget_engine(self) -> None:
-        """Drop what an engine counted since it started. Charts and finished requests stay."""
+        """Drop what an engine counted since it started. Charts of its replica and finished requests stay."""
         self.view = None
         self.steps.clear()
         self._counts.clear()

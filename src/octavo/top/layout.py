@@ -7,8 +7,10 @@ from enum import StrEnum
 from octavo.top import panels
 from octavo.top.history import History
 from octavo.top.paint import CellStyle, Glyphs, Line, Span, line
+from octavo.top.replicas import lines_of_replicas, replicas
 
 HELP = "q quit  p pause  a all  m blocks  s steps  r requests  f finished  t tree"
+FLEET_HELP = "q quit  p pause  a all  e replicas  m s r f t panels  n next  b back  0 auto"
 CHART_LINES = 5
 
 
@@ -16,6 +18,7 @@ class Shown(StrEnum):
     """What fills the screen. The value is the key that selects it."""
 
     ALL = "a"
+    REPLICAS = "e"
     BLOCKS = "m"
     STEPS = "s"
     REQUESTS = "r"
@@ -26,14 +29,15 @@ class Shown(StrEnum):
 @dataclass(frozen=True)
 class Part:
     panel: panels.Panel
-    num_lines: Callable[[History, int], int]  # that it could fill, at a width
+    num_lines: Callable[[History, int], int]  # that it could fill, at a width; 0: it is left out
     min_lines: int  # without space for them, the part is left out
     share: int  # of the space that remains when all parts have their minimum
-    max_lines: int = 1000
+    max_lines: int = 10_000
 
 
 # In display order. If space is short, the last ones are dropped first.
 PARTS = {
+    Shown.REPLICAS: Part(replicas, lines_of_replicas, 6, 4),
     Shown.BLOCKS: Part(panels.blocks, panels.lines_of_blocks, 3, 3, 16),
     Shown.STEPS: Part(panels.steps, panels.lines_of_steps, 3, 1),
     Shown.REQUESTS: Part(panels.requests, panels.lines_of_requests, 4, 5),
@@ -56,7 +60,8 @@ def frame(
     lines = lines[: height - 1]
     lines += [()] * (height - 1 - len(lines))
     pause = Span("paused  ", CellStyle.WARN) if paused else Span("")
-    return [*lines, line(pause, Span(HELP, CellStyle.DIM))]
+    keys = FLEET_HELP if len(history.fleet.replicas) > 1 else HELP
+    return [*lines, line(pause, Span(keys, CellStyle.DIM))]
 
 
 def _stacked(history: History, parts: list[Part], width: int, room: int, glyphs: Glyphs) -> list[Line]:
@@ -84,5 +89,6 @@ def snapshot(history: History, width: int, glyphs: Glyphs) -> list[Line]:
     lines = panels.header(history, panels.Space(width, 1, glyphs))
     lines += panels.charts(history, panels.Space(width, CHART_LINES, glyphs))
     for part in PARTS.values():
-        lines += part.panel(history, panels.Space(width, part.max_lines, glyphs))
+        if part.num_lines(history, width):
+            lines += part.panel(history, panels.Space(width, part.max_lines, glyphs))
     return lines

@@ -102,10 +102,12 @@ def rendered(spans: Line, width: int, *, colour: bool) -> str:
     return text if colour else text.rstrip()
 
 
-def sparkline(values: Sequence[float | None], width: int, bars: str) -> str:
-    """Draw the last `width` values, scaled to the largest of them; None leaves a gap."""
+def sparkline(
+    values: Sequence[float | None], width: int, bars: str, *, full_scale: float | None = None
+) -> str:
+    """Draw the last `width` values, scaled to `full_scale` or to the largest of them; None leaves a gap."""
     shown = values[-width:] if width > 0 else []
-    top = max([value for value in shown if value is not None], default=0.0)
+    top = full_scale or max([value for value in shown if value is not None], default=0.0)
     levels = len(bars) - 1
     return "".join(
         [

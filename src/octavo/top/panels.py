@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from octavo.config import counted
+from octavo.status import ReplicaState
 from octavo.top.history import History
 from octavo.top.paint import (
     SLOT_LETTERS,
@@ -80,17 +81,43 @@ def header(history: History, space: Space) -> list[Line]:
     """Return one line, or several with the reason while there is no view."""
     facts, glyphs = history.facts, space.glyphs
     name = Span("octavo top  " if facts is None else f"{clean(facts.model)}  ", CellStyle.BOLD)
+    notice = [line(Span(f"  {clean(history.notice)}", CellStyle.WARN))] if history.notice else []
     if history.view is None:
-        reason = textwrap.wrap(clean(history.state), max(10, space.width - 2))
+        reason = textwrap.wrap(clean(_reason(history)), max(10, space.width - 2))
         light = Span(f"{glyphs.light} no data", CellStyle.BAD)
-        return [line(name, light), *[line(Span(f"  {part}", CellStyle.BAD)) for part in reason], ()]
+        return [line(name, light), *notice, *[line(Span(f"  {part}", CellStyle.BAD)) for part in reason], ()]
     detail = f"up {duration(history.uptime_seconds)}"
     if facts is not None:
         engine = facts.facts
         model = f"{engine.device} {engine.dtype}, {engine.max_model_len:,} tokens"
         detail = f"{model}, octavo {facts.version}, {detail}"
-    light = Span(f"{glyphs.light} ", CellStyle.GOOD)
-    return [line(name, light, clean(history.state), Span(f"  {clean(detail)}", CellStyle.DIM))]
+    state, style = _state(history)
+    light, replica = Span(f"{glyphs.light} ", style), Span(_shown_replica(history), CellStyle.BOLD)
+    return [line(name, light, state, replica, Span(f"  {clean(detail)}", CellStyle.DIM)), *notice]
+
+
+def _state(history: History) -> tuple[str, CellStyle]:
+    """Return the state of the server, or that of the shown one of its replicas if it is not ready."""
+    replicas = history.fleet.replicas
+    for replica in replicas if len(replicas) > 1 else ():
+        if replica.name == history.shown_replica and replica.state is not ReplicaState.READY:
+            return replica.state, CellStyle.WARN
+    return clean(history.state), CellStyle.GOOD
+
+
+def _reason(history: History) -> str:
+    """Return why there is no view: also why a chosen replica has no engine."""
+    problems = [one.problem for one in history.fleet.replicas if one.name == history.chosen and one.problem]
+    return ": ".join([history.state, *problems])
+
+
+def _shown_replica(history: History) -> str:
+    """Return which of several replicas is shown, and whether the user has chosen it."""
+    number = len(history.fleet.replicas)
+    if number < 2:
+        return ""
+    automatic = "" if history.chosen is not None else " (automatic)"
+    return f"  {clean(history.shown_replica or '-')} of {number:,}{automatic}"
 
 
 # -- charts ----------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import random
 
 from data.engine_facts import engine_facts
 from octavo.protocol import EngineStats
+from octavo.status import ReplicaState, ReplicaStatus
 from octavo.top.history import History
 from octavo.view import (
     CACHED_HELD,
@@ -11,6 +12,7 @@ from octavo.view import (
     FREE,
     FactsEvent,
     FinishedRequest,
+    FleetEvent,
     Latency,
     NodeView,
     SequenceView,
@@ -20,7 +22,7 @@ from octavo.view import (
     WaitingView,
 )
 
-FACTS = FactsEvent(model="tiny", version="1", facts=engine_facts(), uptime_seconds=5.0)
+FACTS = FactsEvent(replica="r0", model="tiny", version="1", facts=engine_facts(), uptime_seconds=5.0)
 
 
 def a_view(number: int, num_running: int = 3, num_blocks: int = 1000) -> ViewEvent:
@@ -100,9 +102,52 @@ def a_finished(**changes: object) -> FinishedRequest:
     return FinishedRequest(**(fields | changes))  # type: ignore[arg-type]
 
 
+def a_replica(number: int, name: str = "r0", **changes: object) -> ReplicaStatus:
+    """Return a replica in second `number` of its life: half of the time it computed, 10 tokens per second."""
+    fields: dict[str, object] = {
+        "name": name,
+        "state": ReplicaState.READY,
+        "pid": 1234,
+        "uptime_seconds": 1.0 + number,
+        "requests": 3,
+        "sequences": 4,
+        "running": 3,
+        "waiting": 1,
+        "kv_blocks_used": 250,
+        "kv_blocks_total": 1000,
+        "fingerprint": "fp_1",
+        "restarts": 2,
+        "failures": 1,
+        "suspicions": 0,
+        "moves_in": 5,
+        "moves_out": 7,
+        "steps": 20 * number,
+        "step_seconds": 0.5 * number,
+        "tokens": 10 * number,
+        "prompt_tokens": 100 * number,
+        "prompt_tokens_cached": 40 * number,
+        "preemptions": 0,
+    }
+    return ReplicaStatus(**(fields | changes))  # type: ignore[arg-type]
+
+
+def a_fleet(number: int, *replicas: ReplicaStatus) -> FleetEvent:
+    """Return the event of second `number`."""
+    return FleetEvent(time=1000.0 + number, requests=9, unsent=2, moves=12, replicas=replicas)
+
+
 def a_history(num_views: int = 5, num_running: int = 3, num_blocks: int = 1000) -> History:
     history = History()
     history.note(FACTS)
     for number in range(num_views):
         history.note(a_view(number, num_running, num_blocks))
+    return history
+
+
+def a_fleet_history(*names: str, **changes: object) -> History:
+    """Return a history with replicas of these names, of which `changes` describes the last."""
+    history = a_history()
+    for number in range(1, 4):
+        replicas = [a_replica(number, name) for name in names[:-1]]
+        history.note(a_fleet(number, *replicas, a_replica(number, names[-1], **changes)))
     return history

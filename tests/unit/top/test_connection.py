@@ -1,6 +1,7 @@
 """Unreachable, restarted and non-Octavo servers and missing keys give distinct, helpful messages."""
 
 import http.server
+import socket
 import threading
 from collections.abc import Iterator
 from typing import Protocol
@@ -10,7 +11,13 @@ import pytest
 
 from octavo.errors import ConfigError
 from octavo.top import connection
-from octavo.top.connection import PermanentFailure, Unavailable, ViewAddress, ViewConnection
+from octavo.top.connection import (
+    PermanentFailure,
+    ReplicaNotFound,
+    Unavailable,
+    ViewAddress,
+    ViewConnection,
+)
 from octavo.view import FactsEvent
 from patience import HANG_SECONDS
 from unit.top.seen import FACTS
@@ -71,7 +78,7 @@ def test_the_key_is_sent_and_events_are_received(scripted: Start) -> None:
     opened = connected(url + "/v1", "k")
     news = [opened.updates.get(timeout=HANG_SECONDS) for _ in range(3)]
     opened.stop()
-    assert news[:2] == [FACTS, FACTS]
+    assert msgspec.to_builtins(news[:2]) == msgspec.to_builtins([FACTS, FACTS])
     assert isinstance(news[2], Unavailable)
     assert heard[0] == ("/octavo/view?interval=0.25", "Bearer k")
 
@@ -82,7 +89,8 @@ def test_the_connection_recovers_after_a_restart(scripted: Start) -> None:
     opened = connected(url)
     news = [opened.updates.get(timeout=HANG_SECONDS) for _ in range(5)]
     opened.stop()
-    assert [type(one) for one in news] == [FactsEvent, Unavailable, Unavailable, Unavailable, FactsEvent]
+    kinds = (FactsEvent, Unavailable, Unavailable, Unavailable, FactsEvent)
+    assert all(isinstance(one, kind) for one, kind in zip(news, kinds, strict=True))
     assert "starting" in str(news[2])
     assert "watchers" in str(news[3])
 
@@ -135,6 +143,55 @@ def test_closed_ports_and_undecodable_events_are_retried(scripted: Start) -> Non
     assert all("cannot decode an event" in str(opened.updates.get(timeout=HANG_SECONDS)) for _ in range(2))
     opened.stop()
     assert len(heard) >= 2
+
+
+def test_a_replica_is_requested(scripted: Start) -> None:
+    url, heard = scripted((200, "text/event-stream", EVENT))
+    opened = ViewConnection(ViewAddress.of(url), None, 0.25, "r 1&")
+    assert next(opened.events())
+    assert heard == [("/octavo/view?interval=0.25&replica=r%201%26", None)]
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "words"),
+    [
+        (
+            b'{"error": {"message": "there is no replica r9", "param": "replica"}}',
+            ReplicaNotFound,
+            "answered: there is no replica r9",
+        ),
+        (b'{"error": {"message": "not found"}}', PermanentFailure, "is not an Octavo server"),
+    ],
+)
+def test_an_unknown_replica_is_a_permanent_failure(
+    scripted: Start, body: bytes, kind: type[Exception], words: str
+) -> None:
+    url, _ = scripted((404, "application/json", body))
+    with pytest.raises(kind, match=words):
+        next(ViewConnection(ViewAddress.of(url), None, 0.25, "r9").events())
+
+
+def test_a_server_without_replicas_is_understood() -> None:
+    fields = msgspec.to_builtins(FACTS)
+    del fields["replica"]
+    facts = connection.decode_event(msgspec.json.encode(fields))
+    assert isinstance(facts, FactsEvent)
+    assert (facts.model, facts.replica) == (FACTS.model, "")
+
+
+def test_a_stopped_connection_is_closed_at_once() -> None:
+    """The server counts its watchers, so a connection must not stay open until the next event."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        opened = connected(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        accepted, _ = silent.accept()
+        with accepted:
+            accepted.settimeout(HANG_SECONDS)
+            accepted.recv(1 << 16)
+            accepted.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n")
+            accepted.sendall(b"transfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n" % (len(EVENT), EVENT))
+            assert isinstance(opened.updates.get(timeout=HANG_SECONDS), FactsEvent)
+            opened.stop()
+            assert accepted.recv(1) == b""
 
 
 @pytest.mark.parametrize(

@@ -6,19 +6,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from octavo.status import ReplicaState
 from octavo.top.connection import Unavailable
 from octavo.top.history import History
-from octavo.top.layout import HELP, PARTS, Shown, frame, snapshot
+from octavo.top.layout import FLEET_HELP, HELP, PARTS, Shown, frame, snapshot
 from octavo.top.paint import ASCII, UNICODE, Glyphs, Line, rendered
 from octavo.top.panels import Space
 from octavo.view import AwayEvent
-from unit.top.seen import FACTS, a_finished, a_history
+from unit.top.seen import FACTS, a_finished, a_fleet, a_fleet_history, a_history, a_replica
 
 HISTORIES = {
     "nothing yet": History(),
     "idle": a_history(1, 0),
     "some": a_history(),
     "many": a_history(40, 200, 120_000),
+    "one replica": a_fleet_history("r0"),
+    "3 replicas": a_fleet_history("r0", "r1", "r2", state=ReplicaState.FAILED, problem="no memory" * 30),
+    "1000 replicas": a_fleet_history(*[f"r{number}" for number in range(1000)]),
+    "odd replicas": a_fleet_history(
+        "", "a\033" * 40, "9" * 5000, kv_blocks_total=0, moves_in=10**9, tokens=10**12
+    ),
 }
 
 
@@ -43,7 +50,7 @@ def test_every_frame_fits_its_terminal(
     coloured = [rendered(line, width, colour=True) for line in lines]
     assert all(len(line) <= width for line in plain)
     assert [re.sub(r"\033\[[0-9;]*m", "", line).rstrip() for line in coloured] == plain
-    assert HELP[:width].startswith(plain[-1])
+    assert any(keys[:width].startswith(plain[-1]) for keys in (HELP, FLEET_HELP))
     assert glyphs is UNICODE or text(lines).isascii()
 
 
@@ -62,11 +69,11 @@ def test_unused_rows_go_to_other_panels() -> None:
 
 @pytest.mark.parametrize("shown", [one for one in Shown if one is not Shown.ALL])
 def test_a_selected_panel_fills_the_screen(shown: Shown) -> None:
-    history = HISTORIES["many"]
+    history = HISTORIES["3 replicas"]
     alone = text(frame(history, 100, 50, UNICODE, shown, paused=True))
-    assert [
-        name for name in ("KV blocks", "Steps", "Running", "Finished", "Prefix tree") if name in alone
-    ] == [text(PARTS[shown].panel(history, Space(100, 50, UNICODE))).split("  ")[0]]
+    titles = ("Replicas", "KV blocks", "Steps", "Running", "Finished", "Prefix tree")
+    panel = text(PARTS[shown].panel(history, Space(100, 50, UNICODE)))
+    assert [name for name in titles if name in alone] == [panel.split("  ")[0]]
     assert "paused" in alone
 
 
@@ -96,7 +103,7 @@ def test_server_text_is_sanitised_for_the_terminal() -> None:
     assert history.facts is not None
     history.note(Unavailable(evil))
     history.finished.append(a_finished(error=evil, response_id=evil, finish_reason=evil))
-    history.facts = type(FACTS)(model=evil, version=evil, facts=FACTS.facts, uptime_seconds=1.0)
+    history.facts = type(FACTS)(replica=evil, model=evil, version=evil, facts=FACTS.facts, uptime_seconds=1.0)
     for lines in (
         snapshot(history, 200, UNICODE),
         frame(history, 200, 60, UNICODE, Shown.ALL, paused=False),
@@ -104,6 +111,11 @@ def test_server_text_is_sanitised_for_the_terminal() -> None:
         shown = text(lines).replace("\n", "")
         assert not set(shown) & set("\033\007\r\u202e汉")
         assert "evil" in shown
+    history.note(a_fleet(1, a_replica(1, evil, problem=evil), a_replica(1, "r1")))
+    history.choose(evil, evil)
+    shown = text(snapshot(history, 200, UNICODE)).replace("\n", "")
+    assert not set(shown) & set("\033\007\r\u202e汉")
+    assert shown.count("evil") > 5
 
 
 def test_an_unavailable_engine_is_shown() -> None:
