@@ -34,7 +34,7 @@ RUNNERS = {
 PROGRAMS = {
     "pip", "python", "python3", "make", "mkdocs", "export", "source", "echo", "openssl", "curl", "docker",
     "kubectl", "install", "systemctl", "guidellm", "vllm", "lm_eval", "numactl", "taskset", "lscpu", "git",
-    "(umask", "npm", "pytest",
+    "(umask", "npm", "pytest", "promtool",
 }  # fmt: skip
 EXCERPTS = ("python", "cpp")
 

@@ -59,7 +59,8 @@ def test_dashboard_uses_every_metric_and_no_other() -> None:
 
 
 def test_dashboard_labels_exist() -> None:
-    known = {"le", "model_name", *(label for metric in METRICS for label in metric.labels)}
+    # Prometheus adds `instance`.
+    known = {"le", "model_name", "instance", *(label for metric in METRICS for label in metric.labels)}
     for panel in DASHBOARD["panels"]:
         for target in panel.get("targets", ()):
             used = re.findall(r"by \((\w+)\)", target["expr"]) + re.findall(
