@@ -36,7 +36,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     problem: str | None = None  # why it has no engine that is ready
     # Counts of all engines of the replica, one after the other. They never decrease.
     restarts: int  # engines after the first
-    failures: int  # of them, those that replaced an engine that died or hung
+    failures: int  # engines that were ready, and died or hung
     suspicions: int  # times that its engine did not respond
     moves_in: int  # requests that continued here after another engine had begun with them
     moves_out: int  # requests that another engine continued: this one died, did not respond or was drained

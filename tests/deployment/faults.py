@@ -105,7 +105,7 @@ class FaultyServer:
         for name in names:
             self.signal(name, signal.SIGKILL)
         await self.until(lambda: self.replicas.num_restarts == num_restarts + len(names))
-        await self.until_ready(*names)
+        await self.until_ready(*(one.name for one in self.replicas.supervisors))
 
     async def stall(self, name: str) -> None:
         """Stop an engine until it is suspected."""
@@ -115,7 +115,7 @@ class FaultyServer:
             patch.setattr(engine_process, "SUSPECTED_AFTER", SUSPECTED_AFTER)
             await self.until(lambda: self.status(name).suspicions > num_suspicions)
         self.signal(name, signal.SIGCONT)
-        await self.until_ready(name)
+        await self.until_ready(*(one.name for one in self.replicas.supervisors))
 
     @contextlib.asynccontextmanager
     async def lost(self, *names: str) -> AsyncIterator[None]:
@@ -131,6 +131,14 @@ class FaultyServer:
             for name in names:
                 self.supervisor(name)._settings = right[name]
         await self.until_ready(*names)
+
+    async def start_in_vain(self, name: str, times: int) -> None:
+        """Wait until engines of a replica that is lost have failed to start."""
+        supervisor = self.supervisor(name)
+        num_restarts = supervisor.num_restarts
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(supervising, "MAX_DELAY", 0.01)
+            await self.until(lambda: supervisor.num_restarts >= num_restarts + times)
 
     async def fail(self, name: str) -> None:
         """Lose an engine, and give up at once."""
@@ -170,17 +178,23 @@ class FaultyServer:
 
     @contextlib.asynccontextmanager
     async def full_queue(self) -> AsyncIterator[None]:
-        """Each engine computes one long answer, and nine requests wait. The limits are 10, and 100 tokens."""
+        """Engines compute one long answer each, and nine requests wait. The limits are 10, and 100 tokens."""
         asked: list[Exchange] = []
-        for _ in range(len(REPLICAS) + 9):
-            await self.until(lambda: self.state.admission.num_sequences < 9)
+
+        def is_settled() -> bool:
+            num_begun = len(asked) - self.state.admission.num_sequences
+            busy = [one for one in self.replicas.supervisors if self.hub.request_ids(one.name)]
+            return len(self.hub) == len(asked) and num_begun == len(busy)
+
+        while self.state.admission.num_sequences < 9:
             asked.append(self.ask(max_tokens=8000))
-            await self.until(lambda: len(self.hub) == len(asked))
-        await self.until(lambda: self.state.admission.num_sequences == 9)
-        yield
-        for one in asked:
-            one.disconnect()
-            await one.done()
+            await self.until(is_settled)
+        try:
+            yield
+        finally:
+            for one in asked:
+                one.disconnect()
+                await one.done()
 
     async def step(self) -> None:
         """Wait for a step of an engine."""
@@ -196,8 +210,10 @@ class FaultyServer:
 
         right = self.prompter.run
         self.prompter.run = run  # type: ignore[method-assign]
-        yield
-        self.prompter.run = right  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            self.prompter.run = right  # type: ignore[method-assign]
 
     @contextlib.contextmanager
     def waiting_request(self) -> Iterator[None]:
@@ -229,8 +245,10 @@ class FaultyServer:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         num_open = len(os.listdir("/proc/self/fd"))
         resource.setrlimit(resource.RLIMIT_NOFILE, (OTHER_FILES + num_open, hard))
-        yield
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
     async def minutes(self, count: int, happen: Callable[[], Awaitable[object]]) -> tuple[Scrape, ...]:
         """Return one scrape after each time that something happens."""
@@ -242,8 +260,8 @@ class FaultyServer:
 
 
 @contextlib.asynccontextmanager
-async def starting_server(model: TextModel) -> AsyncIterator[FaultyServer]:
-    """A server whose first engine is being loaded. However slow the machine is, engines are not replaced for
+async def faulty_server(model: TextModel) -> AsyncIterator[FaultyServer]:
+    """A server whose engines the caller starts. However slow the machine is, engines are not replaced for
     that reason, and suspected only in `stall`."""
     hub = Hub(Router.with_prefixes())
     settings = EngineSettings(ENGINE, log_level="critical")
@@ -253,7 +271,6 @@ async def starting_server(model: TextModel) -> AsyncIterator[FaultyServer]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine_process, "SUSPECTED_AFTER", HANG_SECONDS)
         patch.setattr(engine_process, "HUNG_AFTER", HANG_SECONDS)
-        replicas.start()
         try:
             yield server
         finally:
@@ -265,6 +282,7 @@ async def starting_server(model: TextModel) -> AsyncIterator[FaultyServer]:
 async def record_faults(server: FaultyServer, folder: Path) -> dict[str, Fault]:
     """Return what Prometheus would see of each fault. The server ends with two replicas."""
     loading = await server.scrape()
+    server.replicas.start()
     await server.until_ready(*REPLICAS)
     assert await server.answer() == 200
     sound = await server.scrape()
@@ -342,6 +360,7 @@ async def _of_engines(server: FaultyServer) -> dict[str, Fault]:
         lost = await server.scrape()
     found = await server.scrape()
     async with server.lost("r2"):
+        await server.start_in_vain("r2", 6)
         one_lost = await server.scrape()
     ready = await server.scrape()
     await server.fail("r2")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from deployment.faults import Fault, record_faults, starting_server
+from deployment.faults import Fault, faulty_server, record_faults
 from deployment.promtool import Alert, Period, Scene, Scrape, check, promtool, rules, summaries
 from octavo.checkpoint import open_checkpoint
 from octavo.frontend.text_model import TextModel
@@ -57,7 +57,7 @@ OUTCOMES: Mapping[str, Outcome] = {
     "killed often": Outcome(2, of_server("OctavoEngineKeepsDying")),
     "stalled often": Outcome(2, of_server("OctavoReplicaKeepsStalling", replica="r1")),
     "lost": Outcome(6, of_server("OctavoNotReady")),
-    "one lost": Outcome(16, of_server("OctavoReplicaNotReady", replica="r2", state="ready")),
+    "one lost": Outcome(21, of_server("OctavoReplicaNotReady", replica="r2", state="ready")),
     "failed": Outcome(25, of_server("OctavoReplicaFailed", replica="r2", state="failed")),
     # Not worth an alert:
     "one failed sequence": Outcome(10, []),
@@ -72,7 +72,7 @@ def faults(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> F
     model = TextModel.of_checkpoint(open_checkpoint(str(tiny_checkpoint)), MODEL)
 
     async def record() -> dict[str, Fault]:
-        async with starting_server(model) as server:
+        async with faulty_server(model) as server:
             return await record_faults(server, tmp_path_factory.mktemp("keys"))
 
     return asyncio.run(record())
@@ -138,12 +138,12 @@ def failed_scrapes(faults: Faults) -> Scene:
     that has the fault."""
     fault = faults["one lost"]
     periods = [Period(BEFORE, fault.before)]
-    for _ in range(6):
+    for _ in range(8):
         periods += [Period(3, fault.during[0]), Period(1, None)]
     periods.append(Period(3, fault.during[0]))
     expected = of_server("OctavoReplicaNotReady", replica="r2", state="ready")
     servers = {SERVER: periods, OTHER: [Period(60, fault.before)]}
-    return Scene(servers, {19: [], 44: expected})
+    return Scene(servers, {19: [], 52: expected})
 
 
 OTHER_SCENES = (

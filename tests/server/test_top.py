@@ -169,7 +169,7 @@ def test_the_engine_of_another_replica_can_be_chosen(
         top.type(key)
         top.until(VIEWED, shown, after=mark)
     assert main(["top", server.url, "--once", "--replica", "r1"]) == 0
-    assert "serving  r1 of 2  " in capsys.readouterr().out
+    assert "  r1 of 2  " in capsys.readouterr().out
     assert main(["top", server.url, "--once", "--replica", "r9"]) == 1
     assert "r9" in capsys.readouterr().err
     mark = len(top.written)

@@ -5,6 +5,7 @@ import contextlib
 import copy
 import shutil
 import signal
+import time
 from typing import TYPE_CHECKING, Any
 
 from octavo.cli.invocation import Invocation
@@ -28,6 +29,7 @@ With --once, print one snapshot as text."""
 DRAW_SECONDS = 0.1
 ONCE_WIDTH = 120
 ONCE_VIEWS = 3  # rates need two
+ONCE_SECONDS = 30.0  # after which the snapshot shows what there is: an engine may load for minutes
 ONCE_FLEETS = 2  # events about the replicas, if there are several; rates need two
 
 
@@ -99,10 +101,10 @@ def print_once(connection: "ViewConnection", terminal: "Terminal") -> int:
 
 
 def read_once(connection: "ViewConnection", history: "History") -> None:
-    """Read until the history has what a snapshot shows, or until there will be no view."""
+    """Read until the history has what a snapshot shows, or until there will be no view, or not soon."""
     from octavo.view import AwayEvent, FleetEvent, ViewEvent
 
-    num_views = num_fleets = 0
+    began, num_views, num_fleets = time.monotonic(), 0, 0
     with contextlib.closing(connection.events()) as events:
         for event in events:
             history.note(event)
@@ -110,6 +112,8 @@ def read_once(connection: "ViewConnection", history: "History") -> None:
             num_fleets += isinstance(event, FleetEvent)
             has_fleet = num_fleets >= ONCE_FLEETS or len(history.fleet.replicas) < 2
             if num_views >= ONCE_VIEWS and has_fleet:
+                return
+            if time.monotonic() - began > ONCE_SECONDS:
                 return
             if isinstance(event, AwayEvent) and event.state in ("failed", "removed"):
                 return

@@ -217,7 +217,8 @@ class Hub:
         """
         link = self._begin_drain(replica)
         self._drop_audits(link)
-        moved = [one for one in link.moved if one.request_id in self._by_id and one.is_paused_beside(replica)]
+        present = [one for one in link.moved if one.request_id in self._by_id and not one.is_suspect]
+        moved = [one for one in present if one.is_paused_beside(replica)]
         if moved and len(moved) == len(link.moved):
             return  # nothing has changed
         others = [self._links[name] for name in self._list_open()]

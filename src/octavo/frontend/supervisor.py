@@ -122,7 +122,7 @@ class EngineSupervisor:
         self.facts: EngineFacts | None = None  # of the engine that was ready last
         self.tally = EngineTally()
         self.num_restarts = 0
-        self.num_replaced = 0  # of these, after `replace`
+        self.num_failures = 0  # engines that were ready, and died or hung
         self.link: ReplicaLink | None = None  # to be read only; stays when the hub has dismissed the replica
         self.on_view: Callable[[EngineView], None] | None = None  # see `watch`
 
@@ -250,7 +250,7 @@ class EngineSupervisor:
             self.last_death = None if run.was_replaced else death.reason
             self._became_ready.clear()
             self.num_restarts += 1
-            self.num_replaced += run.was_replaced
+            self.num_failures += run.was_ready and not run.was_replaced
             delay = 0.0 if not unproductive_runs else min(0.1 * 2**unproductive_runs, MAX_DELAY)
             if run.was_replaced:
                 logger.info("%s: the engine was drained and has ended, starting the next one", self.name)

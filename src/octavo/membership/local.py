@@ -235,9 +235,9 @@ class LocalReplicas:
 
     @property
     def num_restarts(self) -> int:
-        """Engines that were started because others had died or hung, not by a command of the operator."""
+        """Engines that were ready, and then died or hung. Not those that the operator has replaced."""
         replicas = (*self.supervisors, *self._closing)
-        return self._num_removed_restarts + sum(one.num_restarts - one.num_replaced for one in replicas)
+        return self._num_removed_restarts + sum(one.num_failures for one in replicas)
 
     @property
     def totals(self) -> EngineTotals:
@@ -307,7 +307,7 @@ class LocalReplicas:
         await supervisor.close()
         self._closing.remove(supervisor)
         self._removed.absorb(supervisor.tally)
-        self._num_removed_restarts += supervisor.num_restarts - supervisor.num_replaced
+        self._num_removed_restarts += supervisor.num_failures
 
     def _status(self, supervisor: EngineSupervisor) -> ReplicaStatus:
         link, counts = supervisor.link, supervisor.tally.counts
@@ -327,7 +327,7 @@ class LocalReplicas:
             fingerprint=None if supervisor.facts is None else supervisor.facts.system_fingerprint,
             problem=None if since is not None else supervisor.last_death,
             restarts=supervisor.num_restarts,
-            failures=supervisor.num_restarts - supervisor.num_replaced,
+            failures=supervisor.num_failures,
             suspicions=0 if link is None else link.num_suspicions,
             moves_in=0 if link is None else link.num_moves_in,
             moves_out=0 if link is None else link.num_moves_out,

@@ -104,7 +104,7 @@ PREFIX_HITS = counter(
 PREEMPTIONS = counter("num_preemptions", "times a sequence gave its KV blocks back and had to start again")
 STEP_TIME = histogram("step", "duration of an engine step; the count is the number of steps")
 ENGINE_RESTARTS = counter(
-    "engine_restarts", "engines replaced because they died or hung; not those that an operator restarts"
+    "engine_restarts", "engines that were ready, and replaced because they died or hung; not by an operator"
 )
 MOVES = counter("request_moves", "times a request continued on another engine, after a loss or a drain")
 AUDITED = counter("audited_requests", "requests whose answers by two replicas were compared: see --audit")

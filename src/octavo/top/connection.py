@@ -95,10 +95,10 @@ class ViewConnection:
     def stop(self) -> None:
         """Close the connection at once, so that it does not count as one of the server's watchers."""
         self._stopped.set()
-        opened = self._open
-        if opened is not None and opened.sock is not None:
+        sock = None if self._open is None else self._open.sock  # the other thread may close it meanwhile
+        if sock is not None:
             with contextlib.suppress(OSError):
-                opened.sock.shutdown(socket.SHUT_RDWR)  # ends a `readline` of the other thread
+                sock.shutdown(socket.SHUT_RDWR)  # ends a `readline` of the other thread
 
     def _run(self) -> None:
         while not self._stopped.is_set():
@@ -111,7 +111,8 @@ class ViewConnection:
             except PermanentFailure as error:
                 self.updates.put(error)
                 return
-            except (OSError, http.client.HTTPException, msgspec.MsgspecError) as error:
+            except (OSError, ValueError, http.client.HTTPException, msgspec.MsgspecError) as error:
+                # ValueError: `stop` has ended a TLS connection.
                 self.updates.put(Unavailable(f"{explain_error(error, self.address)}; trying again"))
             self._stopped.wait(RETRY_SECONDS)
 

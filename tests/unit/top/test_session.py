@@ -73,7 +73,7 @@ def test_neighbours_are_chosen_in_natural_order(session: Session) -> None:
     ]
     session.choose(None)
     session.choose(None)
-    assert log(session)[-2:] == ["stop r10", "start None"], "a choice that is none does not connect again"
+    assert log(session)[-2:] == ["stop r10", "start None"], "choosing the same replica does not reconnect"
 
 
 def test_replicas_stay_visible_while_connecting(session: Session) -> None:

@@ -81,10 +81,10 @@ export class Feed {
           this.#handle(parsed<FeedEvent>(data));
         }
         if (signal.aborted) return;
-        this.connection.value = "broken";
+        this.#break();
       } catch (error) {
         if (signal.aborted) return;
-        this.connection.value = "broken";
+        this.#break();
         this.failure.value = asFailure(error);
         // The replica was removed, or the server was restarted without it.
         if (this.chosen.value !== null && this.failure.value.param === "replica") return this.#returnToAutomatic();
@@ -95,6 +95,11 @@ export class Feed {
       retrySeconds = Math.min(2 * retrySeconds, MAX_RETRY_SECONDS);
     }
     if (this.#abort?.signal === signal) this.#abort = null;
+  }
+
+  #break(): void {
+    this.connection.value = "broken";
+    this.fleet.value = null; // the last states of the replicas would look like present ones
   }
 
   get #path(): string {
