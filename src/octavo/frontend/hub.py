@@ -242,7 +242,7 @@ class Hub:
     def end_drain(self, replica: str) -> None:
         """Send requests to a replica again that was draining. Those that it still has stay there."""
         link = self._links[replica]
-        link.is_draining = False
+        link.is_draining, link.moved = False, []
         if not link.is_suspected:
             self._let_stay(replica)
         self._send_due()

@@ -85,6 +85,7 @@ class ReplicaLink:
         self._num_sent = self.num_taken = 0
         self._credit = 0 if facts is None else facts.prompt_credit
         self.stats = None
+        self.moved = []
         self.ask_prefixes = ask_prefixes
 
     def send(self, message: GenerateRequest | Abort) -> None:

@@ -343,9 +343,10 @@ class LocalReplicas:
 def _state(supervisor: EngineSupervisor) -> ReplicaState:
     link = supervisor.link
     if supervisor.state is EngineState.READY and link is not None:
-        if link.is_suspected or link.channel is None:
-            return ReplicaState.SUSPECTED
-        return ReplicaState.DRAINING if link.is_draining else ReplicaState.READY
+        if link.is_draining and not link.is_suspected:
+            return ReplicaState.DRAINING
+        is_silent = link.is_suspected or link.channel is None
+        return ReplicaState.SUSPECTED if is_silent else ReplicaState.READY
     if supervisor.state in (EngineState.FAILED, EngineState.CLOSED):
         return ReplicaState.FAILED
     return ReplicaState.STARTING if supervisor.facts is None else ReplicaState.RESTARTING
