@@ -172,12 +172,16 @@ class LocalReplicas:
             raise FleetError(f"{supervisor.name} was not added: {supervisor.failure}")
         return supervisor.name
 
+    def named(self, name: str) -> EngineSupervisor | None:
+        return next((one for one in self.supervisors if one.name == name), None)
+
     def find(self, name: str) -> EngineSupervisor:
-        for supervisor in self.supervisors:
-            if supervisor.name == name:
-                return supervisor
-        names = ", ".join(one.name for one in self.supervisors)
-        raise UnknownReplica(f"there is no replica {name[:40]!r}; the replicas are {names}")
+        """Return the replica of this name. Raises UnknownReplica."""
+        found = self.named(name)
+        if found is None:
+            names = ", ".join(one.name for one in self.supervisors)
+            raise UnknownReplica(f"there is no replica {name[:40]!r}; the replicas are {names}")
+        return found
 
     # -- the engine view -------------------------------------------------------------------------------------
 
@@ -193,10 +197,10 @@ class LocalReplicas:
     ) -> None:
         """Ask the engine of a replica to send views to `on_view` for `seconds`, one per `interval`. Does
         nothing if the replica has been removed."""
-        for supervisor in self.supervisors:
-            if supervisor.name == name:
-                supervisor.on_view = on_view
-                supervisor.watch(seconds, interval)
+        watched = self.named(name)
+        if watched is not None:
+            watched.on_view = on_view
+            watched.watch(seconds, interval)
 
     # -- of all replicas -----------------------------------------------------------------------------------
 
@@ -243,6 +247,12 @@ class LocalReplicas:
     def totals(self) -> EngineTotals:
         replicas = (*self.supervisors, *self._closing)
         return EngineTally.total([*(supervisor.tally for supervisor in replicas), self._removed])
+
+    @property
+    def num_unplaced_requests(self) -> int:
+        """In-flight requests that no replica has."""
+        links = [one.link for one in self.supervisors if one.link is not None]
+        return len(self._hub) - sum(len(link.requests) for link in links)
 
     def status(self) -> tuple[ReplicaStatus, ...]:
         """Return what the operator of the server sees of each replica."""

@@ -75,15 +75,15 @@ async def restart(request: Request) -> Response:
 
 
 def fleet_status(state: ServerState) -> FleetStatus:
-    facts, replicas = state.replicas.facts, state.replicas.status()
+    facts = state.replicas.facts
     return FleetStatus(
         model=state.model.name,
         version=octavo.__version__,
         fingerprint=None if facts is None else facts.system_fingerprint,
         requests=len(state.hub),
-        unsent=len(state.hub) - sum(replica.requests for replica in replicas),
+        unsent=state.replicas.num_unplaced_requests,
         moves=state.hub.num_moves,
-        replicas=replicas,
+        replicas=state.replicas.status(),
         operations=state.operations.status(),
     )
 

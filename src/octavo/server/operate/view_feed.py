@@ -7,9 +7,8 @@ import time
 from functools import partial
 
 import octavo
-from octavo.errors import UnknownReplica
 from octavo.frontend.hub import Hub
-from octavo.frontend.supervisor import EngineState, EngineSupervisor
+from octavo.frontend.supervisor import EngineState
 from octavo.link.heartbeat import Phase
 from octavo.membership.local import LocalReplicas
 from octavo.observe.recent import RecentLatencies
@@ -138,16 +137,10 @@ class ViewFeed:
 
     def _shown(self, replica: str | None) -> EngineId | None:
         """Return the engine to show to a watcher of this replica, or of any; None if it is not ready."""
-        shown = self._replicas.shown if replica is None else self._find(replica)
+        shown = self._replicas.shown if replica is None else self._replicas.named(replica)
         if shown is None or shown.state is not EngineState.READY:
             return None
         return shown.name, shown.num_restarts
-
-    def _find(self, replica: str) -> EngineSupervisor | None:
-        try:
-            return self._replicas.find(replica)
-        except UnknownReplica:
-            return None
 
     def _take(self, views: EngineViews, view: EngineView) -> None:
         if self._metrics.recent is None:  # there are no watchers any more
@@ -162,7 +155,7 @@ class ViewFeed:
     # -- events ------------------------------------------------------------------------------------------
 
     def facts_event(self, replica: str) -> bytes:
-        engine = self._find(replica)
+        engine = self._replicas.named(replica)
         engine_facts = self._replicas.facts if engine is None else engine.facts
         assert engine_facts is not None, "its engine was ready"
         uptime = round(time.monotonic() - self._began, 3)
@@ -177,7 +170,7 @@ class ViewFeed:
 
     def away_event(self, replica: str | None) -> bytes:
         """Return why there is no engine to show."""
-        engine = self._replicas if replica is None else self._find(replica)
+        engine = self._replicas if replica is None else self._replicas.named(replica)
         if engine is None:
             return event(AwayEvent(state="removed"))
         if engine.state in (EngineState.FAILED, EngineState.CLOSED):
@@ -189,13 +182,12 @@ class ViewFeed:
         return event(AwayEvent(state="loading" if is_loading else "starting"))
 
     def _fleet_event(self) -> bytes:
-        replicas = self._replicas.status()
         fleet = FleetEvent(
             time=time.time(),
             requests=len(self._hub),
-            unsent=len(self._hub) - sum(replica.requests for replica in replicas),
+            unsent=self._replicas.num_unplaced_requests,
             moves=self._hub.num_moves,
-            replicas=replicas,
+            replicas=self._replicas.status(),
         )
         return event(fleet)
 
