@@ -138,9 +138,9 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "max_streams is not enforced",
-        "octavo.server.key_limits",
-        "KeyedRequest.enter",
-        "if limit is not None and account.usage.num_in_flight >= limit:",
+        "octavo.server.unit_limits",
+        "LocalStreamLimit.reserve",
+        "if self.limit is not None and self.num_reserved + units > self.limit:",
         "if False:",
         (ENDS,),
     ),

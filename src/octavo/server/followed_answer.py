@@ -42,9 +42,9 @@ class Follower:
         self._deadline = deadline
         self.holding = holding
 
-    def join(self, kept: KeptAnswer) -> None:
+    async def join(self, kept: KeptAnswer) -> None:
         """Raises 429 above the limits of the API key."""
-        self._keyed.enter()
+        await self._keyed.enter()
         self._state.num_open += 1
         kept.join()
 
@@ -63,7 +63,7 @@ async def follow(
 ) -> Response | None:
     """Return the response with the answer, or None if there will be none and the caller must compute it."""
     with ExitStack() as stack:
-        follower.join(kept)
+        await follower.join(kept)
         stack.callback(follower.leave, kept)
         while not _can_respond(kept, is_stream=is_stream):
             try:

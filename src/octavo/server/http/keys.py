@@ -12,6 +12,7 @@ from fastapi import Request
 from octavo.config import ServerOptions, counted
 from octavo.errors import ConfigError
 from octavo.fairness.tenant import ONLY_TENANT, Tenant
+from octavo.server.budget_keepers import BudgetTransport
 from octavo.server.http.connection import OWNER
 from octavo.server.http.errors import ApiError
 from octavo.server.http.key_file import KeyRole
@@ -35,18 +36,19 @@ class Keys:
         *,
         wall_clock: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
+        transport: BudgetTransport | None = None,
     ) -> None:
-        """Raises ConfigError if the source is unreadable or invalid."""
+        """Raises ConfigError if the source is unreadable or invalid. `transport`: see `KeyAccounts`."""
         self._source = source
         self._wall_clock = wall_clock
         self._table = KeyTable() if source is None else source.load()
         self.is_required = bool(self._table.keys)
-        self.accounts = KeyAccounts(clock)
+        self.accounts = KeyAccounts(clock, transport)
         self.accounts.update(self._table.limits)
 
     @classmethod
-    def from_options(cls, options: ServerOptions) -> Self:
-        return cls(KeySource(options))
+    def from_options(cls, options: ServerOptions, transport: BudgetTransport | None = None) -> Self:
+        return cls(KeySource(options), transport=transport)
 
     def identify(self, authorization: bytes | None) -> Key | None:
         """Return the key, which may have expired, or None.
@@ -107,7 +109,7 @@ async def require_key(request: Request) -> None:
     if keys.has_expired(key):
         raise _unauthorized("this API key has expired: ask the operator of the server for a new one")
     request.state.key = key
-    keyed.begin(
+    await keyed.begin(
         keys.accounts.of(key.tenant.name), request.scope.get(OWNER), is_counted=request.method == "POST"
     )
 
