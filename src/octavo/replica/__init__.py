@@ -1,0 +1,1 @@
+"""`octavo replica`: an agent that runs one engine and offers it to front ends. No torch."""
