@@ -20,7 +20,16 @@ import pydantic
 
 from octavo.cli.flags import SAMPLING_FLAGS
 from octavo.cli.main import build_parser
-from octavo.config import EngineOptions, Group, Options, OptionSpec, ServerOptions, format_size, option_specs
+from octavo.config import (
+    EngineOptions,
+    Group,
+    Options,
+    OptionSpec,
+    ReplicaOptions,
+    ServerOptions,
+    format_size,
+    option_specs,
+)
 from octavo.frontend.intake import RequestLimits, whole_numbers
 from octavo.frontend.output import Choice, RequestOutput, StreamDelta
 from octavo.llm import LLM, StepUpdate
@@ -94,6 +103,10 @@ def options_page() -> str:
             "## Server options\n",
             "For `octavo serve`, in addition to the engine options.\n",
             *_option_groups(ServerOptions),
+            "## Replica options\n",
+            "For `octavo replica`, in addition to the engine options, `--fleet-key`, `--grace` and"
+            " `--log-format`.\n",
+            *_option_groups(ReplicaOptions),
         )
     )
 
