@@ -332,6 +332,10 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     version: int = 1  # of the protocol; version 1 did not send it
 
 
+class Goodbye(msgspec.Struct, frozen=True, tag="goodbye"):
+    """The front end of this connection is gone: abort its requests."""
+
+
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """The answer to `Hello`, sent when the engine is ready for requests."""
 

@@ -11,6 +11,7 @@ class ReplicaState(StrEnum):
     SUSPECTED = "suspected"  # its engine does not respond, or has just died
     DRAINING = "draining"  # its requests move to other replicas
     RESTARTING = "restarting"  # its next engine is being loaded
+    UNREACHABLE = "unreachable"  # on another machine, and there is no connection to it
     FAILED = "failed"  # no engine will be started there again
 
 

@@ -26,8 +26,12 @@ Request = tuple[str, SamplingParams]
 class Asker:
     """Sends requests to the engines behind a hub."""
 
-    def __init__(self, hub: Hub, tokenizer: Tokenizer, facts: Callable[[], EngineFacts | None]) -> None:
+    def __init__(
+        self, hub: Hub, tokenizer: Tokenizer, facts: Callable[[], EngineFacts | None], name: str = "r"
+    ) -> None:
+        """`name` is the beginning of its request ids, which must differ from those of others."""
         self.hub = hub
+        self._name = name
         self.num_deltas = 0
         self.max_pause = 0.0  # seconds between two updates of one request
         self.updated_at: dict[str, float] = {}  # when unfinished requests had their last update
@@ -43,7 +47,7 @@ class Asker:
         assert facts is not None
         intake = Intake(self._tokenizer, RequestLimits(facts.vocab_size, facts.max_model_len))
         self._count += 1
-        request_id, now = f"r{self._count}", time.monotonic()
+        request_id, now = f"{self._name}{self._count}", time.monotonic()
         prepared = intake.prepare(request_id, PromptTask(prompt, params), now=now, name="r", timeout=timeout)
         self.updated_at[request_id] = now
         texts = [""] * params.n

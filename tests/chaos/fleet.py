@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -24,6 +25,7 @@ from chaos.asking import Asker, Outcome, Request, requests_of_every_kind
 from octavo.checkpoint import open_checkpoint
 from octavo.fleet.router import Router
 from octavo.frontend.audits import Audits
+from octavo.frontend.drain_replica import LONELY_SECONDS
 from octavo.frontend.hub import Hub
 from octavo.frontend.supervisor import EngineSupervisor
 from octavo.link.folder import EngineSettings
@@ -82,7 +84,9 @@ class Fleet:
             assert engine is not None
             channel._socket.disconnect(engine.folder.address)
         else:
-            drain = asyncio.create_task(replica.replace())
+            drain = asyncio.create_task(
+                replica.replace(partial(self.replicas._drain, replica, LONELY_SECONDS))
+            )
             self._tasks.add(drain)
             drain.add_done_callback(self._tasks.discard)
 

@@ -69,7 +69,7 @@ class FaultyServer:
     def __init__(self, model: TextModel, hub: Hub, replicas: LocalReplicas) -> None:
         self.hub, self.replicas = hub, replicas
         self.prompter = DirectPrompter(model)
-        self.state = ServerState(OPTIONS, model, hub, replicas, prompter=self.prompter)
+        self.state = ServerState(OPTIONS, model, replicas, prompter=self.prompter)
         self.app = build_app(self.state, Keys())
 
     async def scrape(self) -> Scrape:

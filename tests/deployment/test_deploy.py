@@ -20,7 +20,7 @@ from deployment.rules import (
     service_problems,
     unit_problems,
 )
-from octavo.config import EngineOptions, ServerOptions, option_specs
+from octavo.config import EngineOptions, ReplicaOptions, ServerOptions, option_specs
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"
@@ -162,7 +162,7 @@ def test_all_manifests_are_in_the_kustomization() -> None:
 
 def test_every_configured_option_exists() -> None:
     """Check all Octavo flags and variables in these files, so that a renamed option is not forgotten."""
-    specs = [spec for kind in (EngineOptions, ServerOptions) for spec in option_specs(kind)]
+    specs = [spec for kind in (EngineOptions, ServerOptions, ReplicaOptions) for spec in option_specs(kind)]
     variables = {f"OCTAVO_{spec.name.upper()}" for spec in specs}
     for name in FILES:
         assert set(re.findall(r"\bOCTAVO_[A-Z_]+\b", text(name))) <= variables

@@ -10,7 +10,6 @@ from data.engine_facts import engine_facts
 from docs.pages import ROOT, all_blocks
 from octavo.checkpoint import open_checkpoint
 from octavo.config import ServerOptions
-from octavo.frontend.hub import Hub
 from octavo.frontend.text_model import TextModel
 from octavo.server.app import build_app
 from octavo.server.http.keys import Keys
@@ -29,7 +28,7 @@ def description(tiny_checkpoint: Path) -> Description:
     """Return the API description of a server whose model has the name used on the pages."""
     model = TextModel.of_checkpoint(open_checkpoint(str(tiny_checkpoint)), "smollm2")
     replicas = FakeReplicas(engine_facts())
-    state = ServerState(ServerOptions(), model, Hub(), replicas, prompter=DirectPrompter(model))  # type: ignore[arg-type]
+    state = ServerState(ServerOptions(), model, replicas, prompter=DirectPrompter(model))  # type: ignore[arg-type]
     try:
         return describe(build_app(state, Keys()), state)
     finally:

@@ -8,7 +8,7 @@ from reference import leaf_parsers
 
 from docs.pages import ROOT, code_words, pages
 from octavo.cli.main import build_parser
-from octavo.config import EngineOptions, ServerOptions, option_specs
+from octavo.config import EngineOptions, ReplicaOptions, ServerOptions, option_specs
 from octavo.config.definition import variable_of
 from octavo.config.sources import OTHER_VARIABLES
 
@@ -37,7 +37,7 @@ def flags() -> frozenset[str]:
 
 @cache
 def variables() -> frozenset[str]:
-    specs = [spec for kind in (EngineOptions, ServerOptions) for spec in option_specs(kind)]
+    specs = [spec for kind in (EngineOptions, ServerOptions, ReplicaOptions) for spec in option_specs(kind)]
     return frozenset(variable_of(name) for spec in specs for name in spec.names)
 
 

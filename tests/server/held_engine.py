@@ -43,10 +43,8 @@ class HeldBench:
     def __init__(self, model: TextModel, key_path: Path | None = None, **options: Any) -> None:
         self.hub, self.channel = Hub(), HeldChannel()
         self.hub.connect("r0", self.channel)
-        replicas: Any = FakeReplicas(self.channel.facts)
-        self.state = ServerState(
-            ServerOptions(**options), model, self.hub, replicas, prompter=DirectPrompter(model)
-        )
+        replicas: Any = FakeReplicas(self.channel.facts, self.hub)
+        self.state = ServerState(ServerOptions(**options), model, replicas, prompter=DirectPrompter(model))
         source = None if key_path is None else KeySource(ServerOptions(api_key_file=str(key_path)))
         self.app = recorded(build_app(self.state, Keys(source)))
 

@@ -56,7 +56,7 @@ class Bench:
         self.hub = hub
         self.replicas = replicas
         self.supervisor = replicas.supervisors[0]
-        self.state = ServerState(ServerOptions(), model, hub, replicas, prompter=DirectPrompter(model))
+        self.state = ServerState(ServerOptions(), model, replicas, prompter=DirectPrompter(model))
         self.app = recorded(build_app(self.state, Keys()))
 
     def ask(self, path: str, body: Json) -> Exchange:

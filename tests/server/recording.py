@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from octavo.config import EngineOptions, ServerOptions
+    from octavo.membership.remote_keepers import RemoteKeepers
     from octavo.server.http.keys import Keys
     from octavo.server.lifecycle import RunningServer
     from octavo.server.state import ServerState
@@ -155,14 +156,16 @@ def record_into(requests: Path) -> None:
 
     open_server = serve._open
 
-    def open_recorded(options: "EngineOptions", server_options: "ServerOptions") -> "RunningServer":
+    def open_recorded(
+        options: "EngineOptions", server_options: "ServerOptions", keepers: "RemoteKeepers | None"
+    ) -> "RunningServer":
         from octavo.server import app, lifecycle
 
         def build_recorded(state: "ServerState", keys: "Keys") -> "FastAPI":
             return recorded(app.build_app(state, keys), requests)
 
         lifecycle.build_app = build_recorded  # type: ignore[attr-defined]
-        return open_server(options, server_options)
+        return open_server(options, server_options, keepers)
 
     serve._open = open_recorded
 

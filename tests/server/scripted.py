@@ -129,7 +129,7 @@ def scripted_server(path: Path) -> Iterator[ScriptedServer]:
 @contextmanager
 def serving(model: TextModel, hub: Hub, facts: EngineFacts) -> Iterator[int]:
     """Serve the application over HTTP in a thread of this process, and yield the port."""
-    state = ServerState(ServerOptions(), model, hub, FakeReplicas(facts), prompter=DirectPrompter(model))  # type: ignore[arg-type]
+    state = ServerState(ServerOptions(), model, FakeReplicas(facts, hub), prompter=DirectPrompter(model))  # type: ignore[arg-type]
     app = recorded(build_app(state, Keys()))
     config = uvicorn.Config(
         app, port=0, log_config=None, lifespan="off", ws="none", timeout_keep_alive=KEEP_ALIVE_SECONDS

@@ -95,13 +95,12 @@ class Bench:
     def __init__(self, model: TextModel, **options: str | int) -> None:
         self.hub = FakeHub()
         self.replicas = FakeReplicas(
-            engine_facts(max_model_len=100_000, num_blocks=9, device="cpu", dtype="float32")
+            engine_facts(max_model_len=100_000, num_blocks=9, device="cpu", dtype="float32"), self.hub
         )
         self.prompter = DirectPrompter(model)
         self.state = ServerState(
             ServerOptions.model_validate(options),
             model,
-            self.hub,  # type: ignore[arg-type]
             self.replicas,  # type: ignore[arg-type]
             prompter=self.prompter,
         )

@@ -11,7 +11,6 @@ import pytest
 from data.engine_facts import engine_facts
 from data.json_types import JsonObject
 from octavo.config import ServerOptions
-from octavo.frontend.hub import Hub
 from octavo.frontend.text_model import TextModel
 from octavo.server.app import build_app
 from octavo.server.http.keys import Keys
@@ -176,7 +175,7 @@ def test_an_unrecorded_server_runs_the_plain_command(tmp_path: Path) -> None:
 def described(model: TextModel, vocab_size: int) -> Description:
     """Return the description of a server whose model has `vocab_size` tokens; its tokenizer may have more."""
     replicas = FakeReplicas(engine_facts(vocab_size=vocab_size))
-    state = ServerState(ServerOptions(), model, Hub(), replicas)  # type: ignore[arg-type]
+    state = ServerState(ServerOptions(), model, replicas)  # type: ignore[arg-type]
     try:
         return describe(build_app(state, Keys()), state)
     finally:

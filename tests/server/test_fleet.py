@@ -143,11 +143,11 @@ def test_after_a_cancelled_drain_a_replica_gets_requests_again(run_null: RunNull
     """The server shuts down: requests that were accepted and not sent yet need an engine."""
 
     async def test(bench: Bench) -> None:
-        async def drain(lonely_seconds: float) -> None:
+        async def drain(supervisor: object, lonely_seconds: float) -> None:
             bench.hub.drain("r0")
             await asyncio.Event().wait()
 
-        bench.supervisor.drain = drain  # type: ignore[method-assign]
+        bench.replicas._drain = drain  # type: ignore[method-assign]
         operations = bench.state.operations
         operations.drain("r0", then)
         await bench.until(lambda: bench.hub.usable == ["r1"])

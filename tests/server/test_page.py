@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from octavo.config import ServerOptions
-from octavo.frontend.hub import Hub
 from octavo.frontend.text_model import TextModel
 from octavo.server.app import build_app
 from octavo.server.http.keys import Keys
@@ -51,7 +50,7 @@ def page_answer(model: TextModel, path: str, **options: bool | str) -> Exchange:
 
     async def ask() -> Exchange:
         server_options = ServerOptions.model_validate(options)
-        state = ServerState(server_options, model, Hub(), FakeReplicas(FACTS))  # type: ignore[arg-type]
+        state = ServerState(server_options, model, FakeReplicas(FACTS))  # type: ignore[arg-type]
         try:
             app = build_app(state, Keys.from_options(server_options))
             return await Exchange(app, path, None, ((b"host", b"localhost"),)).done()

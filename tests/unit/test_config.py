@@ -12,6 +12,7 @@ from octavo.config import (
     EngineOptions,
     OptionSpec,
     Origin,
+    ReplicaOptions,
     ServerOptions,
     Source,
     format_size,
@@ -22,7 +23,8 @@ from octavo.config import (
 from octavo.config.definition import variable_of
 from octavo.errors import ConfigError
 
-SPECS = option_specs(EngineOptions) + option_specs(ServerOptions)
+KINDS = (EngineOptions, ServerOptions, ReplicaOptions)
+SPECS = tuple(spec for kind in KINDS for spec in option_specs(kind))
 # Three values of each option as users type them, different from each other and from the default.
 SAMPLES: Mapping[str, tuple[tuple[str, object], ...]] = {
     "model": (("a/b", "a/b"), ("c", "c"), ("./d.gguf", "./d.gguf")),
@@ -70,9 +72,12 @@ SAMPLES: Mapping[str, tuple[tuple[str, object], ...]] = {
     "max_held": (("64MiB", 64 << 20), ("8MB", 8_000_000), ("131072", 131_072)),
     "max_n": (("1", 1), ("2", 2), ("128", 128)),
     "request_timeout": (("1", 1.0), ("0.5", 0.5), ("60", 60.0)),
+    "fleet_key": (("a", "a"), ("b/c.key", "b/c.key"), ("none", None)),
+    "listen": (("0.0.0.0:7070", "0.0.0.0:7070"), ("[::]:1", "[::]:1"), ("127.0.0.1:0", "127.0.0.1:0")),
+    "replica_name": (("a", "a"), ("gpu-7", "gpu-7"), ("none", None)),
 }
 # These must be set together, and have their own test.
-PAIRED = {"tls_cert", "tls_key"}
+PAIRED = {"tls_cert", "tls_key", "fleet"}
 SINGLE = [spec for spec in SPECS if spec.name not in PAIRED]
 
 
@@ -83,14 +88,24 @@ def yaml_file(folder: Path, content: object) -> Path:
 
 
 def test_every_option_has_samples() -> None:
-    assert set(SAMPLES) | PAIRED == set(EngineOptions.model_fields) | set(ServerOptions.model_fields)
-    assert not set(EngineOptions.model_fields) & set(ServerOptions.model_fields)
+    names = [name for kind in KINDS for name in kind.model_fields]
+    assert set(SAMPLES) | PAIRED == set(names)
+    assert len(names) == len(set(names))
 
 
 def test_a_certificate_needs_its_key() -> None:
     with pytest.raises(ConfigError, match="tls_cert and tls_key belong together"):
         resolve_options({"tls_cert": "a.pem"}, {})
     assert resolve_options({"tls_cert": "a.pem", "tls_key": "b.pem"}, {}).server.tls_key == "b.pem"
+
+
+def test_a_fleet_needs_a_key_and_no_engines_here() -> None:
+    fleet = {"fleet": "a:1", "fleet_key": "b.key"}
+    assert resolve_options(fleet, {}).server.fleet == "a:1"
+    with pytest.raises(ConfigError, match="octavo fleet keys"):
+        resolve_options({"fleet": "a:1"}, {})
+    with pytest.raises(ConfigError, match="fleet and replicas exclude each other"):
+        resolve_options(fleet | {"replicas": 2}, {})
 
 
 def test_a_misspelled_key_suggests_the_nearest_option(tmp_path: Path) -> None:
@@ -130,7 +145,8 @@ def test_the_source_with_the_highest_precedence_wins_and_is_named(
         Source.FILE: f"{path}:{option}",
     }
     winner = next((source for source in places if source in given_in), None)
-    options = resolved.server if option in ServerOptions.model_fields else resolved.options
+    groups = (resolved.options, resolved.server, resolved.replica)
+    options = next(group for group in groups if option in type(group).model_fields)
     if winner is None:
         assert getattr(options, option) == spec.default
         assert resolved.origins[option] == Origin(Source.DEFAULT)

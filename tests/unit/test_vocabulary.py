@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from octavo.config import EngineOptions, Options, ServerOptions, option_specs
+from octavo.config import EngineOptions, Options, ReplicaOptions, ServerOptions, option_specs
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ("src/octavo", "benchmarks", "tools", "web/src")
@@ -160,7 +160,7 @@ def test_no_two_classes_share_a_name() -> None:
     assert not {name: found for name, found in places.items() if len(found) > 1}
 
 
-@pytest.mark.parametrize("kind", [EngineOptions, ServerOptions])
+@pytest.mark.parametrize("kind", [EngineOptions, ServerOptions, ReplicaOptions])
 def test_flags_and_their_help(
     kind: type[Options],
 ) -> None:

@@ -7,7 +7,7 @@ import msgspec
 from octavo.cli.flags import add_option_flags
 from octavo.cli.invocation import Invocation
 from octavo.cli.terminal import as_typed, table
-from octavo.config import EngineOptions, ServerOptions
+from octavo.config import EngineOptions, ReplicaOptions, ServerOptions
 
 USAGE = "config show"
 DESCRIPTION = """\
@@ -19,12 +19,13 @@ HIDDEN = "(hidden)"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
-    add_option_flags(parser, (EngineOptions, ServerOptions))
+    add_option_flags(parser, (EngineOptions, ServerOptions, ReplicaOptions))
 
 
 def run(call: Invocation) -> int:
     origins = call.resolved.origins
-    values = call.options.model_dump() | call.resolved.server.model_dump()
+    resolved = call.resolved
+    values = call.options.model_dump() | resolved.server.model_dump() | resolved.replica.model_dump()
     if values["api_key"] is not None:
         values["api_key"] = HIDDEN
     if call.args.json:

@@ -13,6 +13,7 @@ from octavo.cli.terminal import Terminal
 from octavo.config import (
     EngineOptions,
     Options,
+    ReplicaOptions,
     ResolvedOptions,
     ServerOptions,
     flag_of,
@@ -89,11 +90,15 @@ CHAT_SAMPLING_FLAGS = tuple(flag for flag in SAMPLING_FLAGS if flag.one_answer)
 
 
 def add_option_flags(
-    parser: argparse.ArgumentParser, kinds: Sequence[type[Options]] = (EngineOptions,)
+    parser: argparse.ArgumentParser,
+    kinds: Sequence[type[Options]] = (EngineOptions,),
+    others: Collection[str] = (),
 ) -> None:
-    """Add a flag for every option. The parsed namespace has only the flags that were given."""
+    """Add a flag for every option of these classes, and for `others` of the server's. The parsed namespace
+    has only the flags that were given."""
     groups: dict[str, Any] = {}
-    for spec in (spec for kind in kinds for spec in option_specs(kind)):
+    specs = [spec for kind in kinds for spec in option_specs(kind)]
+    for spec in (*specs, *(one for one in option_specs(ServerOptions) if one.name in others)):
         if spec.group not in groups:
             groups[spec.group] = parser.add_argument_group(spec.group)
         shown = str(spec.default).lower() if spec.is_switch else spec.default
@@ -139,7 +144,8 @@ def wants_json_logs(args: argparse.Namespace, environ: Mapping[str, str]) -> boo
 
 def options_from(args: argparse.Namespace, terminal: Terminal) -> ResolvedOptions:
     """Merge flags, environment, file and defaults. Warn about variables that look like misspelt options."""
-    names = (spec.name for kind in (EngineOptions, ServerOptions) for spec in option_specs(kind))
+    kinds = (EngineOptions, ServerOptions, ReplicaOptions)
+    names = (spec.name for kind in kinds for spec in option_specs(kind))
     given = {name: getattr(args, name) for name in names if hasattr(args, name)}
     positional = getattr(args, "model_argument", None)
     if positional is not None:

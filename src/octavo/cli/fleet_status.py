@@ -4,13 +4,14 @@ import argparse
 
 from octavo.cli.invocation import Invocation
 from octavo.config import counted
+from octavo.status import ReplicaState
 
 USAGE = "fleet status"
 DESCRIPTION = """\
 List the replicas of a server: their states, requests in flight, KV blocks in use, and the steps and tokens of
 all their engines since the server started. Tokens/s are those of the time in steps. States: starting, ready,
-suspected (its engine does not respond), draining (its requests move to other replicas), restarting, failed
-(no engine will be started there again)."""
+suspected (it does not respond), draining (its requests move to other replicas), restarting, unreachable (no
+connection to its machine), failed (no engine will be started there again)."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +37,9 @@ def run(call: Invocation) -> int:
     terminal.write(f"{counted(fleet.requests, 'request')} in flight{unsent}; {moves} since the start\n")
     for replica in fleet.replicas:
         if replica.problem is not None:
-            terminal.write(f"{replica.name}: the last engine died: {replica.problem}\n")
+            is_away = replica.state is ReplicaState.UNREACHABLE
+            reason = "unreachable" if is_away else "the last engine died"
+            terminal.write(f"{replica.name}: {reason}: {replica.problem}\n")
     for operation in fleet.operations:
         if is_open(operation):
             since = "" if operation.seconds is None else f" for {duration(operation.seconds)}"

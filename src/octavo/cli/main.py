@@ -89,6 +89,9 @@ def build_parser() -> argparse.ArgumentParser:
     commands.add_parser("generate", help="complete prompts", module="generate")
     commands.add_parser("chat", help="chat with a model", module="chat")
     commands.add_parser("serve", help="serve a model over HTTP with an OpenAI-compatible API", module="serve")
+    commands.add_parser(
+        "replica", help="run one engine of a fleet, for front ends on other machines", module="replica"
+    )
     commands.add_parser("top", help="monitor a server in the terminal", module="top")
     fleet = _commands_of(
         commands.add_parser("fleet", help="list, drain, add and restart a server's replicas")
@@ -101,6 +104,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     fleet.add_parser("add", help="start one more replica", module="fleet_add")
     fleet.add_parser("restart", help="restart all replicas, one after the other", module="fleet_restart")
+    fleet.add_parser("keys", help="create the key files of a fleet across machines", module="fleet_keys")
     commands.add_parser("check", help="test a server for OpenAI compatibility", module="check")
     commands.add_parser(
         "inspect", help="describe a model and its memory needs, without loading it", module="inspect"

@@ -1,8 +1,9 @@
 """All options, each defined once.
 
 A field of `EngineOptions` is also a flag (`--block-size`), an environment variable (`OCTAVO_BLOCK_SIZE`), a
-key of the YAML file (`block_size`) and a keyword of `LLM`. A field of `ServerOptions` is all of these but a
-keyword of `LLM`. `resolve_options` merges the sources and records where each value came from.
+key of the YAML file (`block_size`) and a keyword of `LLM`. A field of `ServerOptions` or `ReplicaOptions` is
+all of these but a keyword of `LLM`. `resolve_options` merges the sources and records where each value came
+from.
 """
 
 from octavo.config.definition import (
@@ -15,6 +16,7 @@ from octavo.config.definition import (
     option_specs_of,
 )
 from octavo.config.engine import DTYPE_BYTES, EngineOptions
+from octavo.config.replica import ReplicaOptions
 from octavo.config.server import MAX_REPLICAS, ServerOptions
 from octavo.config.sizes import counted, format_size, parse_size
 from octavo.config.sources import Origin, ResolvedOptions, Source, given_value, resolve_options
@@ -28,6 +30,7 @@ __all__ = [
     "OptionSpec",
     "Options",
     "Origin",
+    "ReplicaOptions",
     "ResolvedOptions",
     "ServerOptions",
     "Source",

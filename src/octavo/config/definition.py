@@ -26,6 +26,7 @@ class Group(StrEnum):
     SCHEDULING = "scheduling"
     LOGS = "logs"
     SERVER = "server"
+    REPLICA = "replica"
     ACCESS = "access"
     LIMITS = "limits"
 

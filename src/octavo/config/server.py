@@ -28,6 +28,19 @@ class ServerOptions(Options, frozen=True):
         ge=1,
         le=MAX_REPLICAS,
     )
+    fleet: str | None = option(
+        None,
+        Group.SERVER,
+        "replicas on other machines that compute the requests, instead of engines on this one:"
+        " HOST:PORT,HOST:PORT or file:PATH or dns:NAME:PORT (none: engines on this machine)",
+        min_length=1,
+    )
+    fleet_key: str | None = option(
+        None,
+        Group.ACCESS,
+        "key file for connections between front ends and replicas; `octavo fleet keys` creates it",
+        min_length=1,
+    )
     audit: float = option(
         0.0,
         Group.SERVER,
@@ -133,4 +146,17 @@ class ServerOptions(Options, frozen=True):
     def _certificate_and_key(self) -> Self:
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigError("tls_cert and tls_key belong together: set both or neither")
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _fleet_and_engines(self) -> Self:
+        if self.fleet is not None and self.replicas != 1:
+            raise ConfigError(
+                "fleet and replicas exclude each other: with a fleet, `octavo replica` runs the engines"
+            )
+        if self.fleet is not None and self.fleet_key is None:
+            raise ConfigError(
+                "a fleet needs a key: create the keys with `octavo fleet keys FOLDER`, and set fleet_key to"
+                " FOLDER/front-end.key"
+            )
         return self

@@ -12,6 +12,7 @@ import msgspec
 
 from octavo.config.definition import (
     VARIABLE_PREFIX,
+    Options,
     OptionSpec,
     flag_of,
     nearest_name,
@@ -20,9 +21,11 @@ from octavo.config.definition import (
     with_current_names,
 )
 from octavo.config.engine import EngineOptions
+from octavo.config.replica import ReplicaOptions
 from octavo.config.server import ServerOptions
 from octavo.errors import ConfigError
 
+KINDS: tuple[type[Options], ...] = (EngineOptions, ServerOptions, ReplicaOptions)
 CONFIG_VARIABLE = "OCTAVO_CONFIG"
 # Octavo's variables that are not options: no warning for them.
 OTHER_VARIABLES = re.compile(r"OCTAVO_(CONFIG|CACHE_DIR|KERNEL_LIBRARY|TEST_\w+|CI_\w+)")
@@ -50,6 +53,7 @@ class Origin:
 class ResolvedOptions:
     options: EngineOptions
     server: ServerOptions
+    replica: ReplicaOptions
     origins: Mapping[str, Origin]
     warnings: tuple[str, ...] = ()
 
@@ -63,11 +67,13 @@ def resolve_options(
     """
     specs = _all_specs()
     values, origins = _gathered(specs, flags, environ, config_file)
-    for_server = {name: value for name, value in values.items() if _is_for_server(name)}
-    for_engine = {name: value for name, value in values.items() if name not in for_server}
+    by_kind: dict[type[Options], dict[str, Any]] = {kind: {} for kind in KINDS}
+    for name, value in values.items():
+        by_kind[_kind_of(name)][name] = value
     return ResolvedOptions(
-        EngineOptions.model_validate(for_engine, context=origins),
-        ServerOptions.model_validate(for_server, context=origins),
+        EngineOptions.model_validate(by_kind[EngineOptions], context=origins),
+        ServerOptions.model_validate(by_kind[ServerOptions], context=origins),
+        ReplicaOptions.model_validate(by_kind[ReplicaOptions], context=origins),
         types.MappingProxyType(origins),
         _unknown_variables(environ, specs.values()),
     )
@@ -86,7 +92,7 @@ def given_value(
 
 
 def _all_specs() -> dict[str, OptionSpec]:
-    return {spec.name: spec for kind in (EngineOptions, ServerOptions) for spec in option_specs_of(kind)}
+    return {spec.name: spec for kind in KINDS for spec in option_specs_of(kind)}
 
 
 def _gathered(
@@ -123,13 +129,12 @@ def _variables(specs: Iterable[OptionSpec]) -> dict[str, str]:
     return {name: variable_of(name) for spec in specs for name in spec.names}
 
 
-def _is_for_server(name: str) -> bool:
-    """Whether an option is the server's. An unknown name counts for the class with the most similar name."""
-    if name in ServerOptions.model_fields or name in EngineOptions.model_fields:
-        return name in ServerOptions.model_fields
-    return not nearest_name(name, EngineOptions.model_fields) and bool(
-        nearest_name(name, ServerOptions.model_fields)
-    )
+def _kind_of(name: str) -> type[Options]:
+    """Return the class of an option. An unknown name counts for the first class with a similar name."""
+    kinds = [kind for kind in KINDS if name in kind.model_fields]
+    similar = [kind for kind in KINDS if nearest_name(name, kind.model_fields)]
+    found: list[type[Options]] = [*kinds, *similar, EngineOptions]
+    return found[0]
 
 
 def _read_config_file(path: Path) -> dict[str, Any]:

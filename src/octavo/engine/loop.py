@@ -33,6 +33,7 @@ from octavo.protocol import (
     EngineOutputs,
     EngineStats,
     GenerateRequest,
+    Goodbye,
     Hello,
     PrefixChange,
     Ready,
@@ -49,6 +50,8 @@ StartEngine = Callable[[EngineSettings, HeartbeatFile, Around], tuple[EngineCore
 
 # Maximum wait of an idle engine for a message, before its next heartbeat and its next message.
 IDLE_SECONDS = 0.5
+# A front end without outputs learns this often that the engine is alive, and how busy it is.
+QUIET_SECONDS = 0.05
 
 
 def run_engine(arguments: list[str], start: StartEngine) -> int:
@@ -113,6 +116,8 @@ class EngineLoop:
         self._front_ends: dict[bytes, str] = {}  # the ids that they sent
         self._sent_at = time.monotonic()  # when it last sent a message to all front ends
         self._num_taken: Counter[bytes] = Counter()  # generation requests, by front end
+        # Until when a front end needs no message without outputs, and `num_taken` of the last message.
+        self._last_sent: dict[bytes, tuple[float, int]] = {}
         self._routers: set[bytes] = set()  # front ends that asked for prefixes
         self._view_leases = ViewLeases()
 
@@ -158,7 +163,9 @@ class EngineLoop:
             self._view_leases.watch(owner, message)
             self._core.log_steps(self._view_leases.is_open)
             return
-        if isinstance(message, AskPrefixes):
+        if isinstance(message, Goodbye):
+            self._part_from(owner)
+        elif isinstance(message, AskPrefixes):
             self._routers.add(owner)
             self._send(owner, self._core.prefixes())
         elif isinstance(message, GenerateRequest):
@@ -170,12 +177,22 @@ class EngineLoop:
         """Answer a front end. What it asked for over an earlier connection, it will ask for again."""
         earlier = [one for one, name in self._front_ends.items() if name == hello.front_end != ""]
         for lost in earlier:
-            del self._front_ends[lost], self._num_taken[lost]
-            self._routers.discard(lost)
-            for request_id in {key[0] for key, other in self._owners.items() if other == lost}:
-                self._core.handle(Abort(request_id))
+            self._part_from(lost)
         self._front_ends[owner] = hello.front_end
         self._send(owner, Ready(self._facts, self._core.stats(), PROTOCOL_VERSION))
+
+    def _part_from(self, owner: bytes) -> None:
+        """Forget a front end that is gone, and abort its requests. A later connection may have them already,
+        and then this one was forgotten before."""
+        if self._front_ends.pop(owner, None) is None:
+            return
+        del self._num_taken[owner]
+        self._routers.discard(owner)
+        self._last_sent.pop(owner, None)
+        self._view_leases.watch(owner, Watch(0.0, 0.0))
+        self._core.log_steps(self._view_leases.is_open)
+        for request_id in {key[0] for key, other in self._owners.items() if other == owner}:
+            self._core.handle(Abort(request_id))
 
     def _take(self, owner: bytes, request: GenerateRequest) -> None:
         self._num_taken[owner] += 1
@@ -215,12 +232,16 @@ class EngineLoop:
         stats: EngineStats,
         change: PrefixChange | None = None,
     ) -> None:
-        """Send every front end its outputs; one without outputs learns that this engine is alive."""
-        self._sent_at = time.monotonic()
+        """Send every front end its outputs. One without outputs learns that this engine is alive."""
+        self._sent_at = now = time.monotonic()
         for owner in self._front_ends.keys() | outputs.keys():
             prefixes = change if owner in self._routers else None
-            own = tuple(outputs.get(owner, ()))
-            self._send(owner, EngineOutputs(own, stats, self._num_taken[owner], prefixes))
+            own, num_taken = tuple(outputs.get(owner, ())), self._num_taken[owner]
+            quiet_until, num_confirmed = self._last_sent.get(owner, (0.0, 0))
+            if own or prefixes is not None or now >= quiet_until or num_taken != num_confirmed:
+                if owner in self._front_ends:
+                    self._last_sent[owner] = now + QUIET_SECONDS, num_taken
+                self._send(owner, EngineOutputs(own, stats, num_taken, prefixes))
         self._heartbeat.write_sent()
 
     def _show(self, owners: tuple[bytes, ...]) -> None:

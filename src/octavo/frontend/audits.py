@@ -125,6 +125,7 @@ class Audits:
         for name in wrong:
             self.counts.num_wrong[name] += 1
         if count > 1:
+            self.counts.num_outvoted[wrong[0]] += 1
             logger.error(
                 "audit: the answer of %s to request %s differs from that of two other replicas: its memory"
                 " or its processor may be faulty. Replace its engine: octavo fleet drain %s",

@@ -5,8 +5,7 @@ submit ---> InFlightRequest ---> ReplicaLink ---> channel ---> engine
 recipient <-- text <------------ receive <-----------------------+
 
 A replica is a place for one engine at a time. When the engine dies, hangs or is drained, its requests move to
-other replicas, or wait for the next engine. Each move is a new attempt, and the next engine continues with
-the very next token.
+other replicas, or wait for the next engine. Each move is a new attempt, which continues with the next token.
 """
 
 import logging
@@ -74,8 +73,7 @@ class Hub:
         return len(self._by_id)
 
     @property
-    def num_unsent(self) -> int:
-        """The number of sequences that no engine has seen yet."""
+    def num_unsent(self) -> int:  # sequences that no engine has seen yet
         return sum(len(in_flight.prepared.messages) for in_flight in self._new)
 
     @property
@@ -139,11 +137,15 @@ class Hub:
 
     def dismiss(self, replica: str, reason: str) -> None:
         """Remove a replica: no engine will be started there again. Without the last one, give up."""
+        self.remove(replica)
+        if not self._links:
+            self.give_up(reason)
+
+    def remove(self, replica: str) -> None:
+        """Remove a replica. Its requests wait for others, which may come later."""
         self.disconnect(replica, NOBODYS_FAULT)
         self._links.pop(replica, None)
         self._router.remove(replica)
-        if not self._links:
-            self.give_up(reason)
         self._send_due()
 
     def connect(
@@ -186,7 +188,8 @@ class Hub:
             in_flight.lose_engine(may_be_cause=may_be_cause)
         if loss.is_hang:
             only = next((one for one in lost if one.request_id == loss.request_id), None)
-            self._judge_hang(replica, only or isolated, was_in_quarantine=was_in_quarantine)
+            culprit = None if loss.request_id or loss.is_shared else isolated
+            self._judge_hang(replica, only or culprit, was_in_quarantine=was_in_quarantine)
         for in_flight in lost:
             if in_flight.request_id not in self._by_id:  # it was the cause
                 continue

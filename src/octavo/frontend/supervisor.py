@@ -1,7 +1,8 @@
 """The supervisor of one replica: it starts an engine process, watches it, and replaces it after its end.
 
-The hub owns the requests, which outlive engines. The supervisor connects the hub to an engine that is ready,
-and disconnects it when that engine dies. While an engine does not respond, the hub suspects it.
+The requests outlive engines, and belong to the user of the engines, such as the hub. The supervisor connects
+the user to an engine that is ready, and disconnects it when that engine dies. While an engine does not
+respond, the user suspects it.
 
     no heartbeat for 2.5 s (or the engine's own timeout)    suspected: its requests move to other replicas
     ... for 6 s more than its own timeout                   hung: killed and replaced
@@ -15,7 +16,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -25,10 +26,10 @@ import zmq
 from octavo.config import counted
 from octavo.errors import OctavoError
 from octavo.frontend.engine_process import ENGINE_MODULE, Death, EngineProcess, FirstEngine
-from octavo.frontend.hub import Hub
+from octavo.frontend.engine_user import EngineUser
 from octavo.frontend.loss import NOBODYS_FAULT, Loss
 from octavo.frontend.replica_link import ReplicaLink
-from octavo.frontend.socket_channel import SocketChannel
+from octavo.frontend.socket_channel import EngineRecipient, SocketChannel
 from octavo.link.folder import FIRST_REPLICA, EngineSettings
 from octavo.link.heartbeat import Heartbeat, Phase
 from octavo.link.run_folder import RunFolder
@@ -48,10 +49,6 @@ MAX_DELAY = 5.0  # seconds between a death and the next start
 # cut. An engine sends a message after every step, and every 0.5 s while it is idle.
 CUT_AFTER = 2.5
 MIN_CUT_POLLS = 25  # in a row: this process may have been too busy to read the messages
-# While a replica is drained, the others get as many requests at a time as they compute again in this time.
-MOVING_SECONDS = 0.5
-MAX_DRAINING_SECONDS = 60.0  # after that, all remaining requests move at once
-LONELY_SECONDS = 2.0  # without another usable replica, after which one is restarted with its requests
 
 # What clients see: nothing about this machine. The log has the details.
 FAILED = "the engine failed; see the server's log for the reason"
@@ -61,6 +58,7 @@ class EngineState(StrEnum):
     STARTING = "starting"
     READY = "ready"
     RESTARTING = "restarting"
+    UNREACHABLE = "unreachable"  # there is no connection to the machine with the engine
     FAILED = "failed"  # no engine will be started again
     CLOSED = "closed"
 
@@ -83,12 +81,12 @@ class FingerprintError(OctavoError):
 
 
 class EngineSupervisor:
-    """Owned by the event loop that owns the hub."""
+    """Owned by the event loop that owns the user of the engines."""
 
     def __init__(
         self,
         settings: EngineSettings,
-        hub: Hub,
+        user: EngineUser,
         *,
         name: str = FIRST_REPLICA,
         module: str = ENGINE_MODULE,
@@ -98,13 +96,13 @@ class EngineSupervisor:
         ownership of `first`."""
         self.name = name
         self._settings = msgspec.structs.replace(settings, replica=name)
-        self._hub = hub
+        self._user = user
         self._front_end = secrets.token_hex(8)  # identifies this process to its engines
         self._fingerprint: str | None = None  # of all engines
         self._connected_at: float | None = None  # when it last tried to connect; None: not yet
         self._num_cut_polls = 0
         self._is_replacing = False
-        self._is_suspected = False  # as the hub knows it
+        self._is_suspected = False  # as the user knows it
         self._module = module
         self._first = None if first is None else first.process
         self._folder: RunFolder | None = None if first is None else first.run_folder
@@ -123,18 +121,18 @@ class EngineSupervisor:
         self.tally = EngineTally()
         self.num_restarts = 0
         self.num_failures = 0  # engines that were ready, and died or hung
-        self.link: ReplicaLink | None = None  # to be read only; stays when the hub has dismissed the replica
+        self.link: ReplicaLink | None = None  # to be read only; stays when the replica was dismissed
         self.on_view: Callable[[EngineView], None] | None = None  # see `watch`
 
     def start(self) -> None:
-        self.link = self._hub.expect(self.name)
+        self.link = self._user.expect(self.name)
         self._task = asyncio.create_task(self._supervise(), name="octavo-supervisor")
 
     async def close(self) -> None:
         """Stop the engine. If it was the last one, in-flight requests end with an error. May be called more
         than once."""
         self.state = EngineState.CLOSED
-        self._hub.dismiss(self.name, "the server is shutting down")
+        self._user.dismiss(self.name, "the server is shutting down")
         self._became_ready.set()
         self._has_failed.set()
         if self._task is not None:
@@ -178,45 +176,29 @@ class EngineSupervisor:
     @property
     def is_usable(self) -> bool:
         """Whether its engine is ready and responds, and the link to it works."""
-        return self._hub.is_usable(self.name)
+        return self.link is not None and self.link.is_usable
+
+    @property
+    def engine_address(self) -> str | None:
+        """Where the engine listens; None if there is no engine."""
+        return None if self._engine is None else self._engine.folder.address
 
     @property
     def stats(self) -> EngineStats | None:
         return self.tally.stats
 
-    async def replace(self) -> None:
-        """Move all requests to other replicas, and start a new engine. Returns when the old one has ended."""
+    async def replace(self, drain: Callable[[], Awaitable[None]]) -> None:
+        """Move all requests away with `drain`, and start a new engine. Returns when the old one has ended."""
         engine = self._engine
         if engine is None or self.state is not EngineState.READY:
             return  # the next one is about to be ready
-        await self.drain(LONELY_SECONDS)
+        await drain()
         self._is_replacing = self._engine is engine  # it may have died meanwhile
         try:
             while self._engine is engine:
                 await asyncio.sleep(WATCH_SECONDS)
         finally:
             self._is_replacing = False  # cancelled: the engine goes on if it has not ended yet
-
-    async def drain(self, lonely_seconds: float) -> None:
-        """Move all requests to other replicas, some at a time. The engine gets no others from now on.
-
-        Returns when they have moved or ended, when there is no other replica, when none was usable for
-        `lonely_seconds`, or when the engine has ended.
-        """
-        engine, began = self._engine, time.monotonic()
-        usable_at = began
-        while self._engine is engine and self._hub.link(self.name) is not None:
-            now = time.monotonic()
-            if now - began > MAX_DRAINING_SECONDS:
-                self._hub.drain(self.name)
-            else:
-                self._hub.drain_some(self.name, MOVING_SECONDS)
-            if not self._hub.request_ids(self.name) or self._hub.num_replicas == 1:
-                break
-            usable_at = now if self._hub.usable else usable_at
-            if now - usable_at > lonely_seconds:
-                break
-            await asyncio.sleep(WATCH_SECONDS)
 
     def watch(self, seconds: float, interval: float) -> None:
         """Ask the current engine, if any, to send views to `on_view` for `seconds`, one per `interval`."""
@@ -265,7 +247,7 @@ class EngineSupervisor:
         """Wait, and end requests whose deadline passes meanwhile."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
-            self._hub.end_expired()
+            self._user.end_expired()
             await asyncio.sleep(min(left, WATCH_SECONDS))
 
     async def _run_engine(self) -> tuple[EngineRun, Death]:
@@ -291,7 +273,7 @@ class EngineSupervisor:
                 elif self._is_cut(engine):
                     reader = await self._reconnect(engine, run, reader)
                 self._note_response(engine)
-                self._hub.end_expired()
+                self._user.end_expired()
             run.cannot_start = run.cannot_start or engine.cannot_start
             return run, run.death
         finally:
@@ -331,14 +313,14 @@ class EngineSupervisor:
         return self._num_cut_polls > MIN_CUT_POLLS
 
     def _note_response(self, engine: EngineProcess) -> None:
-        """Tell the hub whether the engine responds."""
+        """Tell the user whether the engine responds."""
         is_suspected = self._channel is not None and engine.is_suspected
         if is_suspected and not self._is_suspected:
             logger.warning("%s: the engine does not respond", self.name)
-            self._hub.suspect(self.name, self._in_slots(engine))
+            self._user.suspect(self.name, self._in_slots(engine))
         elif self._is_suspected and not is_suspected and self._channel is not None:
             logger.info("%s: the engine responds again", self.name)
-            self._hub.restore(self.name)
+            self._user.restore(self.name)
         self._is_suspected = is_suspected
 
     def _in_slots(self, engine: EngineProcess) -> frozenset[int] | None:
@@ -348,7 +330,7 @@ class EngineSupervisor:
 
     def _start_engine(self) -> EngineProcess:
         self._folder = self._folder or RunFolder.create()
-        settings = msgspec.structs.replace(self._settings, expects_grammars=self._hub.has_grammars)
+        settings = msgspec.structs.replace(self._settings, expects_grammars=self._user.has_grammars)
         return EngineProcess(self._folder.engine_path(self.num_restarts), settings, self._module)
 
     async def _read(self, engine: EngineProcess, run: EngineRun) -> None:
@@ -362,21 +344,23 @@ class EngineSupervisor:
         def receive(message: EngineOutputs) -> None:
             run.was_useful = run.was_useful or bool(message.outputs)
             self.tally.note(message.stats)
-            self._hub.receive(self.name, message)
+            self._user.receive(self.name, message)
 
         try:
             self._check_fingerprint(channel.facts)
             run.was_ready = True
             self._connect(channel)
             await channel.read(
-                receive, self._show, lambda prefixes: self._hub.receive_prefixes(self.name, prefixes)
+                EngineRecipient(
+                    receive, self._show, lambda prefixes: self._user.receive_prefixes(self.name, prefixes)
+                )
             )
         finally:
             death = run.death or Death("")
             loss = Loss(self._in_slots(engine), death.is_hang, death.request_id)
             self._channel = self.ready_at = None
             try:
-                self._hub.disconnect(self.name, NOBODYS_FAULT if run.is_blameless else loss)
+                self._user.disconnect(self.name, NOBODYS_FAULT if run.is_blameless else loss)
             finally:
                 self.tally.engine_lost()
                 channel.close()
@@ -390,16 +374,16 @@ class EngineSupervisor:
             )
 
     def _connect(self, channel: SocketChannel) -> None:
-        if self.state is EngineState.CLOSED:  # the hub has dismissed the replica, and would expect it again
+        if self.state is EngineState.CLOSED:  # the replica was dismissed, and would be expected again
             return
         self.pin(channel.facts)
         self.facts, self._channel, self.problem = channel.facts, channel, None
         self.ready_at = time.monotonic()
         self.tally.note_phase(Phase.SERVING, time.monotonic())
         self.tally.engine_ready(channel.stats)
-        again = f" again, {counted(len(self._hub), 'request')} in flight" if self.num_restarts else ""
+        again = f" again, {counted(len(self._user), 'request')} in flight" if self.num_restarts else ""
         logger.info("%s: the engine is ready%s (%s)", self.name, again, self.tally.phase_summary())
-        self._hub.connect(self.name, channel, channel.facts, channel.ask_prefixes)
+        self._user.connect(self.name, channel, channel.facts, channel.ask_prefixes)
         self.state = EngineState.READY
         self._became_ready.set()
 
@@ -429,7 +413,7 @@ class EngineSupervisor:
         self.state, self.failure = EngineState.FAILED, reason
         self.last_death = reason
         logger.error("%s: %s", self.name, reason)
-        self._hub.dismiss(self.name, FAILED)
+        self._user.dismiss(self.name, FAILED)
         self._became_ready.set()
         self._has_failed.set()
 

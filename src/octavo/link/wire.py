@@ -3,10 +3,19 @@ Never pickle."""
 
 import msgspec
 
-from octavo.protocol import Abort, AskPrefixes, EngineOutputs, GenerateRequest, Hello, PrefixList, Ready
+from octavo.protocol import (
+    Abort,
+    AskPrefixes,
+    EngineOutputs,
+    GenerateRequest,
+    Goodbye,
+    Hello,
+    PrefixList,
+    Ready,
+)
 from octavo.view import EngineView, Watch
 
-ToEngine = Hello | GenerateRequest | Abort | AskPrefixes | Watch
+ToEngine = Hello | Goodbye | GenerateRequest | Abort | AskPrefixes | Watch
 FromEngine = Ready | EngineOutputs | PrefixList | EngineView
 
 encode = msgspec.msgpack.Encoder().encode

@@ -4,27 +4,28 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 
 import msgspec
 
 from octavo.config import MAX_REPLICAS
 from octavo.errors import FleetError, UnknownReplica
+from octavo.frontend.drain_replica import LONELY_SECONDS, POLL_SECONDS, drain_replica
 from octavo.frontend.engine_process import ENGINE_MODULE, FirstEngine
 from octavo.frontend.hub import Hub
 from octavo.frontend.supervisor import EngineState, EngineSupervisor
 from octavo.link.folder import EngineSettings
 from octavo.link.heartbeat import Heartbeat
+from octavo.membership.replica import best_state, replica_status
 from octavo.membership.room import check_room
+from octavo.observe.audit_counts import AuditCounts
 from octavo.observe.engine_tally import EngineTally, EngineTotals
 from octavo.protocol import EngineFacts
-from octavo.status import ReplicaState, ReplicaStatus
+from octavo.status import ReplicaStatus
 from octavo.view import EngineView
 
 logger = logging.getLogger(__name__)
-
-POLL_SECONDS = 0.02
 
 
 class LocalReplicas:
@@ -44,7 +45,7 @@ class LocalReplicas:
         first: FirstEngine | None = None,
     ) -> None:
         """`module` is what the engine processes run. Takes ownership of `first`, the engine of `r0`."""
-        self._hub = hub
+        self.hub = hub
         self._module = module
         self._numbers = itertools.count()  # a name is never used again
         self._first = self._new(settings, first)
@@ -62,7 +63,7 @@ class LocalReplicas:
 
     async def close(self) -> None:
         """Stop all engines. In-flight requests end with an error. May be called more than once."""
-        self._hub.give_up("the server is shutting down")
+        self.hub.give_up("the server is shutting down")
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -95,7 +96,7 @@ class LocalReplicas:
         supervisor = self.find(name)
         max_restarts = supervisor.num_restarts + 1
         with self._draining(name):
-            await supervisor.replace()
+            await supervisor.replace(partial(self._drain, supervisor, LONELY_SECONDS))
         while supervisor.state is not EngineState.READY:
             if supervisor.state is EngineState.FAILED or supervisor.num_restarts > max_restarts:
                 raise FleetError(
@@ -183,6 +184,26 @@ class LocalReplicas:
             raise UnknownReplica(f"there is no replica {name[:40]!r}; the replicas are {names}")
         return found
 
+    @property
+    def num_moves(self) -> int:
+        return self.hub.num_moves
+
+    @property
+    def audit_counts(self) -> AuditCounts:
+        return self.hub.audit_counts
+
+    @property
+    def keepers(self) -> None:
+        return None
+
+    @property
+    def hubs(self) -> Sequence[Hub]:
+        return (self.hub,)  # all engines have the same fingerprint
+
+    @property
+    def replicas(self) -> Sequence[EngineSupervisor]:
+        return self.supervisors
+
     # -- the engine view -------------------------------------------------------------------------------------
 
     @property
@@ -207,9 +228,7 @@ class LocalReplicas:
     @property
     def state(self) -> EngineState:
         """The best state of any replica."""
-        states = [supervisor.state for supervisor in self.supervisors]
-        order = (EngineState.READY, EngineState.RESTARTING, EngineState.STARTING, EngineState.FAILED)
-        return next((state for state in order if state in states), EngineState.CLOSED)
+        return best_state([supervisor.state for supervisor in self.supervisors])
 
     @property
     def failure(self) -> str | None:
@@ -252,11 +271,11 @@ class LocalReplicas:
     def num_unplaced_requests(self) -> int:
         """In-flight requests that no replica has."""
         links = [one.link for one in self.supervisors if one.link is not None]
-        return len(self._hub) - sum(len(link.requests) for link in links)
+        return len(self.hub) - sum(len(link.requests) for link in links)
 
     def status(self) -> tuple[ReplicaStatus, ...]:
         """Return what the operator of the server sees of each replica."""
-        return tuple([self._status(supervisor) for supervisor in self.supervisors])
+        return tuple(map(replica_status, self.supervisors))
 
     # -- parts -----------------------------------------------------------------------------------------------
 
@@ -275,7 +294,7 @@ class LocalReplicas:
 
     def _new(self, settings: EngineSettings, first: FirstEngine | None = None) -> EngineSupervisor:
         name = f"r{next(self._numbers)}"
-        return EngineSupervisor(settings, self._hub, name=name, module=self._module, first=first)
+        return EngineSupervisor(settings, self.hub, name=name, module=self._module, first=first)
 
     def _share_cores(self) -> None:
         """Divide the cores anew, for engines that are started from now on."""
@@ -285,19 +304,23 @@ class LocalReplicas:
     async def _try_drain(self, supervisor: EngineSupervisor) -> bool:
         """Return whether the replica can be removed now: it has no requests, and others can be sent more."""
         name = supervisor.name
-        if self._hub.link(name) is None:  # it has failed, and its requests have moved
+        if self.hub.link(name) is None:  # it has failed, and its requests have moved
             return True
         if self._has_usable_beside(name):
-            await supervisor.drain(lonely_seconds=0.0)
-            link = self._hub.link(name)
+            await self._drain(supervisor, lonely_seconds=0.0)
+            link = self.hub.link(name)
             if link is None or (self._has_usable_beside(name) and not link.requests):
                 return True
-            self._hub.end_drain(name)
+            self.hub.end_drain(name)
         await asyncio.sleep(POLL_SECONDS)
         return False
 
+    async def _drain(self, supervisor: EngineSupervisor, lonely_seconds: float) -> None:
+        pid = supervisor.engine_pid
+        await drain_replica(self.hub, supervisor.name, lonely_seconds, lambda: supervisor.engine_pid != pid)
+
     def _has_usable_beside(self, name: str) -> bool:
-        return any(usable != name for usable in self._hub.usable)
+        return any(usable != name for usable in self.hub.usable)
 
     @contextlib.contextmanager
     def _draining(self, name: str) -> Iterator[None]:
@@ -305,8 +328,8 @@ class LocalReplicas:
         try:
             yield
         except asyncio.CancelledError:
-            if self._hub.link(name) is not None:
-                self._hub.end_drain(name)
+            if self.hub.link(name) is not None:
+                self.hub.end_drain(name)
             raise
 
     async def _discard(self, supervisor: EngineSupervisor) -> None:
@@ -318,45 +341,3 @@ class LocalReplicas:
         self._closing.remove(supervisor)
         self._removed.absorb(supervisor.tally)
         self._num_removed_restarts += supervisor.num_failures
-
-    def _status(self, supervisor: EngineSupervisor) -> ReplicaStatus:
-        link, counts = supervisor.link, supervisor.tally.counts
-        since = supervisor.ready_at
-        live = None if since is None else supervisor.stats
-        return ReplicaStatus(
-            name=supervisor.name,
-            state=_state(supervisor),
-            pid=supervisor.engine_pid,
-            uptime_seconds=None if since is None else round(time.monotonic() - since, 3),
-            requests=0 if link is None else len(link.requests),
-            sequences=0 if link is None else link.load,
-            running=0 if live is None else live.num_running,
-            waiting=0 if live is None else live.num_waiting,
-            kv_blocks_used=0 if live is None else live.blocks_total - live.blocks_free - live.blocks_idle,
-            kv_blocks_total=0 if live is None else live.blocks_total,
-            fingerprint=None if supervisor.facts is None else supervisor.facts.system_fingerprint,
-            problem=None if since is not None else supervisor.last_death,
-            restarts=supervisor.num_restarts,
-            failures=supervisor.num_failures,
-            suspicions=0 if link is None else link.num_suspicions,
-            moves_in=0 if link is None else link.num_moves_in,
-            moves_out=0 if link is None else link.num_moves_out,
-            steps=counts.steps,
-            step_seconds=round(counts.step_seconds, 6),
-            tokens=counts.tokens_sampled,
-            prompt_tokens=counts.prompt_tokens,
-            prompt_tokens_cached=counts.prompt_tokens_cached,
-            preemptions=counts.preemptions,
-        )
-
-
-def _state(supervisor: EngineSupervisor) -> ReplicaState:
-    link = supervisor.link
-    if supervisor.state is EngineState.READY and link is not None:
-        if link.is_draining and not link.is_suspected:
-            return ReplicaState.DRAINING
-        is_silent = link.is_suspected or link.channel is None
-        return ReplicaState.SUSPECTED if is_silent else ReplicaState.READY
-    if supervisor.state in (EngineState.FAILED, EngineState.CLOSED):
-        return ReplicaState.FAILED
-    return ReplicaState.STARTING if supervisor.facts is None else ReplicaState.RESTARTING

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from octavo.errors import FleetError, OctavoError
-from octavo.membership.local import LocalReplicas
+from octavo.membership.membership import Membership
 from octavo.status import OperationState, OperationStatus
 
 logger = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class Operation:
 class FleetOperations:
     """Owned by the event loop. The methods that add an operation raise FleetError if it cannot succeed."""
 
-    def __init__(self, replicas: LocalReplicas) -> None:
+    def __init__(self, replicas: Membership) -> None:
         self._replicas = replicas
         self._numbers = itertools.count(1)
         self._operations: list[Operation] = []
@@ -104,8 +104,8 @@ class FleetOperations:
         """Restart all replicas, one after the other."""
         if self._open(OperationKind.RESTART):
             raise FleetError("the replicas are being restarted already: wait until this has ended")
-        for supervisor in self._replicas.supervisors:
-            self._replicas.check_restart(supervisor.name)
+        for replica in self._replicas.replicas:
+            self._replicas.check_restart(replica.name)
         return self._begin(Operation(next(self._numbers), OperationKind.RESTART))
 
     def status(self) -> tuple[OperationStatus, ...]:

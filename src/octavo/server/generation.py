@@ -81,6 +81,7 @@ class Generation:
     ) -> None:
         """`holding` belongs to the HTTP request, which closes it when the response has been written."""
         self.state = state
+        self.pool = state.pool
         self._holding = holding
         self.record = record
         self.context = context
@@ -117,14 +118,15 @@ class Generation:
         self.record.end_sequences()
         for index, prepared in enumerate(self.prepared):
             if index not in self.results:
-                self.state.hub.abort(prepared.request_id)
+                self.pool.hub.abort(prepared.request_id)
         if self.state.feed.is_watched and self.results:
             self.record.explanation = self.explanation(has_text=False)
 
     async def start(self, work: Work) -> None:
         """Submit the work to the engine. Stops early at the deadline or when the client disconnects."""
-        self.record.keyed.enter()
-        self.state.intake.check(work.params, priority=self.context.priority, timeout=self.context.timeout)
+        await self.record.keyed.enter()
+        self.check_client()
+        self.pool.intake.check(work.params, priority=self.context.priority, timeout=self.context.timeout)
         self._starting = asyncio.current_task()
         try:
             async with asyncio.timeout(self._seconds_left):
@@ -144,16 +146,16 @@ class Generation:
         self.state.admission.check_size(work.num_prompts)
         started = time.perf_counter()
         tenant = self.context.tenant
-        tasks = await work.tasks(self.state.prompter, tenant, self.state.facts.max_model_len)
+        tasks = await work.tasks(self.state.prompter, tenant, self.pool.facts.max_model_len)
         self._tokenise_seconds = time.perf_counter() - started
         await self._check_grammars(dict.fromkeys(grammar for task in tasks for grammar in task.grammars))
         prepared = self._prepare_all(tasks)
         if self.context.origin is not None:
             self.event_ids = make_event_ids(
-                self.context.origin, self.state.fingerprint, self.state.model.name, prepared
+                self.context.origin, self.pool.fingerprint, self.state.model.name, prepared
             )
         self._holding.take(LOGPROB_BYTES * sum(_num_prompt_logprobs(one) for one in prepared))
-        self.record.keyed.reserve(sum(len(one.prompt_ids) for one in prepared), _num_foreseen(work))
+        await self.record.keyed.reserve(sum(len(one.prompt_ids) for one in prepared), _num_foreseen(work))
         self.state.check_ready()
         self.state.admission.enter(
             tenant,
@@ -167,7 +169,7 @@ class Generation:
         for one in prepared:
             self.record.submit(one)
             received = [choice.num_tokens for choice in self._received(one)]
-            self.state.hub.submit(
+            self.pool.hub.submit(
                 InFlightRequest(one, self.state.model.tokenizer, self._updates, split_at=received)
             )
 
@@ -243,7 +245,7 @@ class Generation:
     def _prepare_all(self, tasks: Sequence[PromptTask]) -> list[PreparedRequest]:
         context, now = self.context, time.monotonic()
         return [
-            self.state.intake.prepare(
+            self.pool.intake.prepare(
                 f"{context.engine_id}-{index}",
                 _with_seed(task, prompt_seed(context.seed, index)),
                 now=now,

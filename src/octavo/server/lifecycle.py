@@ -14,10 +14,10 @@ import uvicorn
 
 from octavo.checkpoint import open_checkpoint
 from octavo.config import EngineOptions, ServerOptions, counted
-from octavo.frontend.hub import Hub
 from octavo.frontend.supervisor import EngineState
 from octavo.frontend.text_model import TextModel
-from octavo.membership.local import LocalReplicas
+from octavo.membership.membership import Membership
+from octavo.membership.remote_keepers import RemoteKeepers
 from octavo.observe.tracing import Tracing, open_tracing
 from octavo.server.app import build_app
 from octavo.server.http.connection import BoundedHttpProtocol
@@ -84,7 +84,9 @@ class RunningServer:
         self._tls: ssl.SSLContext | None = tls_context(server_options)
 
     @classmethod
-    def open(cls, options: EngineOptions, server_options: ServerOptions) -> Self:
+    def open(
+        cls, options: EngineOptions, server_options: ServerOptions, keepers: RemoteKeepers | None = None
+    ) -> Self:
         """Read the tokenizer, the chat template and the other text assets of the checkpoint."""
         checkpoint = open_checkpoint(
             options.model,
@@ -93,15 +95,14 @@ class RunningServer:
             tokenizer=options.tokenizer,
             quantize=options.quantize,
         )
-        keys = Keys.from_options(server_options)
+        keys = Keys.from_options(server_options, keepers)
         model = TextModel.of_checkpoint(checkpoint, server_options.served_model_name)
         endpoint = server_options.otlp_endpoint
         return cls(server_options, model, keys, None if endpoint is None else open_tracing(endpoint))
 
     async def run(
         self,
-        hub: Hub,
-        replicas: LocalReplicas,
+        replicas: Membership,
         listener: socket.socket,
         early: EarlyAnswers | None,
         signals: ShutdownSignals,
@@ -112,12 +113,13 @@ class RunningServer:
 
         `replicas` has been started. It is closed here and again by the caller, which is harmless.
         """
-        state = ServerState(self._server_options, self._model, hub, replicas, tracing=self._tracing)
+        state = ServerState(self._server_options, self._model, replicas, tracing=self._tracing)
         http = HttpServer(self._http_config(state), self._tls)
         if early is not None:
             early.close()
         serving = asyncio.create_task(http.serve([listener]))
         reloading = asyncio.create_task(self._keys.keep_reloading(), name="octavo-keys")
+        leasing = asyncio.create_task(self._keys.accounts.keep_leases(), name="octavo-key-leases")
         watch = LoopWatch()
         try:
             state.prompter.start()
@@ -137,6 +139,7 @@ class RunningServer:
         finally:
             watch.stop()
             reloading.cancel()
+            leasing.cancel()
             state.feed.close()
             await state.operations.close()
             await replicas.close()
@@ -151,9 +154,9 @@ class RunningServer:
             logger.error("shutting down: the engine has failed")
         return EXIT_FAILED if failed or signals.second.is_set() else 0
 
-    async def _started(self, replicas: LocalReplicas, signals: ShutdownSignals) -> bool:
+    async def _started(self, replicas: Membership, signals: ShutdownSignals) -> bool:
         await _first_of(replicas.wait_until_ready(), signals.first.wait())
-        return replicas.state is EngineState.READY
+        return not signals.first.is_set() and replicas.state not in (EngineState.FAILED, EngineState.CLOSED)
 
     async def _drain(self, state: ServerState, signals: ShutdownSignals) -> None:
         """Wait until every in-flight request is complete, `grace` is over or a second signal arrives."""

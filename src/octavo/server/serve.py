@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import socket
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from octavo.config import EngineOptions, ServerOptions
@@ -19,8 +20,8 @@ from octavo.server.signals import FORCED_EXIT_SECONDS, ShutdownSignals, block_si
 from octavo.startup import collector_paused
 
 if TYPE_CHECKING:
-    from octavo.frontend.hub import Hub
-    from octavo.membership.local import LocalReplicas
+    from octavo.membership.membership import Membership
+    from octavo.membership.remote_keepers import RemoteKeepers
     from octavo.server.lifecycle import RunningServer
 
 logger = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ def serve(options: EngineOptions, server_options: ServerOptions) -> int:
         replica=FIRST_REPLICA,
         num_engines=server_options.replicas,
     )
-    engine = FirstEngine.start(settings)
+    engine = None if server_options.fleet is not None else FirstEngine.start(settings)
     try:
         import uvloop
 
@@ -58,7 +59,8 @@ def serve(options: EngineOptions, server_options: ServerOptions) -> int:
             serving = _serve(options, server_options, listener, settings, engine, notifier=notifier)
             return runner.run(serving)
     finally:
-        engine.stop()
+        if engine is not None:
+            engine.stop()
         notifier.close()
 
 
@@ -67,7 +69,7 @@ async def _serve(
     server_options: ServerOptions,
     listener: socket.socket,
     settings: EngineSettings,
-    engine: FirstEngine,
+    engine: FirstEngine | None,
     *,
     notifier: Notifier,
 ) -> int:
@@ -75,11 +77,11 @@ async def _serve(
     signals.listen()
     # Early answers are plain HTTP: TLS clients wait for the application.
     early = await EarlyAnswers.start(listener) if server_options.tls_cert is None else None
-    hub, replicas = await asyncio.to_thread(_replicas, settings, engine, server_options)
+    replicas = await asyncio.to_thread(_replicas, settings, engine, server_options)
     replicas.start()
     notifying = asyncio.create_task(notifier.keep_notifying(lambda: replicas.is_live))
     try:
-        loading = asyncio.ensure_future(asyncio.to_thread(_open, options, server_options))
+        loading = asyncio.ensure_future(asyncio.to_thread(_open, options, server_options, replicas.keepers))
         stopped = asyncio.create_task(signals.first.wait())
         with collector_paused():
             await asyncio.wait((loading, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -89,22 +91,30 @@ async def _serve(
             # Python waits for the loading thread, which may wait for a download from a model hub.
             force_exit_after(FORCED_EXIT_SECONDS)
             return 0
-        return await loading.result().run(hub, replicas, listener, early, signals, notifier=notifier)
+        return await loading.result().run(replicas, listener, early, signals, notifier=notifier)
     finally:
         notifying.cancel()
         await replicas.close()
 
 
 def _replicas(
-    settings: EngineSettings, engine: FirstEngine, server_options: ServerOptions
-) -> "tuple[Hub, LocalReplicas]":
+    settings: EngineSettings, engine: FirstEngine | None, server_options: ServerOptions
+) -> "Membership":
     from octavo.fleet.router import Router
     from octavo.frontend.audits import Audits
     from octavo.frontend.hub import Hub
-    from octavo.membership.local import LocalReplicas
 
-    hub = Hub(Router.with_prefixes(), Audits(server_options.audit))
-    return hub, LocalReplicas(settings, hub, num_replicas=server_options.replicas, first=engine)
+    def make_hub() -> Hub:
+        return Hub(Router.with_prefixes(), Audits(server_options.audit))
+
+    if server_options.fleet is None or server_options.fleet_key is None:
+        from octavo.membership.local import LocalReplicas
+
+        return LocalReplicas(settings, make_hub(), num_replicas=server_options.replicas, first=engine)
+    from octavo.membership.addresses import parse_fleet
+    from octavo.membership.remote import RemoteReplicas
+
+    return RemoteReplicas(parse_fleet(server_options.fleet), Path(server_options.fleet_key), make_hub)
 
 
 def _profile_window(server_options: ServerOptions) -> ProfileWindow | None:
@@ -115,7 +125,9 @@ def _profile_window(server_options: ServerOptions) -> ProfileWindow | None:
     return window
 
 
-def _open(options: EngineOptions, server_options: ServerOptions) -> "RunningServer":
+def _open(
+    options: EngineOptions, server_options: ServerOptions, keepers: "RemoteKeepers | None"
+) -> "RunningServer":
     from octavo.server.lifecycle import RunningServer
 
-    return RunningServer.open(options, server_options)
+    return RunningServer.open(options, server_options, keepers)

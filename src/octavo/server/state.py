@@ -8,26 +8,25 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from octavo.config import ServerOptions, format_size
-from octavo.frontend.hub import Hub
 from octavo.frontend.intake import Intake, RequestLimits
 from octavo.frontend.supervisor import EngineState
 from octavo.frontend.text_model import TextModel
 from octavo.grammar.checker import GrammarChecker
 from octavo.link.heartbeat import Phase
-from octavo.membership.local import LocalReplicas
+from octavo.membership.membership import Membership
 from octavo.membership.operations import FleetOperations
 from octavo.observe.collector import MetricsSnapshot, make_registry, make_usage_registry
 from octavo.observe.key_usage import KeyUsage
 from octavo.observe.request_metrics import RequestMetrics
 from octavo.observe.tracing import Tracing
 from octavo.prompting.prompter import Prompter
-from octavo.protocol import EngineFacts
 from octavo.server.admission import Admission
 from octavo.server.http.budget import ByteBudget
 from octavo.server.http.errors import ApiError, unavailable
 from octavo.server.identity import Identities
 from octavo.server.kept_answers import KeptAnswers
 from octavo.server.operate.view_feed import ViewFeed
+from octavo.server.pool import RequestPool
 
 
 class ServerState:
@@ -37,15 +36,13 @@ class ServerState:
         self,
         options: ServerOptions,
         model: TextModel,
-        hub: Hub,
-        replicas: LocalReplicas,
+        replicas: Membership,
         *,
         tracing: Tracing | None = None,
         prompter: Prompter | None = None,
     ) -> None:
         self.options = options
         self.model = model
-        self.hub = hub
         self.replicas = replicas
         self.operations = FleetOperations(replicas)
         self.admission = Admission(options.max_queued_requests, options.max_queued_tokens)
@@ -54,7 +51,7 @@ class ServerState:
         self.metrics = RequestMetrics()
         self.key_usage: Callable[[], dict[str, KeyUsage]] | None = None  # None: no keys are required
         self.registry = make_registry(self._metrics_snapshot)
-        self.feed = ViewFeed(replicas, hub, self.metrics, model.name)
+        self.feed = ViewFeed(replicas, self.metrics, model.name)
         self.prompter = prompter or Prompter(model.assets)
         self.grammars = GrammarChecker()
         self.identities = Identities()
@@ -62,7 +59,7 @@ class ServerState:
         self.created = int(time.time())
         self.is_draining = False
         self.num_open = 0  # generation requests without a complete response
-        self._intake: Intake | None = None
+        self._pool: RequestPool | None = None
 
     def close(self) -> None:
         self.prompter.close()
@@ -86,9 +83,9 @@ class ServerState:
             num_tokens_queued=self.admission.num_tokens,
             max_queued=self.options.max_queued_requests,
             max_tokens_queued=self.options.max_queued_tokens,
-            num_unsent=self.hub.num_unsent,
-            num_moves=self.hub.num_moves,
-            audits=self.hub.audit_counts,
+            num_unsent=sum(hub.num_unsent for hub in self.replicas.hubs),
+            num_moves=self.replicas.num_moves,
+            audits=self.replicas.audit_counts,
             num_tasks=len(asyncio.all_tasks()),
             is_ready=self.is_ready and self.replicas.is_live,
             facts=self.replicas.facts,
@@ -140,25 +137,14 @@ class ServerState:
                 404, f"this server has no model {name[:100]!r}", param="model", code="model_not_found"
             )
 
-    # -- facts about the engine, after `check_ready` ---------------------------------------------------
+    # -- where new requests go, after `check_ready` ----------------------------------------------------
 
     @property
-    def facts(self) -> EngineFacts:
-        facts = self.replicas.facts
+    def pool(self) -> RequestPool:
+        """The pool of new requests."""
+        hub, facts = self.replicas.hub, self.replicas.facts
         assert facts is not None, "checked by `check_ready`"
-        return facts
-
-    @property
-    def fingerprint(self) -> str:
-        return self.facts.system_fingerprint
-
-    @property
-    def intake(self) -> Intake:
-        if self._intake is None:
-            limits = RequestLimits(
-                self.facts.vocab_size,
-                self.facts.max_model_len,
-                max_n=self.options.max_n,
-            )
-            self._intake = Intake(self.model.tokenizer, limits)
-        return self._intake
+        if self._pool is None or self._pool.hub is not hub or self._pool.facts != facts:
+            limits = RequestLimits(facts.vocab_size, facts.max_model_len, max_n=self.options.max_n)
+            self._pool = RequestPool(hub, facts, Intake(self.model.tokenizer, limits))
+        return self._pool

@@ -14,7 +14,11 @@ MAX_NAME = 16  # columns
 CHART = 10  # columns of the chart of loads
 SHOWN, OTHER = "> ", "  "  # marks of the replica whose engine is shown, and of the others
 
-STYLES = {ReplicaState.READY: CellStyle.GOOD, ReplicaState.FAILED: CellStyle.BAD}
+STYLES = {
+    ReplicaState.READY: CellStyle.GOOD,
+    ReplicaState.UNREACHABLE: CellStyle.BAD,
+    ReplicaState.FAILED: CellStyle.BAD,
+}
 
 
 @dataclass(frozen=True)

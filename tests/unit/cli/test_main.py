@@ -16,7 +16,7 @@ from data.json_types import JsonObject
 from octavo import LLM
 from octavo.cli.flags import CHAT_SAMPLING_FLAGS, SAMPLING_FLAGS, SamplingFlag, sampling_value
 from octavo.cli.main import build_parser, main
-from octavo.config import EngineOptions, OptionSpec, ServerOptions, option_specs
+from octavo.config import EngineOptions, OptionSpec, ReplicaOptions, ServerOptions, option_specs
 from octavo.errors import CapacityError, ConfigError, OctavoError
 from octavo.protocol import GrammarKind, GrammarSpec, SamplingParams
 from unit.cli.scripted import RunCommand
@@ -146,7 +146,7 @@ def test_config_show_prints_values_and_origins(
     ran = run_octavo("config", "show", "--kv-memory", "1KiB", "--no-prefix-caching")
     rows = [line.split(maxsplit=2) for line in ran.out.splitlines()]
     assert rows[0] == ["option", "value", "origin"]
-    specs = option_specs(EngineOptions) + option_specs(ServerOptions)
+    specs = [spec for kind in (EngineOptions, ServerOptions, ReplicaOptions) for spec in option_specs(kind)]
     assert [row[0] for row in rows[1:]] == [spec.name for spec in specs]
     assert ["threads", "2", "environment OCTAVO_THREADS"] in rows
     assert ["kv_memory", "1024", "flag --kv-memory"] in rows

@@ -179,7 +179,7 @@ export interface FleetEvent {
 /** Counters never decrease while the replica exists. */
 export interface ReplicaStatus {
   name: string;
-  state: "starting" | "ready" | "suspected" | "draining" | "restarting" | "failed";
+  state: "starting" | "ready" | "suspected" | "draining" | "restarting" | "unreachable" | "failed";
   uptime_seconds: number | null;
   running: number;
   waiting: number;

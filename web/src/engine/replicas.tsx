@@ -11,6 +11,7 @@ const DOTS: Record<ReplicaStatus["state"], string> = {
   suspected: "loading",
   draining: "loading",
   restarting: "loading",
+  unreachable: "unavailable",
   failed: "unavailable",
 };
 

@@ -98,6 +98,7 @@ class Asked:
             arrival=request.state.arrival,
             origin=origin,
         )
+        state.check_ready()  # again: reading the body may have taken long
         generation = Generation(state, context, record_of(request), receive, request.state.holding)
         return await respond(generation, self.work, self.make_writer, kept)
 

@@ -14,7 +14,7 @@ def head(generation: Generation, kind: str) -> dict[str, Any]:
         "object": kind,
         "created": generation.context.created,
         "model": generation.state.model.name,
-        "system_fingerprint": generation.state.fingerprint,
+        "system_fingerprint": generation.pool.fingerprint,
     }
 
 

@@ -80,9 +80,9 @@ def fleet_status(state: ServerState) -> FleetStatus:
         model=state.model.name,
         version=octavo.__version__,
         fingerprint=None if facts is None else facts.system_fingerprint,
-        requests=len(state.hub),
+        requests=sum(map(len, state.replicas.hubs)),
         unsent=state.replicas.num_unplaced_requests,
-        moves=state.hub.num_moves,
+        moves=state.replicas.num_moves,
         replicas=state.replicas.status(),
         operations=state.operations.status(),
     )

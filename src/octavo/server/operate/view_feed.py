@@ -7,10 +7,9 @@ import time
 from functools import partial
 
 import octavo
-from octavo.frontend.hub import Hub
 from octavo.frontend.supervisor import EngineState
 from octavo.link.heartbeat import Phase
-from octavo.membership.local import LocalReplicas
+from octavo.membership.membership import Membership
 from octavo.observe.recent import RecentLatencies
 from octavo.observe.request_metrics import RequestMetrics
 from octavo.server.http.errors import too_many
@@ -35,9 +34,8 @@ class ViewFeed:
     With every tick it decides whose engine each watcher sees, and renews the leases of those engines.
     """
 
-    def __init__(self, replicas: LocalReplicas, hub: Hub, metrics: RequestMetrics, model_name: str) -> None:
+    def __init__(self, replicas: Membership, metrics: RequestMetrics, model_name: str) -> None:
         self._replicas = replicas
-        self._hub = hub
         self._metrics = metrics
         self._model_name = model_name
         self._began = time.monotonic()
@@ -184,9 +182,9 @@ class ViewFeed:
     def _fleet_event(self) -> bytes:
         fleet = FleetEvent(
             time=time.time(),
-            requests=len(self._hub),
+            requests=sum(map(len, self._replicas.hubs)),
             unsent=self._replicas.num_unplaced_requests,
-            moves=self._hub.num_moves,
+            moves=self._replicas.num_moves,
             replicas=self._replicas.status(),
         )
         return event(fleet)
