@@ -7,6 +7,7 @@ import os
 import platform
 from pathlib import Path
 
+import uvloop
 import zmq
 
 from octavo.config import EngineOptions, ReplicaOptions, ServerOptions, counted
@@ -43,7 +44,8 @@ def run_replica(
     settings = EngineSettings(options.model_dump(), options.log_level, server_options.log_format)
     agent = Agent(name, replica_options, Path(server_options.fleet_key), server_options.grace)
     try:
-        return asyncio.run(agent.run(settings, notifier))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(agent.run(settings, notifier))
     finally:
         notifier.close()
 
