@@ -24,7 +24,7 @@ FRONT_END_COMMENT = (
 NEXT_STEPS = """\
 {replica}
   Copy it to every machine that runs a replica, readable by its user only. There, run:
-  octavo replica MODEL --fleet-key {replica_file}
+  octavo replica MODEL --listen 0.0.0.0:{port} --fleet-key {replica_file}
 
 {front_end}
   Copy it to every machine that runs a front end, readable by its user only. There, run:

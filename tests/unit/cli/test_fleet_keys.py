@@ -38,7 +38,7 @@ def test_two_private_files_allow_each_other(run_octavo: RunCommand, tmp_path: Pa
     for expected in (
         str(folder / "replica.key"),
         str(folder / "front-end.key"),
-        "octavo replica MODEL --fleet-key replica.key",
+        "octavo replica MODEL --listen 0.0.0.0:7070 --fleet-key replica.key",
         "octavo serve MODEL --fleet HOST:7070,HOST:7070 --fleet-key front-end.key",
     ):
         assert expected in ran.out
