@@ -55,7 +55,7 @@ async def run_agent(model: str, engine: str, key_path: Path) -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     relay = Relay("agent", context, Gate(context, key_path), lambda: None)
     supervisor = EngineSupervisor(settings_of(model, engine), relay, name="agent", module=MODULES[engine])
-    endpoint = relay.open("tcp://127.0.0.1:0", supervisor)
+    endpoint = relay.open("127.0.0.1:0", supervisor)
     print(f"127.0.0.1:{endpoint.rpartition(':')[2]}", flush=True)
     supervisor.start()
     await asyncio.gather(relay.run(), relay.keep_beating())

@@ -44,7 +44,7 @@ class LocalAgent:
         engine = {"vocab_size": 260, "step_seconds": 0.002} | options
         settings = EngineSettings(engine, log_level="warning")
         self.supervisor = EngineSupervisor(settings, self.relay, name=name, module=NULL_ENGINE)
-        endpoint = self.relay.open(f"tcp://127.0.0.1:{port}", self.supervisor)
+        endpoint = self.relay.open(f"127.0.0.1:{port}", self.supervisor)
         self.address = f"127.0.0.1:{endpoint.rpartition(':')[2]}"
         self._tasks: list[asyncio.Task[None]] = []
 

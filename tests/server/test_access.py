@@ -316,7 +316,7 @@ RUNS_ITSELF = Path("simulate", "planted_bug.py")  # executes our own source; no 
 FORBIDDEN = re.compile(
     r"^\s*(?:import|from)\s+(?:pickle|marshal|shelve|dill|cloudpickle|joblib|requests|urllib3?\b(?!\.parse))"
     r"|\btorch\.load\b|(?<![\w.])(?:eval|exec|compile|__import__)\(|\btrust_remote_code\s*=\s*True"
-    r"|\.recv_pyobj\(|\.send_pyobj\(|\btcp://",
+    r"|\.recv_pyobj\(|\.send_pyobj\(",
     re.MULTILINE,
 )
 
@@ -330,6 +330,20 @@ def test_no_source_executes_what_it_reads() -> None:
         if path.relative_to(SOURCES) != RUNS_ITSELF
     ]
     assert found == []
+
+
+def test_only_encrypted_connections_leave_the_machine() -> None:
+    """The line before each TCP address protects its socket with CURVE and the allow-list."""
+    found = [
+        (before.strip(), line.strip())
+        for path in sorted(SOURCES.rglob("*.py"))
+        for before, line in itertools.pairwise(path.read_text().splitlines())
+        if "tcp://" in line
+    ]
+    assert found == [
+        ("self.key.protect_connection(socket, peer_public)", 'socket.connect(f"tcp://{address}")'),
+        ("self._gate.protect(socket)", 'socket.bind(f"tcp://{address}")'),
+    ]
 
 
 pytestmark = pytest.mark.xdist_group("access")

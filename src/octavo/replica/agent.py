@@ -101,7 +101,7 @@ class Agent:
 
     def _listen(self, relay: Relay, supervisor: EngineSupervisor) -> str:
         try:
-            return relay.open(f"tcp://{self._options.listen}", supervisor)
+            return relay.open(self._options.listen, supervisor)
         except zmq.ZMQError as error:
             raise ConfigError(
                 f"cannot listen on {self._options.listen} ({error.strerror}): give another --listen HOST:PORT"

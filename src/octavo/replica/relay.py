@@ -97,7 +97,7 @@ class Relay:
         self.has_failed = asyncio.Event()  # no engine will be started again
 
     def open(self, address: str, supervisor: EngineSupervisor) -> str:
-        """Listen on an address such as tcp://127.0.0.1:7070, and return it with the port that was chosen."""
+        """Listen on an address such as 127.0.0.1:7070, and return it with the port that was chosen."""
         self._supervisor = supervisor
         socket = self._context.socket(zmq.ROUTER)
         socket.setsockopt(zmq.LINGER, 0)
@@ -106,9 +106,9 @@ class Relay:
         socket.setsockopt(zmq.SNDHWM, MAX_UNSENT_MESSAGES)
         socket.setsockopt(zmq.RCVHWM, MAX_UNSENT_MESSAGES)
         self._gate.protect(socket)
-        socket.bind(address)
+        socket.bind(f"tcp://{address}")
         self._reader = SocketReader(socket)
-        return socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        return socket.getsockopt_string(zmq.LAST_ENDPOINT).partition("//")[2]
 
     async def run(self) -> None:
         """Read what front ends send, until this task is cancelled."""
