@@ -18,6 +18,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
 
+import uvloop
 import zmq
 
 from octavo.checkpoint import open_checkpoint
@@ -142,7 +143,7 @@ async def compare(options: argparse.Namespace) -> None:
         firsts = [1000 * statistics.median(side.first_tokens) for side in (local, remote)]
         print(
             f"first token: local {firsts[0]:.2f} ms, remote {firsts[1]:.2f} ms:"
-            f" +{firsts[1] - firsts[0]:.2f} ms"
+            f" {firsts[1] - firsts[0]:+.2f} ms"
         )
         for number in options.streams:
             rates = [statistics.median(side.rates[number]) for side in (local, remote)]
@@ -164,10 +165,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--agent", type=Path, help=argparse.SUPPRESS)  # the process behind the link
     options = parser.parse_args()
-    if options.agent is not None:
-        asyncio.run(run_agent(options.model, options.engine, options.agent))
-    else:
-        asyncio.run(compare(options))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # as in servers and agents
+        if options.agent is not None:
+            runner.run(run_agent(options.model, options.engine, options.agent))
+        else:
+            runner.run(compare(options))
 
 
 if __name__ == "__main__":

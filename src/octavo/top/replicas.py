@@ -67,7 +67,7 @@ COLUMNS = (
     ReplicaColumn(" wait", lambda replica, _: f"{replica.waiting:,}"),
     ReplicaColumn("   KV", _kv_use),
     LOAD,
-    ReplicaColumn("  tok/s", _tokens),
+    ReplicaColumn(" tok/s", _tokens),
     ReplicaColumn(" hits", lambda _, rates: _percent(rates.hits)),
     ReplicaColumn("moves +/-", _moves),
     ReplicaColumn("restarts", lambda replica, _: f"{replica.restarts:,}"),

@@ -25,8 +25,8 @@ def panel(history: History, width: int, height: int) -> list[str]:
 def test_a_row_has_state_load_hits_and_moves() -> None:
     title, head, *rows = panel(a_fleet_history(*THREE), 80, 10)
     assert "Replicas  3 of 3 ready, 9 requests, 2 of them unsent, 12 moves" in title
-    assert head == "  name state          up  run  wait    KV  load   tok/s  hits moves +/- restarts"
-    figures = "ready         4 s    3     1  25 %  50 %      10  40 %     +5 -7        2"
+    assert head == "  name state           up  run  wait    KV  load  tok/s  hits moves +/- restarts"
+    figures = "ready          4 s    3     1  25 %  50 %     10  40 %     +5 -7        2"
     assert rows == [f"> r0   {figures}", f"  r2   {figures}", f"  r10  {figures}"]
 
 
@@ -37,6 +37,7 @@ def test_a_row_has_state_load_hits_and_moves() -> None:
         (ReplicaState.SUSPECTED, CellStyle.WARN),
         (ReplicaState.DRAINING, CellStyle.WARN),
         (ReplicaState.RESTARTING, CellStyle.WARN),
+        (ReplicaState.UNREACHABLE, CellStyle.BAD),
         (ReplicaState.FAILED, CellStyle.BAD),
     ],
 )
