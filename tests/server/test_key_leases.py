@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from octavo.server.http.keys import Keys
 from octavo.server.key_limits import KeyAccount, KeyedRequest
 from server.budget_fleet import BudgetFleet, budget_fleet
 from server.exchange import Exchange
+from server.minute import max_in_a_minute
 from server.null_bench import COMPLETIONS, Bench, RunNull
 from server.recording import recorded
 from server.virtual_time import now, run_virtually
@@ -65,17 +65,6 @@ async def rejection(request: Awaitable[object]) -> ApiError | None:
 async def num_accepted(account: KeyAccount, number: int) -> int:
     """Return how many of this number of requests are accepted, one after the other."""
     return sum([await rejection(begun(account)) is None for _ in range(number)])
-
-
-def max_in_a_minute(charges: list[tuple[float, int]]) -> int:
-    """Return the maximum over all intervals of 60 s that begin with a charge."""
-    totals = [0, *accumulate(units for _, units in charges)]
-    largest = end = 0
-    for begin, (time, _) in enumerate(charges):
-        while end < len(charges) and charges[end][0] < time + 60:
-            end += 1
-        largest = max(largest, totals[end] - totals[begin])
-    return largest
 
 
 def on_fleet(

@@ -3,7 +3,6 @@
 import random
 from collections.abc import Callable, Coroutine
 from functools import partial
-from itertools import accumulate
 from typing import Any, TypeVar
 
 import pytest
@@ -15,6 +14,7 @@ from octavo.server.http.connection_owner import ConnectionOwner
 from octavo.server.http.errors import ApiError
 from octavo.server.http.key_file import KeyLimits
 from octavo.server.key_limits import KeyAccount, KeyAccounts, KeyedRequest
+from server.minute import max_in_a_minute
 
 MINUTES = 10
 
@@ -80,17 +80,6 @@ def retry_after(error: ApiError | None) -> float:
     seconds = int(error.headers["retry-after-ms"]) / 1000
     assert seconds <= int(error.headers["retry-after"]) < seconds + 1 or error.headers["retry-after"] == "1"
     return seconds
-
-
-def max_in_a_minute(charges: list[tuple[float, int]]) -> int:
-    """Return the maximum over all intervals of 60 s that begin with a charge."""
-    totals = [0, *accumulate(units for _, units in charges)]
-    largest = end = 0
-    for begin, (time, _) in enumerate(charges):
-        while end < len(charges) and charges[end][0] < time + 60:
-            end += 1
-        largest = max(largest, totals[end] - totals[begin])
-    return largest
 
 
 # -- requests and tokens per minute ------------------------------------------------------------------------

@@ -46,7 +46,7 @@ MAX_FAILED_STARTS = 5
 MAX_FAILED_SECONDS = 300.0
 MAX_DELAY = 5.0  # seconds between a death and the next start
 # Seconds from the last message that arrived to the last one that the engine sent, after which the link is
-# cut. An engine sends a message after every step, and every 0.5 s while it is idle.
+# cut. An engine sends a message every 0.05 s while it computes, if steps are short, and every 0.5 s if idle.
 CUT_AFTER = 2.5
 MIN_CUT_POLLS = 25  # in a row: this process may have been too busy to read the messages
 

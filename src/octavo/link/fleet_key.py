@@ -13,7 +13,7 @@ encrypted. No error message contains a word of the file.
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -22,6 +22,7 @@ from typing import Self
 import zmq
 from zmq.utils import z85
 
+from octavo.config.lines import numbered_words
 from octavo.errors import ConfigError
 
 MAX_FILE_BYTES = 1 << 20
@@ -56,7 +57,7 @@ class FleetKey:
             raise ConfigError(f"fleet key: {path} is not a text file: {ADVICE}") from None
         pair: dict[str, bytes] = {}
         allowed: dict[bytes, str] = {}
-        for number, words in _lines(text):
+        for number, words in numbered_words(text):
             try:
                 _parse_line(words, pair, allowed)
             except ConfigError as error:
@@ -164,15 +165,6 @@ def _check_private(status: os.stat_result, path: Path) -> None:
             f"fleet key: other users can access {path} (mode {stat.S_IMODE(status.st_mode):04o}):"
             f" run `chmod 600 {path}`, and replace the keys if another user may have read them"
         )
-
-
-def _lines(text: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number and the words of each line that has any. `#` at the start of a word is a comment."""
-    for number, line in enumerate(text.split("\n"), start=1):
-        words = line.split()
-        comment = next((index for index, word in enumerate(words) if word.startswith("#")), len(words))
-        if words[:comment]:
-            yield number, words[:comment]
 
 
 def _parse_line(words: list[str], pair: dict[str, bytes], allowed: dict[bytes, str]) -> None:

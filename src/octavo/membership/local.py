@@ -17,7 +17,7 @@ from octavo.frontend.hub import Hub
 from octavo.frontend.supervisor import EngineState, EngineSupervisor
 from octavo.link.folder import EngineSettings
 from octavo.link.heartbeat import Heartbeat
-from octavo.membership.replica import best_state, replica_status
+from octavo.membership.replica import best_state, replica_status, shown_replica
 from octavo.membership.room import check_room
 from octavo.observe.audit_counts import AuditCounts
 from octavo.observe.engine_tally import EngineTally, EngineTotals
@@ -208,10 +208,7 @@ class LocalReplicas:
 
     @property
     def shown(self) -> EngineSupervisor | None:
-        """The replica whose engine is shown, unless a watcher asks for a certain one: the first that is
-        usable, or else the first that is ready."""
-        ready = [one for one in self.supervisors if one.state is EngineState.READY]
-        return next((one for one in ready if one.is_usable), ready[0] if ready else None)
+        return shown_replica(self.supervisors)
 
     def watch(
         self, name: str, seconds: float, interval: float, on_view: Callable[[EngineView], None] | None

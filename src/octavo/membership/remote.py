@@ -23,7 +23,7 @@ from octavo.membership.addresses import AddressesUnavailable, AddressSource
 from octavo.membership.pools import Pools
 from octavo.membership.remote_keepers import RemoteKeepers
 from octavo.membership.remote_replica import FleetLink, RemoteReplica, in_order
-from octavo.membership.replica import best_state, replica_status
+from octavo.membership.replica import best_state, replica_status, shown_replica
 from octavo.observe.audit_counts import AuditCounts
 from octavo.observe.engine_tally import EngineTally, EngineTotals
 from octavo.protocol import EngineFacts
@@ -172,8 +172,7 @@ class RemoteReplicas:
 
     @property
     def shown(self) -> RemoteReplica | None:
-        ready = [one for one in self.replicas if one.state is EngineState.READY]
-        return next((one for one in ready if one.is_usable), ready[0] if ready else None)
+        return shown_replica(self.replicas)
 
     def watch(
         self, name: str, seconds: float, interval: float, on_view: Callable[[EngineView], None] | None

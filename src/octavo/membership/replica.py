@@ -1,7 +1,8 @@
 """One replica, wherever it runs, and what an operator sees of it."""
 
 import time
-from typing import Protocol
+from collections.abc import Iterable
+from typing import Protocol, TypeVar
 
 from octavo.frontend.replica_link import ReplicaLink
 from octavo.frontend.supervisor import EngineState
@@ -53,6 +54,9 @@ class Replica(Protocol):
         """Engines that were ready, and died or hung."""
 
 
+AnyReplica = TypeVar("AnyReplica", bound=Replica)
+
+
 def replica_status(replica: Replica) -> ReplicaStatus:
     """Return what the operator of the server sees of a replica."""
     link, counts, since = replica.link, replica.tally.counts, replica.ready_at
@@ -96,6 +100,13 @@ def _state(replica: Replica) -> ReplicaState:
     if replica.state is EngineState.UNREACHABLE:
         return ReplicaState.UNREACHABLE
     return ReplicaState.STARTING if replica.facts is None else ReplicaState.RESTARTING
+
+
+def shown_replica(replicas: Iterable[AnyReplica]) -> AnyReplica | None:
+    """Return the replica whose engine is shown, unless a watcher asks for a certain one: the first that is
+    usable, or else the first that is ready."""
+    ready = [one for one in replicas if one.state is EngineState.READY]
+    return next((one for one in ready if one.is_usable), ready[0] if ready else None)
 
 
 def best_state(states: list[EngineState]) -> EngineState:

@@ -5,12 +5,13 @@ Keys are hashed while they are read. No error message contains a word that could
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
 
+from octavo.config.lines import numbered_words
 from octavo.errors import ConfigError
 
 MAX_KEY_FILE_BYTES = 1 << 20
@@ -80,7 +81,7 @@ def parse_key_file(content: bytes, path: str) -> KeyFile:
         raise ConfigError(f"api_key_file: cannot read {path} as text; give a UTF-8 file") from error
     keys: dict[bytes, HashedKey] = {}
     given: dict[str, dict[str, str | float]] = {}  # values of options, by name
-    for number, words in _lines(text):
+    for number, words in numbered_words(text):
         try:
             key, options = _parse_line(words)
             if key.digest in keys:
@@ -93,15 +94,6 @@ def parse_key_file(content: bytes, path: str) -> KeyFile:
         raise ConfigError(f"api_key_file: {path} has no key: write one key per line")
     names = {name: _name_options(options) for name, options in given.items()}
     return KeyFile(tuple(keys.values()), MappingProxyType(names))
-
-
-def _lines(text: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number and the words of each line that has any. `#` at the start of a word is a comment."""
-    for number, line in enumerate(text.split("\n"), start=1):
-        words = line.split()
-        comment = next((index for index, word in enumerate(words) if word.startswith("#")), len(words))
-        if words[:comment]:
-            yield number, words[:comment]
 
 
 def _parse_line(words: list[str]) -> tuple[HashedKey, dict[str, str | float]]:
