@@ -13,8 +13,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
 
@@ -43,6 +43,7 @@ from octavo.text.tokenizer import Tokenizer
 
 STEP_SECONDS = 0.004
 NUM_FIRST_TOKENS = 50
+REPLICA_KEY, FRONT_END_KEY = "replica.key", "front-end.key"
 MODULES = {"null": "octavo.simulate.null_engine", "real": ENGINE_MODULE}
 
 
@@ -105,22 +106,31 @@ class Side:
             self.rates.setdefault(number, []).append(rate)
 
 
+@contextmanager
+def agent_process(model: str, engine: str, folder: Path) -> Iterator[str]:
+    """Run an agent with an engine, and yield its address. `folder` gets the keys of the fleet."""
+    for path, key in zip((folder / REPLICA_KEY, folder / FRONT_END_KEY), new_fleet_keys(), strict=True):
+        path.touch(0o600)
+        path.write_text(key.text("of a benchmark"))
+    command = [sys.executable, __file__, model, "--engine", engine, "--agent", str(folder / REPLICA_KEY)]
+    process = Popen(command, stdout=PIPE, stderr=DEVNULL, text=True)
+    try:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+    finally:
+        process.kill()
+        process.wait()
+
+
 @asynccontextmanager
 async def both_sides(model: str, engine: str) -> AsyncIterator[tuple[Side, Side]]:
     tokenizer = Tokenizer(open_checkpoint(model).text)
-    with tempfile.TemporaryDirectory() as folder:
-        paths = Path(folder) / "replica.key", Path(folder) / "front-end.key"
-        for path, key in zip(paths, new_fleet_keys(), strict=True):
-            path.touch(0o600)
-            path.write_text(key.text("of a benchmark"))
-        command = [sys.executable, __file__, model, "--engine", engine, "--agent", str(paths[0])]
-        agent = Popen(command, stdout=PIPE, stderr=DEVNULL, text=True)
+    with tempfile.TemporaryDirectory() as name, agent_process(model, engine, Path(name)) as address:
         hub = Hub(Router.with_prefixes())
         local = LocalReplicas(settings_of(model, engine), hub, module=MODULES[engine])
         local.start()
-        assert agent.stdout is not None
-        addresses = FixedAddresses((agent.stdout.readline().strip(),))
-        remote = RemoteReplicas(addresses, paths[1], lambda: Hub(Router.with_prefixes()))
+        key_path = Path(name) / FRONT_END_KEY
+        remote = RemoteReplicas(FixedAddresses((address,)), key_path, lambda: Hub(Router.with_prefixes()))
         remote.start()
         try:
             await local.wait_until_ready()
@@ -129,8 +139,6 @@ async def both_sides(model: str, engine: str) -> AsyncIterator[tuple[Side, Side]
         finally:
             await remote.close()
             await local.close()
-            agent.kill()
-            agent.wait()
 
 
 async def compare(options: argparse.Namespace) -> None:

@@ -47,6 +47,8 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     prompt_tokens_cached: int  # of them, those found in the prefix cache
     preemptions: int
+    # Of a replica on another machine, since its agent has started, by reason: see `Refusal`.
+    refused_connections: dict[str, int] = {}
 
 
 class OperationStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Agents of replicas in this process, on loopback, with engine processes that compute nothing."""
+"""Agents of replicas in this process, on loopback. By default, their engine processes compute nothing."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -35,15 +35,18 @@ class KeyFiles:
 class LocalAgent:
     """One agent with its engine. Its port stays the same when it is started again."""
 
-    def __init__(self, name: str, keys: KeyFiles, port: int = 0, **options: Any) -> None:
+    def __init__(
+        self, name: str, keys: KeyFiles, port: int = 0, *, module: str = NULL_ENGINE, **options: Any
+    ) -> None:
+        """`module` is what the engine process runs, with these options."""
         self.name = name
         self.num_restart_commands = 0
         self._context: zmq.Context[Any] = zmq.Context()
         self.gate = Gate(self._context, keys.replica)
         self.relay = Relay(name, self._context, self.gate, self._note_restart)
-        engine = {"vocab_size": 260, "step_seconds": 0.002} | options
-        settings = EngineSettings(engine, log_level="warning")
-        self.supervisor = EngineSupervisor(settings, self.relay, name=name, module=NULL_ENGINE)
+        null_options = {"vocab_size": 260, "step_seconds": 0.002} if module == NULL_ENGINE else {}
+        settings = EngineSettings(null_options | options, log_level="warning")
+        self.supervisor = EngineSupervisor(settings, self.relay, name=name, module=module)
         endpoint = self.relay.open(f"127.0.0.1:{port}", self.supervisor)
         self.address = f"127.0.0.1:{endpoint.rpartition(':')[2]}"
         self._tasks: list[asyncio.Task[None]] = []

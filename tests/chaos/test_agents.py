@@ -1,6 +1,8 @@
 """Replicas behind agents: whatever happens to agents, engines and connections, answers stay the same."""
 
 import asyncio
+import contextlib
+import math
 import os
 import secrets
 import signal
@@ -17,8 +19,15 @@ from chaos.asking import Asker
 from octavo.checkpoint import open_checkpoint
 from octavo.errors import FleetError
 from octavo.frontend.output import RequestOutput
-from octavo.link import agent_messages
-from octavo.link.agent_messages import AGENT, Attach, Join, LeaseExpired, decode_from_agent, encode_agent
+from octavo.link.agent_messages import (
+    AGENT,
+    Attach,
+    Join,
+    LeaseExpired,
+    Renew,
+    decode_from_agent,
+    encode_agent,
+)
 from octavo.link.fleet_key import FleetKey
 from octavo.link.socket_reader import LinkLost, SocketReader
 from octavo.link.wire import encode
@@ -26,6 +35,8 @@ from octavo.membership import remote_replica
 from octavo.membership.addresses import FixedAddresses
 from octavo.membership.remote import RemoteReplicas
 from octavo.membership.remote_replica import FleetLink
+from octavo.observe.catalog import REPLICA_REFUSED
+from octavo.observe.collector import _of_replicas
 from octavo.protocol import Abort, SamplingParams
 from octavo.server.http.errors import ApiError
 from octavo.server.http.key_file import KeyLimits
@@ -177,18 +188,21 @@ def test_front_ends_share_replicas_and_one_that_is_gone_leaves_nothing_behind(
 
 
 def test_a_silent_front_end_loses_its_lease_and_connects_again(
-    run_fleet: RunFleet, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+    run_fleet: RunFleet, tokenizer: Tokenizer
 ) -> None:
     async def test(fleet: AgentFleet) -> None:
         (agent,), front_end = fleet.agents, fleet.front_end
         asked = ask_all(front_end, tokenizer, 2)
         await until_begun(front_end)
-        for known in agent.relay._front_ends.values():
-            known.heard_at -= 2 * agent_messages.LEASE_SECONDS
-        identities = set(agent.relay._front_ends)
+        (silent,) = agent.relay._front_ends.values()
+
+        def has_left() -> bool:
+            silent.heard_at = -math.inf  # every time: the front end does send messages, which renew the lease
+            return silent not in agent.relay._front_ends.values()
+
+        await until(has_left)
         check(await asyncio.gather(*asked))
-        assert set(agent.relay._front_ends) != identities
-        assert len(agent.relay._front_ends) == 1
+        await until(lambda: agent.relay.num_front_ends == 1)
 
     run_fleet(test, num_agents=1)
 
@@ -243,6 +257,22 @@ def test_a_front_end_whose_key_is_removed_is_dropped(run_fleet: RunFleet, tmp_pa
         await until(lambda: agent.relay.num_front_ends == 0)
         await until(lambda: sum(agent.gate.refused.values()) > 0)
         assert not fleet.front_end.find("m0").is_usable
+
+    run_fleet(test, num_agents=1)
+
+
+def test_front_ends_know_which_connections_a_replica_has_refused(run_fleet: RunFleet) -> None:
+    async def test(fleet: AgentFleet) -> None:
+        host, _, port = fleet.agents[0].address.partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+        await until(lambda: fleet.front_end.status()[0].refused_connections.get("handshake"))
+        metrics = dict(_of_replicas(fleet.front_end.status()))
+        expected = {("m0", "unknown_key"): 0, ("m0", "handshake"): 1, ("m0", "unfinished"): 0}
+        assert metrics[REPLICA_REFUSED] == expected
 
     run_fleet(test, num_agents=1)
 
@@ -367,7 +397,7 @@ async def connected(fleet: AgentFleet, name: str | None) -> SocketReader:
     """Return a connection to the first agent, as a front end of this name; None: it has not joined."""
     key = FleetKey.read(fleet.keys.front_end)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    reader = FleetLink(context, key, name or "").open(fleet.agents[0].address, next(iter(key.allowed)))
+    reader = FleetLink(context, key, name or "", Renew).open(fleet.agents[0].address, next(iter(key.allowed)))
     await reader.wait_until_connected()
     if name is not None:
         await tell(reader, Join(name, 2))

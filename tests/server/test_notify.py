@@ -166,6 +166,44 @@ def test_a_state_that_a_busy_manager_missed_is_sent_again(address: str, manager:
     assert manager.pending() == ["READY=1", "STATUS=serving"]
 
 
+def test_a_manager_that_starts_late_is_notified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("octavo.server.notify.RESEND_SECONDS", 0.01)
+    notifier = Notifier.take({"NOTIFY_SOCKET": str(tmp_path / "n")})
+
+    async def run() -> list[str]:
+        notifying = asyncio.create_task(notifier.keep_notifying(lambda: True))
+        await asyncio.sleep(0)  # the pause has begun
+        notifier.ready()
+        manager = Manager(str(tmp_path / "n"))
+        received = await asyncio.to_thread(manager.next)
+        await asyncio.sleep(0.1)
+        received += manager.pending()
+        notifying.cancel()
+        manager.close()
+        return received
+
+    received = asyncio.run(run())
+    assert received.count("READY=1") == 1
+    assert received.count("STATUS=serving") == 1
+
+
+def test_a_missed_watchdog_message_is_not_sent_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("octavo.server.notify.RESEND_SECONDS", 0.01)
+    notifier = Notifier.take({"NOTIFY_SOCKET": str(tmp_path / "n"), "WATCHDOG_USEC": "60000000"})
+    notifier.ready()
+
+    async def run() -> list[str]:
+        notifying = asyncio.create_task(notifier.keep_notifying(lambda: True))
+        await asyncio.sleep(0)
+        manager = Manager(str(tmp_path / "n"))
+        received = await asyncio.to_thread(manager.next)
+        notifying.cancel()
+        manager.close()
+        return received
+
+    assert asyncio.run(run()) == ["READY=1", "STATUS=serving"]
+
+
 @pytest.mark.xdist_group("server")
 def test_a_service_manager_is_notified_from_start_to_shutdown(start: StartServer, tmp_path: Path) -> None:
     path = tmp_path / "notify"

@@ -74,6 +74,7 @@ SAMPLES: Mapping[str, tuple[tuple[str, object], ...]] = {
     "request_timeout": (("1", 1.0), ("0.5", 0.5), ("60", 60.0)),
     "fleet_key": (("a", "a"), ("b/c.key", "b/c.key"), ("none", None)),
     "listen": (("0.0.0.0:7070", "0.0.0.0:7070"), ("[::]:1", "[::]:1"), ("127.0.0.1:0", "127.0.0.1:0")),
+    "supervisor_timeout": (("1", 1.0), ("900", 900.0), ("none", None)),
     "replica_name": (("a", "a"), ("gpu-7", "gpu-7"), ("none", None)),
 }
 # These must be set together, and have their own test.

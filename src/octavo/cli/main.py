@@ -104,6 +104,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     fleet.add_parser("add", help="start one more replica", module="fleet_add")
     fleet.add_parser("restart", help="restart all replicas, one after the other", module="fleet_restart")
+    fleet.add_parser("up", help="start replicas on a Ray cluster, or change them", module="fleet_up")
+    fleet.add_parser("down", help="end the replicas on a Ray cluster", module="fleet_down")
     fleet.add_parser("keys", help="create the key files of a fleet across machines", module="fleet_keys")
     commands.add_parser("check", help="test a server for OpenAI compatibility", module="check")
     commands.add_parser(

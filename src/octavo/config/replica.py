@@ -19,3 +19,9 @@ class ReplicaOptions(Options, frozen=True):
         min_length=1,
         max_length=64,
     )
+    supervisor_timeout: float | None = option(
+        None,
+        Group.REPLICA,
+        "end after this many seconds without a supervisor that reads NOTIFY_SOCKET (none: never)",
+        gt=0,
+    )

@@ -32,7 +32,7 @@ class ServerOptions(Options, frozen=True):
         None,
         Group.SERVER,
         "replicas on other machines that compute the requests, instead of engines on this one:"
-        " HOST:PORT,HOST:PORT or file:PATH or dns:NAME:PORT (none: engines on this machine)",
+        " HOST:PORT,HOST:PORT or file:PATH or dns:NAME:PORT or ray:NAME (none: engines on this machine)",
         min_length=1,
     )
     fleet_key: str | None = option(

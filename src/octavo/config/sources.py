@@ -57,6 +57,11 @@ class ResolvedOptions:
     origins: Mapping[str, Origin]
     warnings: tuple[str, ...] = ()
 
+    def is_given(self, name: str) -> bool:
+        """Return whether an option was given, by a flag, a variable or the file."""
+        origin = self.origins.get(name)
+        return origin is not None and origin.source is not Source.DEFAULT
+
 
 def resolve_options(
     flags: Mapping[str, Any], environ: Mapping[str, str], config_file: Path | None = None

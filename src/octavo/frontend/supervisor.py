@@ -16,7 +16,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -69,7 +69,7 @@ class EngineRun:
 
     was_started: bool = True
     was_ready: bool = False
-    was_useful: bool = False  # it returned an output
+    was_useful: bool = False  # it generated a token of a request
     is_blameless: bool = False  # no request can be the cause of its loss
     was_replaced: bool = False
     death: Death | None = None
@@ -182,6 +182,10 @@ class EngineSupervisor:
     def engine_address(self) -> str | None:
         """Where the engine listens; None if there is no engine."""
         return None if self._engine is None else self._engine.folder.address
+
+    @property
+    def refused_connections(self) -> Mapping[str, int]:
+        return {}  # its engine listens in a folder of this user only
 
     @property
     def stats(self) -> EngineStats | None:
@@ -342,7 +346,8 @@ class EngineSupervisor:
         channel = await SocketChannel.open(self._context, engine.folder.address, self._front_end)
 
         def receive(message: EngineOutputs) -> None:
-            run.was_useful = run.was_useful or bool(message.outputs)
+            # Not by the outputs: those for the front ends of an agent do not pass through here.
+            run.was_useful |= message.stats.tokens_sampled > channel.stats.tokens_sampled
             self.tally.note(message.stats)
             self._user.receive(self.name, message)
 

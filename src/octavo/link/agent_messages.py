@@ -57,7 +57,10 @@ class Detach(msgspec.Struct, frozen=True, tag="detach"):
 
 
 class Renew(msgspec.Struct, frozen=True, tag="renew"):
-    """The front end is alive, and wants its requests."""
+    """The front end is alive, and wants its requests. Its load is for the process that starts replicas."""
+
+    queue_seconds: float = 0.0  # that a new request would wait until an engine begins with it
+    num_sequences: int = 0  # of this front end, on all replicas or waiting for one
 
 
 class Drained(msgspec.Struct, frozen=True, tag="drained"):
@@ -72,6 +75,15 @@ class AgentState(StrEnum):
     STARTING = "starting"  # its first engine is being loaded
     READY = "ready"
     RESTARTING = "restarting"  # its next engine is being loaded
+
+
+class Refusal(StrEnum):
+    """Why an agent refused a connection."""
+
+    UNKNOWN_KEY = "unknown_key"  # a complete handshake with a key that is not on the list
+    HANDSHAKE = "handshake"  # no CURVE, not ZeroMQ, a wrong server key, replayed bytes
+    # The peer closed the connection or was silent: a port scan, a TCP health check, a killed process.
+    UNFINISHED = "unfinished"
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
@@ -93,6 +105,9 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
     num_failures: int
     num_front_ends: int  # with a lease
     problem: str | None = None  # why there is no engine that is ready
+    refused: dict[
+        str, int
+    ] = {}  # connections to the agent, by `Refusal`. A later version may have more reasons
 
 
 class EngineLost(msgspec.Struct, frozen=True, tag="engine_lost"):

@@ -3,6 +3,7 @@
     host:port,host:port    the same addresses for the whole run
     file:PATH              one `host:port` per line, with # comments; read again every time
     dns:NAME:PORT          all A and AAAA records of a name, such as that of a headless service
+    ray:NAME               the replicas of a fleet on a Ray cluster, started with `octavo fleet up`
 
 `:port` may be omitted. An address with IPv6 is `[::1]:7070`.
 """
@@ -13,34 +14,22 @@ import re
 import socket
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
-from octavo.errors import ConfigError, OctavoError
+from octavo.errors import ConfigError
+from octavo.membership.address_source import AddressesUnavailable, AddressSource
+from octavo.membership.ray_addresses import RayAddresses
 
 FLEET_PORT = 7070
 MAX_FILE_BYTES = 1 << 20
-FORMS = "use host:port,host:port or file:PATH or dns:NAME:PORT"
+FORMS = "use host:port,host:port or file:PATH or dns:NAME:PORT or ray:NAME"
+
+FLEET_NAME = re.compile("[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 
 HOST_NAME = re.compile(
     r"(?=.{1,253}\Z)[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*\.?"
 )
 # A host in brackets or without a colon, then perhaps a port.
 HOST_AND_PORT = re.compile(r"(?:\[(?P<ipv6>[^\]]*)\]|(?P<host>[^:\[\]]*))(?::(?P<port>.*))?")
-
-
-class AddressesUnavailable(OctavoError):
-    """The addresses cannot be listed now. Those of the last list remain valid."""
-
-
-class AddressSource(Protocol):
-    async def addresses(self) -> tuple[str, ...]:
-        """Return the addresses as `host:port`: sorted, each once, and at least one.
-
-        Raises AddressesUnavailable if the file or the name server has no valid list at present. An empty list
-        is not valid either: a file that is being written is empty, and so is the answer of a name server
-        while no replica is ready.
-        """
-        ...
 
 
 @dataclass(frozen=True)
@@ -114,7 +103,7 @@ class NamedAddresses:
 def parse_fleet(value: str) -> AddressSource:
     """Return the source of addresses that a value of `--fleet` describes. Raises ConfigError.
 
-    Does not read the file and does not ask the name server.
+    Does not read the file, and does not ask the name server or Ray.
     """
     kind, colon, rest = value.strip().partition(":")
     try:
@@ -127,10 +116,19 @@ def parse_fleet(value: str) -> AddressSource:
             if _is_ip(name):
                 raise ConfigError("after dns: give a name, or give the address itself without dns:")
             return NamedAddresses(name, port)
+        if colon and kind == "ray":
+            return RayAddresses(check_fleet_name(rest))
         items = [item.strip() for item in value.split(",")]
         return FixedAddresses(tuple(sorted({parse_address(item) for item in items})))
     except ConfigError as error:
         raise ConfigError(f"fleet: {error}; {FORMS}") from None
+
+
+def check_fleet_name(name: str) -> str:
+    """Return the name of a fleet on a Ray cluster. Raises ConfigError."""
+    if not FLEET_NAME.fullmatch(name):
+        raise ConfigError(f"{name!r} is not a name: use up to 32 lower-case letters, digits and hyphens")
+    return name
 
 
 def parse_address(text: str) -> str:

@@ -10,14 +10,14 @@ from functools import partial
 import msgspec
 
 from octavo.config import MAX_REPLICAS
-from octavo.errors import FleetError, UnknownReplica
+from octavo.errors import FleetError
 from octavo.frontend.drain_replica import LONELY_SECONDS, POLL_SECONDS, drain_replica
 from octavo.frontend.engine_process import ENGINE_MODULE, FirstEngine
 from octavo.frontend.hub import Hub
 from octavo.frontend.supervisor import EngineState, EngineSupervisor
 from octavo.link.folder import EngineSettings
 from octavo.link.heartbeat import Heartbeat
-from octavo.membership.replica import best_state, replica_status, shown_replica
+from octavo.membership.replica import best_state, find_replica, replica_status, shown_replica
 from octavo.membership.room import check_room
 from octavo.observe.audit_counts import AuditCounts
 from octavo.observe.engine_tally import EngineTally, EngineTotals
@@ -178,11 +178,7 @@ class LocalReplicas:
 
     def find(self, name: str) -> EngineSupervisor:
         """Return the replica of this name. Raises UnknownReplica."""
-        found = self.named(name)
-        if found is None:
-            names = ", ".join(one.name for one in self.supervisors)
-            raise UnknownReplica(f"there is no replica {name[:40]!r}; the replicas are {names}")
-        return found
+        return find_replica(self.supervisors, name)
 
     @property
     def num_moves(self) -> int:
@@ -195,6 +191,9 @@ class LocalReplicas:
     @property
     def keepers(self) -> None:
         return None
+
+    def report_queue(self, queue_seconds: Callable[[], float]) -> None:
+        pass  # only an operator adds replicas here
 
     @property
     def hubs(self) -> Sequence[Hub]:

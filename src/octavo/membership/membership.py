@@ -50,6 +50,10 @@ class Membership(Protocol):
     def keepers(self) -> RemoteKeepers | None:
         """The way to those who keep the budgets of API keys; None if this process is the only front end."""
 
+    def report_queue(self, queue_seconds: Callable[[], float]) -> None:
+        """Note how to learn the seconds that a new request would wait, for the process that starts
+        replicas."""
+
     # -- commands of the operator, one at a time: see `FleetOperations` --------------------------------------
 
     @property

@@ -13,17 +13,18 @@ from pathlib import Path
 
 import zmq
 
-from octavo.errors import FleetError, UnknownReplica
+from octavo.errors import FleetError
 from octavo.frontend.hub import Hub
 from octavo.frontend.supervisor import EngineState
+from octavo.link.agent_messages import BEAT_SECONDS, Renew
 from octavo.link.fleet_key import FleetKey
 from octavo.link.heartbeat import Heartbeat
 from octavo.link.socket_reader import LinkLost
-from octavo.membership.addresses import AddressesUnavailable, AddressSource
+from octavo.membership.address_source import AddressesUnavailable, AddressSource
 from octavo.membership.pools import Pools
 from octavo.membership.remote_keepers import RemoteKeepers
 from octavo.membership.remote_replica import FleetLink, RemoteReplica, in_order
-from octavo.membership.replica import best_state, replica_status, shown_replica
+from octavo.membership.replica import best_state, find_replica, replica_status, shown_replica
 from octavo.observe.audit_counts import AuditCounts
 from octavo.observe.engine_tally import EngineTally, EngineTotals
 from octavo.protocol import EngineFacts
@@ -45,7 +46,7 @@ class RemoteReplicas:
         """Raises ConfigError if the key file is missing or invalid."""
         self._source = source
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._link = FleetLink(self._context, FleetKey.read(key_path), secrets.token_hex(8))
+        self._link = FleetLink(self._context, FleetKey.read(key_path), secrets.token_hex(8), self._renewal)
         self._pools = Pools(make_hub)
         self._by_address: dict[str, RemoteReplica] = {}
         self.keepers = RemoteKeepers(self._by_address.values)
@@ -55,6 +56,9 @@ class RemoteReplicas:
         self._tasks: list[asyncio.Task[None]] = []
         self._is_closed = False
         self._last_problem = ""  # with the list of addresses
+        self._queue_seconds: Callable[[], float] = lambda: 0.0
+        self._load = Renew()
+        self._load_at = 0.0  # when it was computed
 
     def start(self) -> None:
         self._tasks = [
@@ -101,6 +105,21 @@ class RemoteReplicas:
     def audit_counts(self) -> AuditCounts:
         return self._pools.audit_counts
 
+    def report_queue(self, queue_seconds: Callable[[], float]) -> None:
+        self._queue_seconds = queue_seconds
+
+    def _renewal(self) -> Renew:
+        """Return the load, which is computed once for all replicas: it is a sum over them."""
+        now = time.monotonic()
+        if now - self._load_at >= BEAT_SECONDS:
+            self._load, self._load_at = self._measured_load(), now
+        return self._load
+
+    def _measured_load(self) -> Renew:
+        num_unsent = sum(hub.num_unsent for hub in self.hubs)
+        num_sent = sum(one.link.load for one in self._by_address.values() if one.link is not None)
+        return Renew(self._queue_seconds(), num_unsent + num_sent)
+
     # -- commands of the operator ----------------------------------------------------------------------------
 
     @property
@@ -112,11 +131,7 @@ class RemoteReplicas:
 
     def find(self, name: str) -> RemoteReplica:
         """Return the replica of this name. Raises UnknownReplica."""
-        found = self.named(name)
-        if found is None:
-            names = ", ".join(one.name for one in self.replicas)
-            raise UnknownReplica(f"there is no replica {name[:40]!r}; the replicas are {names}")
-        return found
+        return find_replica(self.replicas, name)
 
     def check_restart(self, name: str) -> None:
         """Raise FleetError if the replica cannot be restarted."""

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -35,6 +35,7 @@ from octavo.link.agent_messages import (
     FromAgent,
     Join,
     LeaseExpired,
+    Refusal,
     Renew,
     RestartEngine,
     ToAgent,
@@ -73,6 +74,7 @@ class FleetLink:
     context: "zmq.Context[zmq.Socket[bytes]]"
     key: FleetKey
     front_end: str  # the id of this process
+    renewal: Callable[[], Renew]  # with its load of now
 
     def open(self, address: str, peer_public: bytes) -> SocketReader:
         """Begin to connect. The socket has one connection, and does not try again: see `SocketReader`."""
@@ -115,6 +117,7 @@ class RemoteReplica:
         self.engine_pid: int | None = None
         self.engine_heartbeat: Heartbeat | None = None
         self.num_restarts = self.num_failures = self.num_front_ends = 0
+        self.refused_connections: Mapping[str, int] = {}  # by its agent, since that started; by `Refusal`
         self.epoch = 0  # of its latest engine
         self.agent_id = ""  # of the process at the other end
         self.on_view: Callable[[EngineView], None] | None = None
@@ -222,7 +225,7 @@ class RemoteReplica:
             last = now
             if now - renewed >= BEAT_SECONDS:
                 renewed = now
-                self._tell(Renew())
+                self._tell(self._fleet_link.renewal())
             if self._channel is not None and self._channel.has_lost_message:
                 raise LinkLost("too many messages wait for it")
             silent = now - max(self._heard_at, self._watched_since)
@@ -269,6 +272,7 @@ class RemoteReplica:
         self.epoch, self.engine_pid = beat.epoch, beat.pid
         self.num_restarts, self.num_failures = beat.num_restarts, beat.num_failures
         self.num_front_ends = beat.num_front_ends
+        self.refused_connections = {one.value: beat.refused.get(one.value, 0) for one in Refusal}
         self.engine_heartbeat = Heartbeat(self._heard_at, Phase(beat.phase), beat.done, beat.total, 0.0)
         if (beat.agent_id, beat.epoch) == self._refused and time.monotonic() < self._refused_until:
             self.state = EngineState.FAILED

@@ -1,9 +1,10 @@
 """One replica, wherever it runs, and what an operator sees of it."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol, TypeVar
 
+from octavo.errors import UnknownReplica
 from octavo.frontend.replica_link import ReplicaLink
 from octavo.frontend.supervisor import EngineState
 from octavo.link.heartbeat import Heartbeat
@@ -53,6 +54,10 @@ class Replica(Protocol):
     def num_failures(self) -> int:
         """Engines that were ready, and died or hung."""
 
+    @property
+    def refused_connections(self) -> Mapping[str, int]:
+        """How many peers without a key of the fleet have tried to connect to it, by reason."""
+
 
 AnyReplica = TypeVar("AnyReplica", bound=Replica)
 
@@ -85,6 +90,7 @@ def replica_status(replica: Replica) -> ReplicaStatus:
         prompt_tokens=counts.prompt_tokens,
         prompt_tokens_cached=counts.prompt_tokens_cached,
         preemptions=counts.preemptions,
+        refused_connections=dict(replica.refused_connections),
     )
 
 
@@ -100,6 +106,15 @@ def _state(replica: Replica) -> ReplicaState:
     if replica.state is EngineState.UNREACHABLE:
         return ReplicaState.UNREACHABLE
     return ReplicaState.STARTING if replica.facts is None else ReplicaState.RESTARTING
+
+
+def find_replica(replicas: Collection[AnyReplica], name: str) -> AnyReplica:
+    """Return the replica of this name. Raises UnknownReplica."""
+    found = next((one for one in replicas if one.name == name), None)
+    if found is None:
+        names = ", ".join(one.name for one in replicas)
+        raise UnknownReplica(f"there is no replica {name[:40]!r}; the replicas are {names}")
+    return found
 
 
 def shown_replica(replicas: Iterable[AnyReplica]) -> AnyReplica | None:

@@ -87,6 +87,7 @@ QUEUED = gauge("num_requests_queued", "sequences without a first token, limited 
 QUEUED_TOKENS = gauge(
     "num_tokens_queued", "prompt tokens of sequences without a first token, limited by --max-queued-tokens"
 )
+QUEUE_SECONDS = gauge("queue_seconds", "time that a new request would wait until an engine starts it")
 MAX_QUEUED = gauge("max_queued_requests", "the limit of octavo:num_requests_queued")
 MAX_QUEUED_TOKENS = gauge("max_queued_tokens", "the limit of octavo:num_tokens_queued")
 KV_USE = gauge("kv_cache_usage_perc", "fraction of KV blocks held by sequences; 1 is full")
@@ -155,6 +156,12 @@ REPLICA_MOVES_OUT = counter(
     "requests that another engine continued: this one died, did not respond or was drained",
     "replica",
 )
+REPLICA_REFUSED = counter(
+    "replica_refused_connections",
+    "connections of peers without a key of the fleet that this replica on another machine has refused",
+    "replica",
+    "reason",
+)
 
 TASKS = gauge("asyncio_tasks", "asyncio tasks of the front end: a few, plus some for each request")
 STARTUP = gauge(
@@ -190,6 +197,7 @@ REPLICA_METRICS: tuple[Metric, ...] = (
     REPLICA_SUSPICIONS,
     REPLICA_MOVES_IN,
     REPLICA_MOVES_OUT,
+    REPLICA_REFUSED,
 )
 METRICS: tuple[Metric, ...] = (
     HTTP_REQUESTS,
@@ -207,6 +215,7 @@ METRICS: tuple[Metric, ...] = (
     WAITING,
     QUEUED,
     QUEUED_TOKENS,
+    QUEUE_SECONDS,
     MAX_QUEUED,
     MAX_QUEUED_TOKENS,
     KV_USE,

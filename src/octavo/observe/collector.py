@@ -37,6 +37,7 @@ class MetricsSnapshot:
     max_queued: int
     max_tokens_queued: int
     num_unsent: int  # sequences that wait in the front end
+    queue_seconds: float
     num_moves: int
     audits: AuditCounts
     num_tasks: int
@@ -162,11 +163,14 @@ def _of_replicas(replicas: Sequence[ReplicaStatus]) -> Iterator[tuple[Metric, Va
     )
     for metric, value_of in values:
         yield metric, {(one.name,): value_of(one) for one in replicas}
+    refused = [(one.name, *item) for one in replicas for item in one.refused_connections.items()]
+    yield catalog.REPLICA_REFUSED, {(name, reason): number for name, reason, number in refused}
 
 
 def _of_server(snapshot: MetricsSnapshot) -> Iterator[tuple[Metric, Values | Histogram]]:
     yield catalog.QUEUED, {(): snapshot.num_queued}
     yield catalog.QUEUED_TOKENS, {(): snapshot.num_tokens_queued}
+    yield catalog.QUEUE_SECONDS, {(): snapshot.queue_seconds}
     yield catalog.MAX_QUEUED, {(): snapshot.max_queued}
     yield catalog.MAX_QUEUED_TOKENS, {(): snapshot.max_tokens_queued}
     yield catalog.READY, {(): int(snapshot.is_ready)}

@@ -5,6 +5,8 @@ import contextlib
 import logging
 import os
 import platform
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import uvloop
@@ -17,6 +19,7 @@ from octavo.link.folder import EngineSettings
 from octavo.observe.logs import configure_logs
 from octavo.replica.gate import Gate
 from octavo.replica.relay import Relay
+from octavo.replica.report import REPORT_SECONDS, REPORT_VARIABLE, ReplicaReport
 from octavo.server.http.listener import raise_open_file_limit
 from octavo.server.notify import Notifier
 from octavo.server.signals import FORCED_EXIT_SECONDS, ShutdownSignals, block_signals, force_exit_after
@@ -81,6 +84,9 @@ class Agent:
                     self._note_ready(supervisor, notifier),
                 )
             ]
+            if self._options.supervisor_timeout is not None:
+                report = self._reporter(address, settings, relay)
+                tasks.append(asyncio.create_task(self._keep_reporting(report, notifier, signals)))
             stopped = [asyncio.create_task(event.wait()) for event in (signals.first, relay.has_failed)]
             await asyncio.wait([*tasks[:2], *stopped], return_when=asyncio.FIRST_COMPLETED)
             notifier.stopping()
@@ -106,6 +112,36 @@ class Agent:
             raise ConfigError(
                 f"cannot listen on {self._options.listen} ({error.strerror}): give another --listen HOST:PORT"
             ) from error
+
+    def _reporter(self, address: str, settings: EngineSettings, relay: Relay) -> Callable[[], ReplicaReport]:
+        def report() -> ReplicaReport:
+            load = relay.load
+            return ReplicaReport(
+                name=self._name,
+                address=address,
+                is_ready=relay.is_ready,
+                is_draining=relay.is_draining,
+                queue_seconds=load.queue_seconds,
+                num_sequences=load.num_sequences,
+                max_running=settings.options["max_running"],
+            )
+
+        return report
+
+    async def _keep_reporting(
+        self, report: Callable[[], ReplicaReport], notifier: Notifier, signals: ShutdownSignals
+    ) -> None:
+        """Report to the supervisor. Without one for `supervisor_timeout`, shut down as after a signal: no
+        other process would end this one."""
+        limit = self._options.supervisor_timeout
+        assert limit is not None, "there is a supervisor"
+        received_at = time.monotonic()
+        while time.monotonic() - received_at < limit:
+            if notifier.report(REPORT_VARIABLE, report().encode()):
+                received_at = time.monotonic()
+            await asyncio.sleep(REPORT_SECONDS)
+        logger.warning("no supervisor for %.0f s", limit)
+        signals.first.set()
 
     async def _note_ready(self, supervisor: EngineSupervisor, notifier: Notifier) -> None:
         await supervisor.wait_until_ready()

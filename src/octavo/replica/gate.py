@@ -17,7 +17,6 @@ import struct
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils import z85
 
 from octavo.errors import ConfigError
+from octavo.link.agent_messages import Refusal
 from octavo.link.fleet_key import ZAP_DOMAIN, FleetKey
 
 logger = logging.getLogger(__name__)
@@ -48,13 +48,6 @@ MONITORED = (
 EVENT = struct.Struct("=Hi")  # the event and its value, which is a file descriptor or a reason
 
 FileVersion = tuple[int, int, int, int]  # modification time, time of the last chmod or rename, size, inode
-
-
-class Refusal(StrEnum):
-    UNKNOWN_KEY = "unknown_key"  # a complete handshake with a key that is not on the list
-    HANDSHAKE = "handshake"  # no CURVE, not ZeroMQ, a wrong server key, replayed bytes
-    # The peer closed the connection or was silent: a port scan, a TCP health check, a killed process.
-    UNFINISHED = "unfinished"
 
 
 FAILURES: Mapping[int, Refusal] = {

@@ -9,7 +9,9 @@ about connections: who is there, whether the engine is alive, and that it ends s
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
+import math
 import secrets
 import time
 from collections.abc import Callable, Iterable
@@ -36,6 +38,7 @@ from octavo.link.agent_messages import (
     FromAgent,
     Join,
     LeaseExpired,
+    Renew,
     RestartEngine,
     ToAgent,
     decode_to_agent,
@@ -64,6 +67,7 @@ class FrontEnd:
         self.name = name
         self.heard_at = now
         self.is_drained = False
+        self.load = Renew()  # as of its last message of this kind
         self.engine: SocketReader | None = None  # to the engine; None: it is not attached
         self.forwarding: asyncio.Task[None] | None = None  # of the engine's messages
 
@@ -108,7 +112,10 @@ class Relay:
         self._gate.protect(socket)
         socket.bind(f"tcp://{address}")
         self._reader = SocketReader(socket)
-        return socket.getsockopt_string(zmq.LAST_ENDPOINT).partition("//")[2]
+        host, _, port = socket.getsockopt_string(zmq.LAST_ENDPOINT).partition("//")[2].rpartition(":")
+        # A socket for both versions of IP shows an IPv4 address as an IPv6 address.
+        mapped = ipaddress.IPv6Address(host.strip("[]")).ipv4_mapped if host.startswith("[") else None
+        return f"{host if mapped is None else mapped}:{port}"
 
     async def run(self) -> None:
         """Read what front ends send, until this task is cancelled."""
@@ -156,6 +163,22 @@ class Relay:
     @property
     def num_front_ends(self) -> int:
         return len(self._front_ends)
+
+    @property
+    def is_ready(self) -> bool:
+        return self._is_ready
+
+    @property
+    def is_draining(self) -> bool:
+        return self._is_draining
+
+    @property
+    def load(self) -> Renew:
+        """The load of all front ends: they wait at the same time, and have different requests."""
+        loads = [one.load for one in self._front_ends.values()]
+        return Renew(
+            max((one.queue_seconds for one in loads), default=0.0), sum(one.num_sequences for one in loads)
+        )
 
     def close(self) -> None:
         for front_end in list(self._front_ends.values()):
@@ -272,6 +295,8 @@ class Relay:
             front_end.is_drained = True
         elif isinstance(message, Drained):
             front_end.is_drained = True
+        elif isinstance(message, Renew) and math.isfinite(message.queue_seconds):
+            front_end.load = message
         elif isinstance(message, RestartEngine):
             self._on_restart()
         elif isinstance(message, BudgetMessage):
@@ -332,6 +357,7 @@ class Relay:
             num_failures=supervisor.num_failures,
             num_front_ends=len(self._front_ends),
             problem=None if self._is_ready else supervisor.last_death,
+            refused={reason.value: number for reason, number in self._gate.refused.items()},
         )
 
     def _tell(self, front_end: FrontEnd, message: FromAgent) -> None:

@@ -18,11 +18,12 @@ HALF_LIFE = 10.0  # seconds after which a measurement has half its weight
 MAX_RETRY_AFTER = 60.0  # seconds
 MIN_RETRY_AFTER = 0.5  # seconds
 DEFAULT_RETRY_AFTER = 5.0  # seconds, until a first sequence has left the queue
+MAX_QUEUE_SECONDS = 3600.0  # that are reported
 MAX_IDLE_RATES = 256  # of tenants without waiting sequences, whose rates are remembered
 
 
 class DepartureRate:
-    """The recent rate at which the sequences of one tenant leave the queue. Owned by `Admission`.
+    """The recent rate at which sequences, of one tenant or of all, leave the queue. Owned by `Admission`.
 
     It is an exponentially decaying average. Sequences and seconds decay alike, so it is unbiased from the
     first sequences on.
@@ -34,7 +35,7 @@ class DepartureRate:
         self._at = now
 
     def advance(self, now: float, num_waiting: int) -> None:
-        """Count time only while the tenant has waiting sequences: an empty queue has no rate."""
+        """Count time only while sequences wait: an empty queue has no rate."""
         if num_waiting:
             decay = 0.5 ** ((now - self._at) / HALF_LIFE)
             self._num_sequences *= decay
@@ -59,6 +60,7 @@ class Admission:
     ) -> None:
         self._sequences = SharedRoom(max_sequences)
         self._tokens = SharedRoom(max_tokens)
+        self._rate = DepartureRate(clock())  # of all tenants
         self._rates: dict[str, DepartureRate] = {}  # by tenant: all with waiting sequences, and the idle ones
         self._idle: OrderedDict[str, None] = OrderedDict()  # the longest idle first
         self._clock = clock
@@ -96,12 +98,15 @@ class Admission:
         if not self._has_room(tenant, num_sequences, num_tokens):
             raise self._busy(tenant)
         self._rates[tenant.name] = self._advanced(tenant)
+        self._rate.advance(self._clock(), self._sequences.num_used)
         self._idle.pop(tenant.name, None)
         self._sequences.take(tenant, num_sequences)
         self._tokens.take(tenant, num_tokens)
 
     def leave(self, tenant: Tenant, num_sequences: int, num_tokens: int) -> None:
         self._advanced(tenant).note(num_sequences)
+        self._rate.advance(self._clock(), self._sequences.num_used)
+        self._rate.note(num_sequences)
         self._sequences.give(tenant, num_sequences)
         self._tokens.give(tenant, num_tokens)
         if not self._sequences.used_by(tenant):
@@ -114,6 +119,13 @@ class Admission:
         num_waiting = self._sequences.used_by(tenant)
         seconds = self._advanced(tenant).seconds_for(num_waiting / 2)
         return min(max(seconds, MIN_RETRY_AFTER), MAX_RETRY_AFTER)
+
+    def queue_seconds(self, num_waiting: int) -> float:
+        """Return the seconds until this many sequences have their first tokens, at the recent rate."""
+        if not num_waiting:
+            return 0.0
+        self._rate.advance(self._clock(), self._sequences.num_used)
+        return min(self._rate.seconds_for(num_waiting), MAX_QUEUE_SECONDS)
 
     def _has_room(self, tenant: Tenant, num_sequences: int, num_tokens: int) -> bool:
         """Tenants that are accepted beyond the limits must not cost others their guaranteed part."""

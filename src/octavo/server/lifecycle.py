@@ -114,6 +114,7 @@ class RunningServer:
         `replicas` has been started. It is closed here and again by the caller, which is harmless.
         """
         state = ServerState(self._server_options, self._model, replicas, tracing=self._tracing)
+        replicas.report_queue(lambda: state.queue_seconds)
         http = HttpServer(self._http_config(state), self._tls)
         if early is not None:
             early.close()

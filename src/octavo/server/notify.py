@@ -4,11 +4,13 @@ import asyncio
 import logging
 import os
 import socket
+import time
 from collections.abc import Callable, MutableMapping
 from typing import Self
 
 logger = logging.getLogger(__name__)
 
+RESEND_SECONDS = 1.0  # between two attempts to send what could not be sent
 SEND_SECONDS = 0.1  # a manager that does not read blocks the event loop no longer than this
 LOADING_SECONDS = 120  # start timeout to request, renewed well before it expires
 RECHECKS = 10  # how often a server that is not live is checked in the time between two notifications
@@ -27,7 +29,6 @@ class Notifier:
         self._has_failed = False
         if address:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-            self._socket.settimeout(SEND_SECONDS)
 
     @classmethod
     def take(cls, environ: MutableMapping[str, str]) -> Self:
@@ -48,6 +49,12 @@ class Notifier:
         self._is_loading = False
         self._send(READY="1", STATUS="serving")
 
+    def report(self, name: str, value: str) -> bool:
+        """Send a variable of our own, whose name begins with X_. Return whether the manager has received it,
+        or will read it: False if there is none."""
+        self._send(**{name: value})
+        return self._socket is not None and not self._unsent
+
     def stopping(self) -> None:
         self._is_loading = False
         self._send(STOPPING="1", STATUS="finishing in-flight requests")
@@ -65,7 +72,18 @@ class Notifier:
             if live and self._watchdog_seconds is not None:
                 self._send(WATCHDOG="1")
             seconds = min(self._watchdog_seconds or LOADING_SECONDS, LOADING_SECONDS) / 2
-            await asyncio.sleep(seconds if live else seconds / RECHECKS)
+            await self._pause(seconds if live else seconds / RECHECKS)
+
+    async def _pause(self, seconds: float) -> None:
+        """Sleep. Meanwhile, send again what could not be sent: a manager may start later than the server."""
+        deadline = time.monotonic() + seconds
+        while True:
+            await asyncio.sleep(min(RESEND_SECONDS, max(0, deadline - time.monotonic())))
+            if time.monotonic() >= deadline:
+                return
+            self._unsent.pop("WATCHDOG", None)  # the server may not be live any more
+            if self._unsent:
+                self._send(0)
 
     def close(self) -> None:
         if self._unsent:
@@ -74,12 +92,13 @@ class Notifier:
             self._socket.close()
             self._socket = None
 
-    def _send(self, **assignments: str) -> None:
+    def _send(self, timeout: float = SEND_SECONDS, /, **assignments: str) -> None:
         if self._socket is None:
             return
         self._unsent |= assignments
         message = "\n".join(f"{name}={value}" for name, value in self._unsent.items())
         try:
+            self._socket.settimeout(timeout)
             self._socket.sendto(message.encode(), self._address)
             self._unsent.clear()
         except OSError as error:

@@ -84,6 +84,7 @@ class ServerState:
             max_queued=self.options.max_queued_requests,
             max_tokens_queued=self.options.max_queued_tokens,
             num_unsent=sum(hub.num_unsent for hub in self.replicas.hubs),
+            queue_seconds=self.queue_seconds,
             num_moves=self.replicas.num_moves,
             audits=self.replicas.audit_counts,
             num_tasks=len(asyncio.all_tasks()),
@@ -91,6 +92,14 @@ class ServerState:
             facts=self.replicas.facts,
             keys=None if self.key_usage is None else self.key_usage(),
         )
+
+    @property
+    def queue_seconds(self) -> float:
+        """The seconds that a new request would wait until an engine begins with it."""
+        num_unsent = sum(hub.num_unsent for hub in self.replicas.hubs)
+        # Engines count the requests of all front ends, and those that were preempted.
+        num_waiting = num_unsent + sum(engine.num_waiting for engine in self.replicas.totals.live)
+        return self.admission.queue_seconds(min(num_waiting, self.admission.num_sequences))
 
     # -- readiness -------------------------------------------------------------------------------------
 

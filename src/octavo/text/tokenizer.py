@@ -1,7 +1,6 @@
 """Convert text to token ids and back with the `tokenizers` library."""
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
 import tokenizers
@@ -34,6 +33,10 @@ class Tokenizer:
         self.eos_ids: tuple[int, ...] = assets.eos_ids
         self.special_ids: frozenset[int] = frozenset(i for i, t in added.items() if t.special) | known_named
 
+        # The largest id plus one. There may be fewer tokens, because ids may have gaps. Not computed on first
+        # use, because it takes up to 0.25 s, and the first use may be on the event loop of a server.
+        self.vocab_size: int = max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
         self._decoder = TokenDecoder(self._backend.decoder)
         self._pieces: dict[int, bytes] = {}
         self._library_adds_specials = assets.add_bos is None and assets.add_eos is None
@@ -44,11 +47,6 @@ class Tokenizer:
             and self.bos_id is not None
             and self._backend.encode("", add_special_tokens=True).ids[:1] == [self.bos_id]
         )
-
-    @cached_property
-    def vocab_size(self) -> int:
-        """Return the largest id plus one. There may be fewer tokens, because ids may have gaps."""
-        return max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
     @staticmethod
     def _required_id(is_required: bool | None, token_id: int | None, name: str) -> list[int]:

@@ -7,13 +7,8 @@ from pathlib import Path
 import pytest
 
 from octavo.errors import ConfigError
-from octavo.membership.addresses import (
-    FLEET_PORT,
-    MAX_FILE_BYTES,
-    AddressesUnavailable,
-    AddressSource,
-    parse_fleet,
-)
+from octavo.membership.address_source import AddressesUnavailable, AddressSource
+from octavo.membership.addresses import FLEET_PORT, MAX_FILE_BYTES, parse_fleet
 
 Record = tuple[int, int, int, str, tuple[str | int, ...]]
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import zmq
 
+from octavo.link.agent_messages import Refusal
 from octavo.link.fleet_key import FleetKey
-from octavo.replica.gate import Gate, Refusal
+from octavo.replica.gate import Gate
 from patience import HANG_SECONDS
 
 

@@ -12,6 +12,7 @@ import pytest
 import zmq
 
 from octavo.errors import ConfigError
+from octavo.link.agent_messages import Refusal
 from octavo.link.fleet_key import FleetKey, new_fleet_keys
 from octavo.replica import gate
 from octavo.replica.gate import (
@@ -20,7 +21,6 @@ from octavo.replica.gate import (
     WARNING_SECONDS,
     ConnectionTally,
     Gate,
-    Refusal,
 )
 from patience import HANG_SECONDS
 from unit.replica.listener import Listener, Peer, RecordingProxy, SettableClock

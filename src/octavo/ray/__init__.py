@@ -1,0 +1,5 @@
+"""Octavo on a Ray cluster."""
+
+from octavo.ray.batch import generate
+
+__all__ = ["generate"]
