@@ -3,7 +3,7 @@ PYTHON ?= python
 # More than there are cores: many tests wait for a process to start or for a server to react.
 TEST_WORKERS ?= 3
 
-.PHONY: check static format lint types layers cycles sizes test sanitize figures attack test-fast docs reference wheels lock
+.PHONY: check static format lint types layers cycles sizes test coverage sanitize figures attack image-check test-fast docs reference wheels lock
 
 check: static test sanitize
 
@@ -32,6 +32,10 @@ sizes:
 
 # No test asserts on time, so tests may share the cores with each other and with other work.
 test:
+	$(PYTHON) -m pytest -n $(TEST_WORKERS) --dist loadgroup
+
+# Run the tests and measure which lines they reach. Tracing takes two thirds more processor time, so CI does not do it.
+coverage:
 	$(PYTHON) -m pytest -n $(TEST_WORKERS) --dist loadgroup --cov --cov-report=term
 
 sanitize:
@@ -55,7 +59,7 @@ figures:
 	$(PYTHON) benchmarks/attacked.py $(OCTAVO_TEST_ASSETS)/smollm2-135m-instruct-q4_1.gguf
 	OCTAVO_TEST_FULL=1 $(PYTHON) -m pytest tests/server/test_access.py tests/server/test_hostile_bodies.py \
 		tests/grammar/test_validity.py tests/parity/test_text_parity.py tests/purity/test_purity.py \
-		tests/purity/test_instruction_sets.py \
+		tests/purity/test_instruction_sets.py tests/parity/test_perplexity.py tests/test_preemption.py \
 		tests/conversations
 
 # Attack a real server with random actions for SECONDS, then check that the attacker finds every planted bug:
@@ -64,7 +68,12 @@ SECONDS ?= 1800
 SEED ?=
 attack:
 	PYTHONPATH=tests $(PYTHON) -m attacker --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+	PYTHONPATH=tests $(PYTHON) -m attacker --fleet --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 	PYTHONPATH=tests $(PYTHON) -m attacker --planted
+
+# Build the image on a stand-in base and run the pods of deploy/kubernetes. Needs root, buildah and uv.
+image-check:
+	$(PYTHON) tools/try_image.py $(OCTAVO_TEST_ASSETS)/smollm2-135m-instruct-q4_1.gguf
 
 test-fast:
 	$(PYTHON) -m pytest -n $(TEST_WORKERS) -q -m "not assets"

@@ -19,11 +19,29 @@ def grace_of(arguments: list[str]) -> int:
 
 
 def deployment_problems(manifest: Manifest) -> Iterator[str]:
+    yield from pod_problems(manifest)
+    pod = manifest["spec"]["template"]["spec"]
+    for container in pod["containers"]:
+        # Readiness covers loading and draining; liveness fails only if a restart would help.
+        paths = {"startup": "/readyz", "liveness": "/livez", "readiness": "/readyz"}
+        yield from probe_problems(container, paths)
+        yield from confinement_problems(container, pod)
+        if "/tmp" not in {mount["mountPath"] for mount in container.get("volumeMounts", [])}:
+            yield "the engine's socket needs a writable /tmp"
+        yield from api_key_problems(container, pod)
+        yield from shutdown_problems(container, pod, grace_of(container["args"]))
+
+
+def pod_problems(manifest: Manifest) -> Iterator[str]:
+    """Check what holds for the pods of every workload."""
     template = manifest["spec"]["template"]
-    pod = template["spec"]
     labels = manifest["spec"]["selector"]["matchLabels"]
     if not labels.items() <= template["metadata"]["labels"].items():
         yield "the selector does not find the pods"
+    yield from privilege_problems(template["spec"])
+
+
+def privilege_problems(pod: Manifest) -> Iterator[str]:
     if pod.get("enableServiceLinks") is not False:
         yield "enableServiceLinks would set OCTAVO_PORT"
     if pod.get("automountServiceAccountToken") is not False:
@@ -33,13 +51,10 @@ def deployment_problems(manifest: Manifest) -> Iterator[str]:
         yield "the pod may run as root"
     if security.get("seccompProfile") != {"type": "RuntimeDefault"}:
         yield "no seccomp profile"
-    for container in pod["containers"]:
-        yield from container_problems(container, pod)
 
 
-def container_problems(container: Manifest, pod: Manifest) -> Iterator[str]:
-    # Readiness covers loading and draining; liveness fails only if a restart would help.
-    for probe, path in (("startup", "/readyz"), ("liveness", "/livez"), ("readiness", "/readyz")):
+def probe_problems(container: Manifest, paths: dict[str, str]) -> Iterator[str]:
+    for probe, path in paths.items():
         request = container.get(f"{probe}Probe", {}).get("httpGet", {})
         if request.get("path") != path:
             yield f"the {probe} probe does not use {path}"
@@ -48,6 +63,9 @@ def container_problems(container: Manifest, pod: Manifest) -> Iterator[str]:
     startup = container.get("startupProbe", {})
     if startup.get("periodSeconds", 10) * startup.get("failureThreshold", 3) < 300:
         yield "a model has less than five minutes to load"
+
+
+def confinement_problems(container: Manifest, pod: Manifest) -> Iterator[str]:
     for kind in ("requests", "limits"):
         if not {"cpu", "memory"} <= container.get("resources", {}).get(kind, {}).keys():
             yield f"no {kind} of processor and memory"
@@ -58,33 +76,37 @@ def container_problems(container: Manifest, pod: Manifest) -> Iterator[str]:
         yield "the root file system can be written to"
     if security.get("capabilities", {}).get("drop") != ["ALL"]:
         yield "capabilities are kept"
-    mounted = {mount["name"]: mount["mountPath"] for mount in container.get("volumeMounts", [])}
-    if "/tmp" not in mounted.values():
-        yield "the engine's socket needs a writable /tmp"
-    if not mounted.keys() <= {volume["name"] for volume in pod.get("volumes", [])}:
+    mounted = {mount["name"] for mount in container.get("volumeMounts", [])}
+    if not mounted <= {volume["name"] for volume in pod.get("volumes", [])}:
         yield "a mount without a volume"
-    yield from key_problems(container, pod)
+
+
+def shutdown_problems(container: Manifest, pod: Manifest, grace: float) -> Iterator[str]:
     pause = int(container.get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command", [0])[-1])
-    if pod.get("terminationGracePeriodSeconds", 30) < pause + grace_of(container["args"]) + MARGIN:
+    if pod.get("terminationGracePeriodSeconds", 30) < pause + grace + MARGIN:
         yield "in-flight answers are cut off before --grace is over"
 
 
-def key_problems(container: Manifest, pod: Manifest) -> Iterator[str]:
-    """The key must be a file that only our group can read. Child processes would inherit a variable."""
+def api_key_problems(container: Manifest, pod: Manifest) -> Iterator[str]:
     variables = {one["name"]: one.get("value", "") for one in container.get("env", [])}
     if "OCTAVO_API_KEY" in variables:
         yield "the API key is an environment variable"
-    folder, _, name = variables.get("OCTAVO_API_KEY_FILE", "").rpartition("/")
+    yield from secret_file_problems(container, pod, variables.get("OCTAVO_API_KEY_FILE", ""), "the API key")
+
+
+def secret_file_problems(container: Manifest, pod: Manifest, path: str, what: str) -> Iterator[str]:
+    """A key must be a file that only our group can read. Child processes would inherit a variable."""
+    folder, _, name = path.rpartition("/")
     mounts = [mount for mount in container.get("volumeMounts", []) if mount["mountPath"] == folder]
     volumes = {volume["name"]: volume.get("secret") for volume in pod.get("volumes", [])}
     secret = volumes.get(mounts[0]["name"]) if mounts else None
     if secret is None or name not in [item["path"] for item in secret["items"]]:
-        yield "the API key does not come from a secret"
+        yield f"{what} does not come from a secret"
         return
     if secret.get("defaultMode") != 0o440 or mounts[0].get("readOnly") is not True:
-        yield "others can read or write the API key"
+        yield f"others can read or write {what}"
     if "fsGroup" not in pod.get("securityContext", {}):
-        yield "the server cannot read the API key without fsGroup"
+        yield f"the server cannot read {what} without fsGroup"
 
 
 def network_problems(policy: Manifest, deployment: Manifest) -> Iterator[str]:

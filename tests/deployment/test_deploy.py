@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -24,6 +25,21 @@ from octavo.config import EngineOptions, ReplicaOptions, ServerOptions, option_s
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"
+FLEET_FILES = (
+    "kubernetes/fleet/autoscalers.yaml",
+    "kubernetes/fleet/disruption-budgets.yaml",
+    "kubernetes/fleet/front-ends.yaml",
+    "kubernetes/fleet/kustomization.yaml",
+    "kubernetes/fleet/network-policies.yaml",
+    "kubernetes/fleet/prometheus-adapter.yaml",
+    "kubernetes/fleet/replicas.yaml",
+    "kubernetes/fleet/services.yaml",
+    "kubernetes/kuberay/front-ends.yaml",
+    "kubernetes/kuberay/kustomization.yaml",
+    "kubernetes/kuberay/network-policy.yaml",
+    "kubernetes/kuberay/raycluster.yaml",
+    "kubernetes/kuberay/service.yaml",
+)
 
 
 def text(name: str) -> str:
@@ -48,6 +64,7 @@ def problems_of(name: str, content: str) -> list[str]:
         "kubernetes/disruption-budget.yaml": lambda: budget_problems(yaml.safe_load(content), deployment),
         "kubernetes/network-policy.yaml": lambda: network_problems(yaml.safe_load(content), deployment),
         "kubernetes/kustomization.yaml": list,
+        **dict.fromkeys(FLEET_FILES, list),  # tests/deployment/test_fleet_manifests.py
         "build.lock": list,  # tests/deployment/test_lock.py
         "requirements.lock": list,
         "uv.toml": list,
@@ -155,7 +172,8 @@ def test_every_rule_finds_its_violation(name: str, old: str, new: str, expected:
 
 def test_all_manifests_are_in_the_kustomization() -> None:
     listed = manifest("kubernetes/kustomization.yaml")["resources"]
-    assert sorted([*listed, "kustomization.yaml"]) == sorted(path.name for path in KUBERNETES.iterdir())
+    files = sorted(path.name for path in KUBERNETES.iterdir() if path.is_file())
+    assert sorted([*listed, "kustomization.yaml"]) == files
     kinds = {manifest(f"kubernetes/{name}")["kind"] for name in listed}
     assert kinds == {"Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy"}
 
@@ -184,7 +202,9 @@ def test_dockerignore_keeps_exactly_what_the_build_needs() -> None:
     """.dockerignore keeps exactly the files that the wheel is built from."""
     root = DEPLOY.parent
     kept = {line[1:] for line in (root / ".dockerignore").read_text().splitlines() if line.startswith("!")}
-    assert kept == {"CMakeLists.txt", "LICENSE", "README.md", "deploy/*.lock", "pyproject.toml", "src"}
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    metadata = {project["readme"], *project["license-files"]}  # without one of them, there is no wheel
+    assert kept == {"CMakeLists.txt", "deploy/*.lock", "pyproject.toml", "src", *metadata}
     assert all(list(root.glob(name)) for name in kept)
     for path in re.findall(r"\$\{CMAKE_CURRENT_SOURCE_DIR\}/(\w+)", (root / "CMakeLists.txt").read_text()):
         assert path in kept
