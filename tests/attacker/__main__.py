@@ -19,6 +19,7 @@ from attacker.run import Outcome, run
 from patience import HANG_SECONDS
 
 MODEL = "smollm2-135m-instruct-q4_1.gguf"
+NUM_AGENTS = 3
 
 
 def main() -> int:
@@ -34,6 +35,7 @@ def main() -> int:
             seconds=arguments.seconds,
             seed=seed,
             flags=Settings.flags if arguments.flags is None else tuple(arguments.flags.split()),
+            num_agents=arguments.fleet,
             num_tenants=arguments.tenants,
             has_faults=not arguments.no_faults,
             stops_at=frozenset(Invariant if arguments.stop else ()),
@@ -77,7 +79,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tenants", type=int, default=5, help="number of tenants that send requests")
     parser.add_argument("--log", type=Path, help="file for the actions")
     parser.add_argument("--model", type=Path, help="checkpoint to serve")
-    parser.add_argument("--flags", help="flags of the server, separated by spaces")
+    parser.add_argument(
+        "--fleet",
+        type=int,
+        nargs="?",
+        const=NUM_AGENTS,
+        default=0,
+        metavar="REPLICAS",
+        help=f"attack a fleet across machines: number of replicas ({NUM_AGENTS} without a number)",
+    )
+    parser.add_argument("--flags", help="flags of the server, or of the replicas; separated by spaces")
     parser.add_argument("--no-faults", action="store_true", help="kill and stop no process")
     parser.add_argument("--stop", action="store_true", help="stop at the first violation")
     parser.add_argument(

@@ -33,7 +33,8 @@ class Value(Protocol):
 class Settings:
     seconds: float = 40.0
     seed: int = 1
-    flags: tuple[str, ...] = ("--kv-memory", "32MiB")  # of the server; about 1,400 tokens of SmolLM2
+    flags: tuple[str, ...] = ("--kv-memory", "32MiB")  # of the engines; about 1,400 tokens of SmolLM2
+    num_agents: int = 0  # of a fleet, with one engine each; 0: a server with an engine of its own
     num_tenants: int = 5
     num_hostile_actors: int = 6
     has_faults: bool = True

@@ -61,7 +61,7 @@ async def look(attack: Attack) -> Held | None:
         queued_tokens=value("num_tokens_queued"),
         kv_use=value("kv_cache_usage_perc"),
         tasks=value("asyncio_tasks"),
-        files=len(list(Path(f"/proc/{pid}/fd").iterdir())),
+        files=sum(len(list(Path(f"/proc/{one}/fd").iterdir())) for one in attack.server.lasting_pids),
         processes=len(attack.server.processes),
         memory=memory(pid, "VmRSS"),
     )

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from attacker.findings import Invariant
 
-ENDS, EQUAL, SHARE, BASELINE, ERROR = Invariant
+ENDS, EQUAL, SHARE, BASELINE, ERROR, CONNECTION = Invariant
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,7 @@ class Bug:
     right: str
     wrong: str
     found_by: tuple[Invariant, ...]
+    num_agents: int = 0  # of the fleet that has the bug; 0: a server has it
 
 
 BUGS: tuple[Bug, ...] = (
@@ -167,5 +168,34 @@ BUGS: tuple[Bug, ...] = (
         "                self._end_process()\n",
         "                pass\n",
         (SHARE, ERROR),
+    ),
+    Bug(
+        "requests of a lost engine on another machine are not sent again",
+        "octavo.membership.remote_replica",
+        "RemoteReplica._handle",
+        "if message.epoch == self._attached:",
+        "if message.epoch != self._attached:",
+        (ENDS,),
+        num_agents=2,
+    ),
+    Bug(
+        "the engine of an agent that was started again is not used",
+        "octavo.membership.remote_replica",
+        "RemoteReplica._lose_engine",
+        "self._attached = self._channel = self.ready_at = None",
+        "self._channel = self.ready_at = None",
+        (BASELINE,),
+        num_agents=2,
+    ),
+    Bug(
+        "a front end of a fleet opens another socket",
+        "octavo.membership.remote_replica",
+        "RemoteReplica.run",
+        "publics = list(self._fleet_link.key.allowed)",
+        "publics = list(self._fleet_link.key.allowed)\n"
+        "        self.udp = __import__('socket').socket(2, 2)\n"
+        "        self.udp.connect(('127.0.0.1', 9))",
+        (CONNECTION,),
+        num_agents=2,
     ),
 )

@@ -10,7 +10,7 @@ AFTERMATH = 5.0  # seconds after a fault in which a request may still meet its e
 
 @dataclass
 class Fault:
-    kind: str  # engine, prompter, worker, checker, disk
+    kind: str  # engine, agent, prompter, worker, checker, disk
     began: float
     ended: float | None = None  # None: in progress
 

@@ -21,6 +21,7 @@ class Invariant(IntEnum):
     GETS_ITS_SHARE = 3
     RETURNS_TO_BASELINE = 4
     NO_SERVER_ERROR = 5
+    NO_OTHER_CONNECTION = 6
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,9 @@ def attack_with(
     settings, environ = dataclasses.replace(SETTINGS, patience=HANG_SECONDS, min_share=min_share), {}
     if bug is not None:
         check_place(bug)
-        settings = dataclasses.replace(SETTINGS, seconds=MAX_SECONDS, stops_at=frozenset(bug.found_by))
+        settings = dataclasses.replace(
+            SETTINGS, seconds=MAX_SECONDS, stops_at=frozenset(bug.found_by), num_agents=bug.num_agents
+        )
         paths = [str(PLANT), os.environ.get("PYTHONPATH", "")]
         planted = {name: getattr(bug, name) for name in ("module", "method", "right", "wrong")}
         environ = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), VARIABLE: json.dumps(planted)}

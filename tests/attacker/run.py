@@ -5,17 +5,21 @@ import contextlib
 import dataclasses
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from attacker import hostile_bytes as raw
 from attacker import hostile_requests as api
 from attacker.attack import IS_HOSTILE, Actor, Attack, Settings
 from attacker.baseline import Held, check_baseline, check_large_requests, look
-from attacker.faults import cause_faults
+from attacker.connections import watch_connections
+from attacker.faults import FAULTS, Fault, cause_faults, fill_disk, until_ready
 from attacker.findings import Findings, Invariant
+from attacker.fleet_faults import FLEET_FAULTS, fill_disk_of_agent
 from attacker.honest import HonestRequest, HonestTenant, find_references, honest_tasks
-from attacker.processes import AttackedServer, small_disk
+from attacker.hostile_peers import impersonate, knock
+from attacker.processes import AttackedFleet, AttackedServer, small_disk
 from attacker.shares import Shares
 from attacker.tenants import TenantKey, Tenants
 from attacker.wire import Abandoned, Client, get
@@ -57,6 +61,7 @@ FAST_ACTIONS: tuple[tuple[Action, int], ...] = (
     (raw.silent_connections, 1),
     (raw.send_slowly, 1),
 )
+FLEET_ACTIONS: tuple[tuple[Action, int], ...] = ((knock, 5), (impersonate, 3))
 
 
 @dataclasses.dataclass
@@ -81,19 +86,32 @@ def run(
     if settings.has_faults and not prefix:
         print("no disk can be mounted here: the attack runs without a full disk")
     findings = Findings(log_path)
-    server = AttackedServer(folder, model, tenants, *settings.flags, prefix=prefix, environ=environ)
+    server = _start(model, folder, settings, prefix=prefix, environ=environ)
     try:
         server.wait_until_ready()
         print(f"{findings.seconds:7.1f} s: the server is ready", flush=True)
         attack_whole = Run(server, tenants, settings, findings, has_small_disk=bool(prefix))
         summary = asyncio.run(attack_whole.run())
-        if "Traceback" in server.log:
-            trace = server.log.partition("Traceback")[2][:1500]
+        if "Traceback" in server.whole_log:
+            trace = server.whole_log.partition("Traceback")[2][:1500]
             findings.violate(Invariant.NO_SERVER_ERROR, f"the server logged a traceback{trace}")
         return Outcome(findings, summary, server.log)
     finally:
         findings.close()
         server.stop()
+
+
+def _start(
+    model: Path,
+    folder: Path,
+    settings: Settings,
+    *,
+    prefix: Sequence[str],
+    environ: dict[str, str] | None,
+) -> AttackedServer:
+    start = partial(AttackedFleet, num_agents=settings.num_agents) if settings.num_agents else AttackedServer
+    tenants = Tenants.of_number(settings.num_tenants)
+    return start(folder, model, tenants, *settings.flags, prefix=prefix, environ=environ)
 
 
 class Run:
@@ -129,6 +147,7 @@ class Run:
     async def _warm_up(self) -> Held:
         """Compute the references, start every helper process, and return what the idle server holds."""
         attack = self._attack(0)
+        await until_ready(attack)  # all replicas of a fleet
         await find_references(attack, self._requests)
         print(f"{self._findings.seconds:7.1f} s: the reference answers are known", flush=True)
         honest = HonestTenant(attack, self._tenants.honest[0], self._requests)
@@ -156,9 +175,10 @@ class Run:
             *self._hostile_tasks(attack),
             asyncio.create_task(shares.watch(), name="shares"),
             asyncio.create_task(_probe(attack), name="probe"),
+            asyncio.create_task(watch_connections(attack), name="connections"),
         ]
         if self._settings.has_faults:
-            faults = cause_faults(attack, seconds * FAULTY_PART, has_small_disk=self._has_small_disk)
+            faults = cause_faults(attack, seconds * FAULTY_PART, self._faults(number))
             tasks.append(asyncio.create_task(faults, name="faults"))
         ends_at, report_at = time.monotonic() + seconds, 0.0
         while time.monotonic() < ends_at and not attack.has_ended:
@@ -173,11 +193,18 @@ class Run:
         self._num_equal += sum(tenant.num_equal for tenant in honest)
         if shares.lowest is not None:
             self._lowest_share = min(shares.lowest, self._lowest_share or shares.lowest)
-        if not attack.is_decided and self._server.process.poll() is None:
+        if not attack.is_decided and self._server.problem is None:
             await check_baseline(attack, before)
             await check_large_requests(attack)
         attack.close()
-        return not attack.is_decided and self._server.process.poll() is None
+        return not attack.is_decided and self._server.problem is None
+
+    def _faults(self, number: int) -> Sequence[tuple[Fault, int]]:
+        """Return the faults of a round with their weights. In a fleet, each round begins with another one."""
+        faults, of_disk = (FLEET_FAULTS, fill_disk_of_agent) if self._server.agents else (FAULTS, fill_disk)
+        faults = (*faults, (of_disk, 1)) if self._has_small_disk else faults
+        first = number % len(faults) if self._server.agents else 0
+        return faults[first:] + faults[:first]
 
     def _hostile_tasks(self, attack: Attack) -> list["asyncio.Task[None]"]:
         tenants = self._tenants.hostile
@@ -196,10 +223,8 @@ class Run:
         for task in tasks:
             if task.done() and not task.cancelled() and task.exception() is not None:
                 raise RuntimeError(f"the actor {task.get_name()} failed") from task.exception()
-        if self._server.process.poll() is not None:
-            attack.findings.violate(
-                Invariant.NO_SERVER_ERROR, f"the server exited: {self._server.log[-1500:]}"
-            )
+        if self._server.problem is not None:
+            attack.findings.violate(Invariant.NO_SERVER_ERROR, self._server.problem)
             attack.is_over.set()
 
     async def _finish(self, attack: Attack, tasks: list["asyncio.Task[None]"]) -> None:
@@ -253,6 +278,8 @@ async def _be_hostile(attack: Attack, number: int, tenant: TenantKey) -> None:
     IS_HOSTILE.set(True)
     actor = Actor(attack, f"hostile/{number}", tenant)
     weighted = FAST_ACTIONS if number % 3 == 2 else SLOW_ACTIONS
+    if attack.server.agents and weighted is FAST_ACTIONS:
+        weighted += FLEET_ACTIONS
     actions, weights = [action for action, _ in weighted], [weight for _, weight in weighted]
     first = actor.random.sample(actions, len(actions))  # so that a short attack has actions of every kind
     while not attack.has_ended:
@@ -279,7 +306,9 @@ async def _probe(attack: Attack) -> None:
             await client.replied()
             reply = client.replies[0] if client.replies else None
         is_live = reply is not None and reply.status == 200
-        if not is_live and not attack.faults.count("engine", "disk", since=began):
+        # The front end of a fleet is live without any engine.
+        is_explained = not attack.server.agents and attack.faults.count("engine", "disk", since=began) > 0
+        if not is_live and not is_explained:
             status = "no reply" if reply is None else f"status {reply.status}"
             attack.findings.violate(Invariant.NO_SERVER_ERROR, f"/livez: {status}")
         await attack.pause(0.25)
