@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from data.tiny_llama import write_tiny_llama
+from long_tests import LongTests
 
 if TYPE_CHECKING:  # it imports torch
     from octavo import LLM
@@ -22,6 +23,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A slow machine must not fail a test: examples have no deadline.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(LongTests(terminal))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -61,7 +61,8 @@ def test_every_interface_gives_the_same_answers_of_a_scripted_model(assets: Asse
 @pytest.mark.assets
 def test_every_interface_gives_the_same_answers_of_a_real_model(assets: Assets, tmp_path: Path) -> None:
     """The model does not reason: it gets these conversations too, but answers without reasoning."""
-    asked = [replace(one, max_tokens=min(one.max_tokens, NUM_TOKENS)) for one in FIFTY]
+    chosen = FIFTY if FULL else FIFTY[::2]
+    asked = [replace(one, max_tokens=min(one.max_tokens, NUM_TOKENS)) for one in chosen]
     model = assets(QWEN_CODER)
     server = Server(tmp_path, model, *FLAGS)
     try:
@@ -71,8 +72,8 @@ def test_every_interface_gives_the_same_answers_of_a_real_model(assets: Assets, 
     finally:
         server.stop()
     choices = [choice for answer in answers[CHAT] for choice in answer.choices]
-    assert sum(bool(choice.text) for choice in choices) > 20
-    assert sum(bool(choice.calls) for choice in choices) > 10
+    assert sum(bool(choice.text) for choice in choices) > len(asked) * 2 / 5
+    assert sum(bool(choice.calls) for choice in choices) > len(asked) / 5
     assert_all_equal(asked, answers)
 
 

@@ -29,12 +29,13 @@ RUNNERS = {
     "config": "tests/docs/test_blocks.py",
     "bench": "tests/docs/test_benchmarking_docs.py",
     "load": "tests/docs/test_benchmarking_docs.py",
+    "ray-data": "tests/on_ray/test_batch.py",
 }
 # Programs other than Octavo that may appear on the pages.
 PROGRAMS = {
     "pip", "python", "python3", "make", "mkdocs", "export", "source", "echo", "openssl", "curl", "docker",
     "kubectl", "install", "systemctl", "guidellm", "vllm", "lm_eval", "numactl", "taskset", "lscpu", "git",
-    "(umask", "npm", "pytest", "promtool",
+    "(umask", "npm", "pytest", "promtool", "ray",
 }  # fmt: skip
 EXCERPTS = ("python", "cpp")
 

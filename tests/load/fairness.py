@@ -7,7 +7,7 @@ import asyncio
 import re
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -157,21 +157,28 @@ async def _measure_limit(server: Server, seconds: float, unit: str, limit: int) 
 
 
 async def _tokens_of(server: Server, connections: Mapping[str, int], tokens: int) -> dict[str, int]:
-    """Return how many tokens each key gets while the server generates `tokens`, after a warm-up."""
+    """Return how many tokens each key gets while the server generates `tokens`.
+
+    Before that is a warm-up, in which every key gets some.
+    """
     gauges = await Gauges.open(server.port, OPERATOR)
     async with _clients(server, connections):
-        before = await _usage_after(gauges, tokens // 4)
+        before = await _usage_after(gauges, tokens // 4, connections)
         after = await _usage_after(gauges, tokens)
     gauges.close()
     return {name: after[name] - before[name] for name in connections}
 
 
-async def _usage_after(gauges: Gauges, tokens: int) -> dict[str, int]:
-    """Wait until `tokens` more tokens are generated, and return those of each key since the start."""
-    begin = sum((await _usage(gauges)).values())
-    while sum((usage := await _usage(gauges)).values()) < begin + tokens:
+async def _usage_after(gauges: Gauges, tokens: int, names: Iterable[str] = ()) -> dict[str, int]:
+    """Wait until `tokens` more tokens are generated, some of them for each of `names`, and return those of
+    each key since the start."""
+    begin = await _usage(gauges)
+    while True:
+        usage = await _usage(gauges)
+        is_enough = sum(usage.values()) >= sum(begin.values()) + tokens
+        if is_enough and all(usage.get(name, 0) > begin.get(name, 0) for name in names):
+            return usage
         await asyncio.sleep(0.05)
-    return usage
 
 
 async def _usage(gauges: Gauges) -> dict[str, int]:
@@ -185,13 +192,19 @@ async def _usage(gauges: Gauges) -> dict[str, int]:
 async def _clients(
     server: Server, connections: Mapping[str, int], used: list[tuple[float, int]] | None = None
 ) -> AsyncIterator[None]:
-    """Keep each connection of each key busy. Appends the time and tokens of each answer to `used`."""
+    """Keep each connection of each key busy. Appends the time and tokens of each answer to `used`.
+
+    All are open before the first request is sent, and the keys take turns in sending. Otherwise the first key
+    gets all slots before the others have sent anything, and then nothing until they have caught up.
+    """
     over = asyncio.Event()
-    tasks = [
-        asyncio.create_task(_client(server, name, number, over, used))
+    opened = [
+        (await _connection(server, name), number)
+        for number in range(max(connections.values()))
         for name, count in connections.items()
-        for number in range(count)
+        if number < count
     ]
+    tasks = [asyncio.create_task(_client(connection, number, over, used)) for connection, number in opened]
     try:
         yield
     finally:
@@ -200,9 +213,8 @@ async def _clients(
 
 
 async def _client(
-    server: Server, name: str, number: int, over: asyncio.Event, used: list[tuple[float, int]] | None
+    connection: Connection, number: int, over: asyncio.Event, used: list[tuple[float, int]] | None
 ) -> None:
-    connection = await _connection(server, name)
     while not over.is_set():
         connection.send(COMPLETIONS, _request(number))
         answer = await connection.done()

@@ -40,7 +40,7 @@ FIGURES = (
     ),
     Figure(
         "fairness",
-        partial(fairness.measure, flood=100, singles=5, tokens=2_000, limited_seconds=0),
+        partial(fairness.measure, flood=100, singles=5, tokens=8_000, limited_seconds=0),
         partial(fairness.measure, flood=550, singles=60, tokens=20_000, limited_seconds=240),
     ),
     Figure(

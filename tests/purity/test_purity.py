@@ -77,13 +77,14 @@ SMOLLM2 = "smollm2-135m-instruct-q4_1.gguf"
 QWEN = "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
 
 
-# The longest first, so that no core idles at the end. test_instruction_sets.py has the other sets.
+# The longest first, so that no core idles at the end. test_instruction_sets.py has the other sets. The larger
+# model in float32 takes minutes.
 REAL = [
     (name, dtype, isa)
     for name in (QWEN, SMOLLM2)
     for dtype in ("float32", "bfloat16")
     for isa in available_isas()
-    if FULL or isa == available_isas()[-1]
+    if FULL or (isa == available_isas()[-1] and (name, dtype) != (QWEN, "float32"))
 ]
 
 
