@@ -1,6 +1,5 @@
 """The replicas of a fleet under attack: `octavo replica` at addresses of loopback, as machines."""
 
-import asyncio
 import contextlib
 import os
 import re
@@ -14,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from chaos.agents import KeyFiles
+from chaos.ending import end
 from octavo.link.fleet_key import FleetKey
 from patience import HANG_SECONDS
 
@@ -71,9 +71,7 @@ class AttackedAgent:
         return Path(f"/proc/{self.process.pid}/root{self.temporary}")
 
     async def end(self, number: int) -> int:
-        """Send a signal, and return the exit code."""
-        self.process.send_signal(number)
-        return await asyncio.to_thread(self.process.wait, HANG_SECONDS)
+        return await end(self.process, number)
 
     def stop(self) -> None:
         stop_at_once(self.process)

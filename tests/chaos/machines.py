@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from chaos.ending import end
 from data.json_types import Json
 from load.wire import ask
 from patience import HANG_SECONDS
@@ -111,9 +112,7 @@ class Program:
         return self.process
 
     async def end(self, number: int) -> int:
-        """Send a signal, and return the exit code."""
-        self.process.send_signal(number)
-        return await asyncio.to_thread(self.process.wait, HANG_SECONDS)
+        return await end(self.process, number)
 
     @property
     def engine_pid(self) -> int | None:
@@ -157,6 +156,7 @@ class FrontEndProgram(Program):
         """Wait until it accepts requests, as a load balancer does."""
         async with asyncio.timeout(HANG_SECONDS):
             while not self.is_up:
+                assert self.process.poll() is None, self._log_path.read_text(errors="replace")[-1500:]
                 with contextlib.suppress(OSError):
                     self.is_up = (await ask(self.port, "/readyz")).status == 200
                 await asyncio.sleep(0.1)
