@@ -30,7 +30,10 @@ class Outgoing(NamedTuple):
 def outgoing_connections(pids: Iterable[int], listening: Collection[Address]) -> Iterator[Outgoing]:
     """Yield the connections of processes that they have not accepted at one of the addresses. A UDP socket
     counts as a connection."""
-    owners = {inode: pid for pid in pids for inode in _sockets(pid)}
+    owners: dict[str, int] = {}
+    for pid in pids:  # those of parents first: a new child has their sockets until it runs its program
+        for inode in _sockets(pid):
+            owners.setdefault(inode, pid)
     for protocol in ("tcp", "tcp6", "udp", "udp6"):
         with contextlib.suppress(FileNotFoundError):  # there is no IPv6
             for line in Path(f"/proc/net/{protocol}").read_text().splitlines()[1:]:

@@ -6,6 +6,7 @@ then.
 """
 
 import asyncio
+import time
 from dataclasses import dataclass
 
 from attacker.attack import Attack
@@ -13,6 +14,7 @@ from attacker.findings import Invariant
 from attacker.honest import HonestTenant
 
 SAMPLE_SECONDS = 0.4
+MAX_SAMPLE_SECONDS = 1.5  # after longer, this process was paused itself, and honest tenants sent nothing
 MIN_TOKENS = 2500  # computed in a window, so that the lengths of single answers do not matter
 WINDOW_TOKENS = 30_000  # after which a window ends; a short run is one window
 
@@ -37,7 +39,10 @@ class Shares:
     async def watch(self) -> None:
         while not self._attack.has_ended:
             await self.sample()
+            began = time.monotonic()
             await asyncio.sleep(SAMPLE_SECONDS)
+            if time.monotonic() - began > MAX_SAMPLE_SECONDS:
+                self._last = None
         self.check(is_end=True)
 
     async def sample(self) -> None:

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import zmq
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from chaos.asking import Asker, Outcome, Request, requests_of_every_kind
@@ -82,7 +84,8 @@ class Fleet:
             channel, engine = replica._channel, replica._engine
             assert channel is not None
             assert engine is not None
-            channel._socket.disconnect(engine.folder.address)
+            with suppress(zmq.ZMQError):  # it was cut a moment ago
+                channel._socket.disconnect(engine.folder.address)
         else:
             drain = asyncio.create_task(
                 replica.replace(partial(self.replicas._drain, replica, LONELY_SECONDS))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from chaos.fleet import Fleet, running_fleet
+from chaos.patient_supervision import take_no_pause_for_a_fault
 from octavo.observe.audit_counts import AuditCounts
 from octavo.protocol import SamplingParams
 from patience import HANG_SECONDS
@@ -47,6 +48,7 @@ def run_audited(
 ) -> tuple[int, AuditCounts]:
     paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+    take_no_pause_for_a_fault(monkeypatch)  # without the third replica, nobody knows which of two is wrong
 
     async def bounded() -> tuple[int, AuditCounts]:
         async with (

@@ -19,9 +19,9 @@ import msgspec
 import pytest
 
 from chaos.asking import Asker, Request, requests_of_every_kind
+from chaos.patient_supervision import take_no_pause_for_a_fault
 from octavo.checkpoint import open_checkpoint
 from octavo.engine.core import STEP_FAILED
-from octavo.frontend import engine_process
 from octavo.frontend.hub import Hub
 from octavo.frontend.in_flight import ENGINE_HUNG, ENGINE_LOST, MAX_REPLAYS
 from octavo.frontend.supervisor import EngineState, EngineSupervisor
@@ -49,7 +49,7 @@ class Harness(Asker):
         assert self.supervisor.engine_pid is not None
         os.kill(self.supervisor.engine_pid, number)
 
-    async def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> float:
+    async def until(self, condition: Callable[[], bool], seconds: float = HANG_SECONDS) -> float:
         """Wait for the condition and return the seconds that it took."""
         started = time.monotonic()
         while not condition():
@@ -78,6 +78,7 @@ def serve(tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> Serve:
     """`async with serve() as harness`; takes the module and the options of the engine."""
     paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+    take_no_pause_for_a_fault(monkeypatch)
     tokenizer = Tokenizer(open_checkpoint(str(tiny_checkpoint)).text)
 
     @asynccontextmanager
@@ -99,7 +100,7 @@ def serve(tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> Serve:
     return serve
 
 
-def run(test: Callable[[], Awaitable[None]], seconds: float = 240.0) -> None:
+def run(test: Callable[[], Awaitable[None]], seconds: float = 4 * HANG_SECONDS) -> None:
     async def bounded() -> None:
         await asyncio.wait_for(test(), seconds)
 
@@ -150,7 +151,7 @@ def test_streams_move_to_other_instruction_sets(serve: Serve) -> None:
             streams = asyncio.create_task(harness.ask_all(requests(32)))
             for number, name in enumerate(names[1:]):
                 harness.num_deltas = 0
-                await harness.until(lambda: harness.num_deltas > 2500, HANG_SECONDS)
+                await harness.until(lambda: harness.num_deltas > 2500)
                 options = {**supervisor._settings.options, "kernels": name}
                 supervisor._settings = msgspec.structs.replace(supervisor._settings, options=options)
                 await harness.kill()
@@ -160,7 +161,7 @@ def test_streams_move_to_other_instruction_sets(serve: Serve) -> None:
             assert sum(one == other for one, other in zip(moved, plain, strict=True)) == 32
             assert supervisor.facts.system_fingerprint == fingerprint
 
-    run(test, 4 * HANG_SECONDS)  # waits for four engines, one of which is slow
+    run(test)
 
 
 def test_a_poisoned_request_ends_alone(serve: Serve) -> None:
@@ -179,18 +180,15 @@ def test_a_poisoned_request_ends_alone(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("neighbours", [0, 8])
-def test_a_request_that_hangs_the_engine_ends_alone(
-    serve: Serve, neighbours: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_that_hangs_the_engine_ends_alone(serve: Serve, neighbours: int) -> None:
     """It hangs every step that includes it: first with its neighbours, if any, then while isolated."""
-    monkeypatch.setattr(engine_process, "HUNG_AFTER", HANG_SECONDS)  # a slow engine is not hung
 
     async def test() -> None:
         async with serve(module="engines") as harness:
             plain = await harness.ask_all(requests(neighbours))
             harness.num_deltas = 0
             streams = asyncio.create_task(harness.ask_all(requests(neighbours)))
-            await harness.until(lambda: harness.num_deltas > 20 or not neighbours, HANG_SECONDS)
+            await harness.until(lambda: harness.num_deltas > 20 or not neighbours)
             ended = await harness.ask([70, HANG, 70], SamplingParams(max_tokens=5, n=2))
             assert {choice.finish_reason for choice in ended.choices} == {"error"}
             assert {choice.error for choice in ended.choices} == {ENGINE_HUNG.message}
@@ -198,7 +196,7 @@ def test_a_request_that_hangs_the_engine_ends_alone(
             await harness.ask("and all is well", SamplingParams(max_tokens=3))
             assert harness.supervisor.num_restarts == 2
 
-    run(test, 4 * HANG_SECONDS)
+    run(test)
 
 
 def test_a_faulty_request_ends_alone_and_the_engine_survives(serve: Serve) -> None:

@@ -22,6 +22,7 @@ from deployment.rules import (
     unit_problems,
 )
 from octavo.config import EngineOptions, ReplicaOptions, ServerOptions, option_specs
+from patience import HANG_SECONDS
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"
@@ -220,7 +221,7 @@ def test_hadolint() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=HANG_SECONDS,
     )
     assert done.returncode == 0, done.stdout
 
@@ -232,6 +233,10 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     # systemd checks that the program exists.
     unit.write_text(text("systemd/octavo.service").replace("/opt/octavo/bin/octavo", sys.executable))
     done = subprocess.run(
-        ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False, timeout=60
+        ["systemd-analyze", "verify", str(unit)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=HANG_SECONDS,
     )
     assert (done.returncode, done.stderr) == (0, "")

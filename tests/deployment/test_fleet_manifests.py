@@ -258,7 +258,7 @@ def test_kustomize_builds_the_folders(path: str) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=HANG_SECONDS,
     )
     assert done.returncode == 0, done.stderr
     built = list(yaml.safe_load_all(done.stdout))

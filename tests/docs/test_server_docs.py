@@ -63,7 +63,7 @@ def test_curl_examples_run(page: str, address: str) -> None:
             ["bash", "-c", command.replace(DEFAULT_ADDRESS, address)],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=HANG_SECONDS,
             check=True,
         )
         assert "Paris" in done.stdout or '"count":' in done.stdout, done.stdout
@@ -86,7 +86,7 @@ def said(kind: str, page: str, address: str, model: str = "") -> str:
         env=os.environ,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -35,9 +35,14 @@ async def _kill(server: Server, kills: int, streams: int, tokens: int) -> tuple[
     plain = await _undisturbed(server, streams, tokens)
     num_equal, pauses = 0, []
     for number in range(kills):
-        connections = await _begin(server, streams, tokens)
-        # Kill at a different time in each round: in prefill, early, late.
-        await _until_reported(connections, number * streams * tokens // (kills + 1))
+        # Kill at a different time in each round: in prefill, early, late. If this process was paused, and all
+        # streams have ended, begin again.
+        while True:
+            connections = await _begin(server, streams, tokens)
+            await _until_reported(connections, number * streams * tokens // (kills + 1))
+            if not _have_ended(connections):
+                break
+            await _num_equal(connections, plain)
         pauses.append(await _replaced(server, connections, signal.SIGKILL))
         num_equal += await _num_equal(connections, plain)
     return num_equal, pauses
@@ -94,8 +99,14 @@ async def _stop(server: Server, streams: int, tokens: int) -> tuple[int, float, 
     os.kill(old, signal.SIGSTOP)
     sent = time.perf_counter()
     async with asyncio.timeout(HANG_SECONDS):
+        looked, was_paused = sent, False
         while (await ask(server.port, "/livez")).status == 200:
-            assert server.engine_pid == old, "the engine was replaced before /livez reported the hang"
+            # There are 3 s between the two, which this process misses if it is paused itself.
+            now = time.perf_counter()
+            was_paused, looked = was_paused or now - looked > 2, now
+            if server.engine_pid != old:
+                assert was_paused, "the engine was replaced before /livez reported the hang"
+                break
             await asyncio.sleep(0.02)
         not_live = time.perf_counter() - sent
         while server.engine_pid == old or (await ask(server.port, "/readyz")).status != 200:
@@ -130,11 +141,15 @@ async def _received(connection: Connection) -> ReceivedAnswer:
     return answer.received
 
 
+def _have_ended(connections: Sequence[Connection]) -> bool:
+    return all(one.answer is not None and one.answer.done_at is not None for one in connections)
+
+
 def _num_events(connections: Sequence[Connection]) -> int:
     return sum(connection.answer.num_events for connection in connections if connection.answer)
 
 
 async def _until_reported(connections: Sequence[Connection], num_events: int) -> None:
     async with asyncio.timeout(HANG_SECONDS):
-        while _num_events(connections) < num_events:
+        while _num_events(connections) < num_events and not _have_ended(connections):
             await asyncio.sleep(0.002)

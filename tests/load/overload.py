@@ -147,13 +147,16 @@ async def _overload(
 async def _rate(gauges: Gauges, meanwhile: Awaitable[None]) -> tuple[float, float, float]:
     """Return tokens per second and per step after the settling time, and the maximum queue length."""
     work = asyncio.ensure_future(meanwhile)
+    begun, before = time.perf_counter(), await gauges.look()
     await asyncio.sleep(SETTLING)
     started, first = time.perf_counter(), await gauges.look()
     last, ended, longest_queue = first, started, 0.0
-    while not work.done():
+    while not work.done() or last("step_seconds_count") == before("step_seconds_count"):
         await asyncio.sleep(LOOK_SECONDS)
         ended, last = time.perf_counter(), await gauges.look()
         longest_queue = max(longest_queue, last("num_requests_queued"))
+    if last("step_seconds_count") == first("step_seconds_count"):
+        started, first = begun, before  # this process was paused; then the settling time counts, too
     tokens, steps = (last(n) - first(n) for n in ("generation_tokens_total", "step_seconds_count"))
     return tokens / (ended - started), tokens / steps, longest_queue
 

@@ -12,7 +12,6 @@ import inspect
 import json
 import os
 import signal
-import socket
 import sys
 import time
 from dataclasses import asdict
@@ -31,15 +30,14 @@ from ray.cluster_utils import Cluster
 
 from octavo.ray.cluster import RayFleet
 from octavo.ray.spec import NAMESPACE
+from on_ray.ray_cluster import unused_port
 from patience import HANG_SECONDS
 
 NO_PORT = -1
 
 
 def node_settings() -> dict[str, Any]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    return {"object_store_memory": 80 << 20, "runtime_env_agent_port": port}
+    return {"object_store_memory": 80 << 20, "runtime_env_agent_port": unused_port()}
 
 
 def be_patient() -> None:

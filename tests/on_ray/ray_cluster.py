@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -18,6 +19,14 @@ from patience import HANG_SECONDS
 
 TOKEN = "c" * 64  # of Ray's authentication
 TESTS = Path(__file__).parents[1]
+
+
+def unused_port() -> int:
+    """Return a port below those that the system chooses, so that nobody takes it meanwhile."""
+    while True:
+        port = random.randrange(20_000, 32_768)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def ray_environ(folder: Path, *, mode: str = "token") -> dict[str, str]:
@@ -35,6 +44,7 @@ def ray_environ(folder: Path, *, mode: str = "token") -> dict[str, str]:
         "RAY_worker_register_timeout_seconds": "300",
         "RAY_gcs_rpc_server_connect_timeout_s": "300",
         "RAY_gcs_server_request_timeout_seconds": "300",
+        "RAY_gcs_server_port_wait_time_s": "300",
         "RAY_health_check_timeout_ms": "30000",
         # By default, workers start several at a time, in reserve, and with the lowest priority. Beside other
         # tests they then take minutes, Ray starts still more of them, and everything on the machine stalls.
@@ -102,8 +112,7 @@ class RayFrontEnd(FrontEndProgram):
     """`octavo serve --fleet ray:NAME`."""
 
     def __init__(self, cluster: RayCluster, model: Path, fleet: str) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = unused_port()
         self._cluster_environ = cluster.environ
         keys = cluster.folder / "keys/front-end.key"
         arguments = [str(model), "--fleet", f"ray:{fleet}", "--fleet-key", str(keys), "--log-format", "json"]

@@ -188,7 +188,12 @@ def test_copied_code_reproduces_a_completion_with_a_schema(open_page: Open) -> N
             assert KEY not in program
             environ = os.environ | {"OCTAVO_API_KEY": KEY}
             done = subprocess.run(
-                [*command, program], env=environ, capture_output=True, text=True, timeout=60, check=True
+                [*command, program],
+                env=environ,
+                capture_output=True,
+                text=True,
+                timeout=HANG_SECONDS,
+                check=True,
             )
             assert copied_answer(done.stdout) == text
 

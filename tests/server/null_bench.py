@@ -5,8 +5,10 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from chaos.patient_supervision import take_no_pause_for_a_fault
 from data.json_types import Json
 from octavo.config import ServerOptions
 from octavo.fleet.router import Router
@@ -90,10 +92,12 @@ async def on_null_engine(
     settings = EngineSettings(engine, log_level="warning")
     hub = Hub(Router.with_prefixes())
     replicas = LocalReplicas(settings, hub, num_replicas=num_replicas, module="octavo.simulate.null_engine")
-    replicas.start()
-    try:
-        for supervisor in replicas.supervisors:
-            await supervisor.wait_until_ready()
-        await test(Bench(hub, replicas, model))
-    finally:
-        await replicas.close()
+    with pytest.MonkeyPatch.context() as patch:
+        take_no_pause_for_a_fault(patch)
+        replicas.start()
+        try:
+            for supervisor in replicas.supervisors:
+                await supervisor.wait_until_ready()
+            await test(Bench(hub, replicas, model))
+        finally:
+            await replicas.close()

@@ -57,10 +57,14 @@ class Server:
     @property
     def engine_pid(self) -> int | None:
         """None between two engines."""
-        engines = []
-        with contextlib.suppress(FileNotFoundError):
+        engines, children = [], []
+        has_ended = (FileNotFoundError, ProcessLookupError)  # the latter between open and read
+        with contextlib.suppress(*has_ended):
             children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-            engines = [pid for pid in children if b".engine" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        for pid in children:
+            with contextlib.suppress(*has_ended):
+                if b".engine" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    engines.append(pid)
         assert len(engines) <= 1, engines
         return int(engines[0]) if engines else None
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from octavo.frontend.engine_thread import EngineThread
+from patience import HANG_SECONDS
 
 
 @pytest.fixture
@@ -47,7 +48,9 @@ def run_python(program: str) -> subprocess.CompletedProcess[str]:
     """Run a program in its own process, without coverage: an interrupt can leave coverage's locks held."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
     command = [sys.executable, "-c", program]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
+    )
 
 
 def test_results_and_errors_reach_the_caller(thread: EngineThread) -> None:

@@ -33,7 +33,7 @@ def checker() -> Iterator[GrammarChecker]:
 
 
 def problem(checker: GrammarChecker, spec: GrammarSpec) -> str | None:
-    error = checker.submit(spec).exception(timeout=60)
+    error = checker.submit(spec).exception(timeout=HANG_SECONDS)
     assert error is None or isinstance(error, GrammarError), error
     return None if error is None else str(error)
 

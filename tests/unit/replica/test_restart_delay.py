@@ -12,6 +12,7 @@ import pytest
 
 from chaos.agents import AgentFleet, agent_fleet, until
 from chaos.asking import Asker
+from chaos.patient_supervision import take_no_pause_for_a_fault
 from octavo.checkpoint import open_checkpoint
 from octavo.protocol import SamplingParams
 from octavo.text.tokenizer import Tokenizer
@@ -27,9 +28,13 @@ async def kill_engine(fleet: AgentFleet) -> None:
 
 
 def test_an_engine_that_has_generated_tokens_is_replaced_at_once(
-    tiny_checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tiny_checkpoint: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The agent sees no outputs: the front end gets them from the engine."""
+    take_no_pause_for_a_fault(monkeypatch)
     tokenizer = Tokenizer(open_checkpoint(str(tiny_checkpoint)).text)
     params = SamplingParams(max_tokens=8, ignore_eos=True, seed=1)
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import changelog
 import pytest
 
+from patience import HANG_SECONDS
+
 GOOD = """# Changelog
 
 ## Unreleased
@@ -62,7 +64,7 @@ def test_the_command_as_the_release_runs_it(tmp_path: Path) -> None:
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, changelog.__file__, "--root", str(tmp_path), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG_SECONDS)
 
     assert run("--tag", "v0.1.0").returncode == 0
     assert run("--tag", "v0.2.0").returncode == 1

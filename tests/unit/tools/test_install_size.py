@@ -9,6 +9,8 @@ import install_size
 import pytest
 from install_size import AllowedSize, Groups
 
+from patience import HANG_SECONDS
+
 METADATA = {
     "octavo": ["torch>=2", "fastapi", "unused; sys_platform == 'none'"],
     "torch": ["sympy", "jinja2"],
@@ -52,7 +54,7 @@ def test_the_command_as_ci_runs_it(venv: Path, tmp_path: Path) -> None:
     wheel = tmp_path / "octavo.whl"
     wheel.write_bytes(b"x" * 5000)
     command = [sys.executable, install_size.__file__, str(venv), "--wheel", str(wheel)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG_SECONDS)
     assert done.returncode == 0, done.stderr
     assert "dependencies   2 packages" in done.stdout
     shutil.copytree(
@@ -61,5 +63,5 @@ def test_the_command_as_ci_runs_it(venv: Path, tmp_path: Path) -> None:
     )
     info = venv / "lib/python3.11/site-packages/surprise-1.0.dist-info/METADATA"
     info.write_text(info.read_text().replace("jinja2", "surprise"))
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG_SECONDS)
     assert (done.returncode, "now includes surprise" in done.stderr) == (1, True)

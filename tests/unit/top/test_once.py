@@ -12,6 +12,7 @@ from octavo.cli.main import main
 from octavo.cli.top import ONCE_VIEWS
 from octavo.top.connection import Unavailable, ViewAddress, ViewConnection
 from octavo.view import AwayEvent, Event
+from patience import HANG_SECONDS
 from unit.top.seen import FACTS, a_fleet, a_replica, a_view
 
 
@@ -122,7 +123,7 @@ def test_a_busy_server_is_not_retried(busy_port: int, capsys: pytest.CaptureFixt
 def test_viewers_are_notified_of_a_retry(dead_port: int) -> None:
     watching = ViewConnection(ViewAddress.of(f"127.0.0.1:{dead_port}"), None, 0.25)
     watching.start()
-    news = watching.updates.get(timeout=60)
+    news = watching.updates.get(timeout=HANG_SECONDS)
     watching.stop()
     assert isinstance(news, Unavailable)
     assert news.reason.endswith("; trying again")
