@@ -8,7 +8,7 @@ import os
 import re
 import socket
 import struct
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,13 +27,11 @@ class Outgoing(NamedTuple):
     remote: Address
 
 
-def outgoing_connections(pids: Iterable[int], listening: Collection[Address]) -> Iterator[Outgoing]:
+def outgoing_connections(pids: Sequence[int], listening: Collection[Address]) -> Iterator[Outgoing]:
     """Yield the connections of processes that they have not accepted at one of the addresses. A UDP socket
     counts as a connection."""
-    owners: dict[str, int] = {}
-    for pid in pids:  # those of parents first: a new child has their sockets until it runs its program
-        for inode in _sockets(pid):
-            owners.setdefault(inode, pid)
+    # A new child has the sockets of its parent until it runs its program. They belong to the first in `pids`.
+    owners = {inode: pid for pid in reversed(pids) for inode in _sockets(pid)}
     for protocol in ("tcp", "tcp6", "udp", "udp6"):
         with contextlib.suppress(FileNotFoundError):  # there is no IPv6
             for line in Path(f"/proc/net/{protocol}").read_text().splitlines()[1:]:

@@ -29,7 +29,6 @@ NUM_FLOODERS = 2  # so that one has requests in flight while the other waits for
 FAULTY_PART = 0.6  # of a round; then faults end, so that leaks of the last engine show
 REPORT_SECONDS = 5.0
 POLL = 0.1
-MAX_DEAD_SECONDS = 20.0  # for which a busy machine may pause an engine
 GRACE = 10.0  # seconds after the end; then hostile requests are awaited only until they make progress
 
 Action = Callable[[Actor], Awaitable[None]]
@@ -299,11 +298,7 @@ async def _flood(attack: Attack, number: int) -> None:
 
 
 async def _probe(attack: Attack) -> None:
-    """Check that the server reports to be live. While an engine is stopped, it may report the opposite.
-
-    A machine that is busy may pause an engine, too, but the server replaces one that is late for long.
-    """
-    dead_since: float | None = None
+    """Check that the server reports to be live. While an engine is stopped, it may report the opposite."""
     while not attack.has_ended:
         began = time.monotonic()
         async with attack.connected("liveness probe") as client:
@@ -313,10 +308,7 @@ async def _probe(attack: Attack) -> None:
         is_live = reply is not None and reply.status == 200
         # The front end of a fleet is live without any engine.
         is_explained = not attack.server.agents and attack.faults.count("engine", "disk", since=began) > 0
-        is_dead = reply is not None and reply.status == 503 and not is_explained
-        dead_since = (dead_since or began) if is_dead else None
-        is_short = dead_since is not None and time.monotonic() - dead_since < MAX_DEAD_SECONDS
-        if not is_live and not is_explained and not is_short:
+        if not is_live and not is_explained:
             status = "no reply" if reply is None else f"status {reply.status}"
             attack.findings.violate(Invariant.NO_SERVER_ERROR, f"/livez: {status}")
         await attack.pause(0.25)

@@ -2,7 +2,7 @@
 
 Counted in tokens of prompts and answers, as the front end counts them, and never in seconds. Intervals in
 which the attack itself had stopped or killed a process do not count, because requests cannot reach the engine
-then.
+then, and neither do those in which the attack was paused and sent none.
 """
 
 import asyncio

@@ -47,7 +47,7 @@ class LocalAgent:
         null_options = {"vocab_size": 260, "step_seconds": 0.002} if module == NULL_ENGINE else {}
         settings = EngineSettings(null_options | options, log_level="warning")
         self.supervisor = EngineSupervisor(settings, self.relay, name=name, module=module)
-        # No client on loopback has this address, so that nobody else takes the port between two starts.
+        # Clients connect from 127.0.0.1, so none of them takes this port between two starts.
         endpoint = self.relay.open(f"127.0.0.2:{port}", self.supervisor)
         self.address = f"127.0.0.2:{endpoint.rpartition(':')[2]}"
         self._tasks: list[asyncio.Task[None]] = []

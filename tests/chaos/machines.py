@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import json
 import os
+import random
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +14,7 @@ from pathlib import Path
 
 from chaos.ending import end
 from data.json_types import Json
+from engine_children import engine_children
 from load.wire import ask
 from patience import HANG_SECONDS
 
@@ -117,12 +120,7 @@ class Program:
     @property
     def engine_pid(self) -> int | None:
         """None between two engines."""
-        pid = self.process.pid
-        with contextlib.suppress(OSError):
-            children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-            engines = [one for one in children if b".engine" in Path(f"/proc/{one}/cmdline").read_bytes()]
-            return int(engines[0]) if engines else None
-        return None
+        return next(engine_children(self.process.pid), None)
 
     def problems(self) -> Iterator[str]:
         """Yield the unexpected errors in its log."""
@@ -138,9 +136,9 @@ class Program:
 
 
 class FrontEndProgram(Program):
-    def __init__(self, name: str, folder: Path, port: int, arguments: list[str]) -> None:
-        super().__init__(name, folder, "", ["serve", *arguments, "--port", str(port)])
-        self.port = port
+    def __init__(self, name: str, folder: Path, arguments: list[str]) -> None:
+        self.port = unused_port()
+        super().__init__(name, folder, "", ["serve", *arguments, "--port", str(self.port)])
         self.num_deaths = 0
         self.is_up = False
 
@@ -160,6 +158,14 @@ class FrontEndProgram(Program):
                 with contextlib.suppress(OSError):
                     self.is_up = (await ask(self.port, "/readyz")).status == 200
                 await asyncio.sleep(0.1)
+
+
+def unused_port() -> int:
+    """Return a port below those that the system chooses, so that nobody takes it meanwhile."""
+    while True:
+        port = random.randrange(20_000, 32_768)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def marked_processes() -> Iterator[int]:

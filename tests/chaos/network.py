@@ -19,7 +19,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -211,9 +210,7 @@ class NetworkFleet:
             addresses += [f"{host}:{PORT}", f"127.0.0.1:{server.sockets[0].getsockname()[1]}"]
         arguments = [self._model, "--fleet", ",".join(addresses), "--log-format", "json"]
         arguments += ["--fleet-key", str(self._folder / "keys/front-end.key")]
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        self.front_ends.append(FrontEndProgram(f"front-end-{number}", self._folder, port, arguments))
+        self.front_ends.append(FrontEndProgram(f"front-end-{number}", self._folder, arguments))
 
     @property
     def _programs(self) -> list[Program]:

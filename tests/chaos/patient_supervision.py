@@ -1,4 +1,4 @@
-"""Supervision for tests that count deaths, restarts or usable replicas: a paused machine causes none."""
+"""Supervision without timeouts, for tests that count restarts or usable replicas."""
 
 import pytest
 
@@ -7,9 +7,9 @@ from patience import HANG_SECONDS
 
 
 def take_no_pause_for_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither suspect nor kill an engine that is late, because its machine may only be slow.
+    """Let supervisors wait for an engine whose heartbeat is late: the machine may be busy.
 
-    One that reports to be hung still is: see `engines.py`.
+    The engine in `engines.py` is still found to hang: it reports a heartbeat that is late by far more.
     """
     for name in ("SUSPECTED_AFTER", "HUNG_AFTER"):
         monkeypatch.setattr(engine_process, name, HANG_SECONDS)

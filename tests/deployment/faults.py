@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from chaos.patient_supervision import take_no_pause_for_a_fault
 from data.engine_facts import IDLE_STATS
 from data.json_types import Json
 from deployment.promtool import Scrape
@@ -269,8 +270,7 @@ async def faulty_server(model: TextModel) -> AsyncIterator[FaultyServer]:
     replicas = LocalReplicas(settings, hub, num_replicas=len(REPLICAS), module=module)
     server = FaultyServer(model, hub, replicas)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine_process, "SUSPECTED_AFTER", HANG_SECONDS)
-        patch.setattr(engine_process, "HUNG_AFTER", HANG_SECONDS)
+        take_no_pause_for_a_fault(patch)
         try:
             yield server
         finally:

@@ -28,9 +28,9 @@ from ray._raylet import (  # type: ignore[attr-defined]
 )
 from ray.cluster_utils import Cluster
 
+from chaos.machines import unused_port
 from octavo.ray.cluster import RayFleet
 from octavo.ray.spec import NAMESPACE
-from on_ray.ray_cluster import unused_port
 from patience import HANG_SECONDS
 
 NO_PORT = -1

@@ -4,14 +4,13 @@ import asyncio
 import contextlib
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from chaos.machines import RUN_MARK, FrontEndProgram, marked_processes
 from data.json_types import Json
@@ -19,14 +18,7 @@ from patience import HANG_SECONDS
 
 TOKEN = "c" * 64  # of Ray's authentication
 TESTS = Path(__file__).parents[1]
-
-
-def unused_port() -> int:
-    """Return a port below those that the system chooses, so that nobody takes it meanwhile."""
-    while True:
-        port = random.randrange(20_000, 32_768)
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
+Found = TypeVar("Found")
 
 
 def ray_environ(folder: Path, *, mode: str = "token") -> dict[str, str]:
@@ -112,11 +104,10 @@ class RayFrontEnd(FrontEndProgram):
     """`octavo serve --fleet ray:NAME`."""
 
     def __init__(self, cluster: RayCluster, model: Path, fleet: str) -> None:
-        port = unused_port()
         self._cluster_environ = cluster.environ
         keys = cluster.folder / "keys/front-end.key"
         arguments = [str(model), "--fleet", f"ray:{fleet}", "--fleet-key", str(keys), "--log-format", "json"]
-        super().__init__("front-end", cluster.folder, port, arguments)
+        super().__init__("front-end", cluster.folder, arguments)
 
     def start(self) -> "subprocess.Popen[bytes]":
         self._environ = self._cluster_environ
@@ -157,9 +148,9 @@ def actor_pids() -> list[int]:
     return found
 
 
-async def until(condition: object) -> None:
-    """Wait until a function returns something true."""
-    assert callable(condition)
+async def until(condition: Callable[[], Found]) -> Found:
+    """Wait until a function returns something true, and return that."""
     async with asyncio.timeout(2 * HANG_SECONDS):
-        while not await asyncio.to_thread(condition):
+        while not (found := await asyncio.to_thread(condition)):
             await asyncio.sleep(0.2)
+        return found

@@ -1,6 +1,5 @@
 """Runs `octavo serve` in a separate process on a free port."""
 
-import contextlib
 import os
 import re
 import shutil
@@ -16,6 +15,7 @@ import httpx
 import openai
 
 from data.json_types import Json
+from engine_children import engine_children
 from patience import HANG_SECONDS
 from server.recording import octavo_command, problems_in
 from server.yardstick import Yardstick, check_event_loop
@@ -57,16 +57,9 @@ class Server:
     @property
     def engine_pid(self) -> int | None:
         """None between two engines."""
-        engines, children = [], []
-        has_ended = (FileNotFoundError, ProcessLookupError)  # the latter between open and read
-        with contextlib.suppress(*has_ended):
-            children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        for pid in children:
-            with contextlib.suppress(*has_ended):
-                if b".engine" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    engines.append(pid)
+        engines = list(engine_children(self.process.pid))
         assert len(engines) <= 1, engines
-        return int(engines[0]) if engines else None
+        return engines[0] if engines else None
 
     @property
     def url(self) -> str:

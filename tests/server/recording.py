@@ -31,6 +31,9 @@ Description = dict[str, Any]
 
 MAX_PROBLEMS = 5  # more would repeat them
 LONGEST_SHOWN = 500  # characters
+# Of a server in another process. On a busy machine, imports alone may take longer than the product's limit,
+# and nothing can interrupt them. A shutdown that hangs still fails the test that waits for it.
+FORCED_EXIT_SECONDS = 600
 
 
 class Accepted(NamedTuple):
@@ -172,6 +175,8 @@ def record_into(requests: Path) -> None:
 
 if __name__ == "__main__":
     from octavo.cli.main import main
+    from octavo.server import signals
 
+    signals.FORCED_EXIT_SECONDS = FORCED_EXIT_SECONDS  # before other modules import it
     record_into(Path(sys.argv[1]))
     sys.exit(main(sys.argv[2:]))

@@ -5,6 +5,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import openai
 import pytest
@@ -13,6 +14,7 @@ from openai.types.chat import ChatCompletion, ParsedChatCompletion
 
 from data.json_types import JsonObject
 from patience import HANG_SECONDS
+from server.held_loading import HeldLoading
 from server.process import Server, StartServer
 
 pytestmark = pytest.mark.xdist_group("server")
@@ -157,12 +159,14 @@ def test_a_client_timeout_ends_the_request(server: Server) -> None:
     raise AssertionError(server.get("/metrics").text)
 
 
-def test_a_retrying_client_does_not_notice_loading(start: StartServer) -> None:
+def test_a_retrying_client_does_not_notice_loading(start: StartServer, tmp_path: Path) -> None:
     """503 with Retry-After is sufficient."""
-    server = start("--served-model-name", "tiny")
+    loading = HeldLoading(tmp_path)
+    server = start("--served-model-name", "tiny", environ=loading.environ)
     with pytest.raises(openai.InternalServerError) as caught:
         server.client().models.list()
     assert int(caught.value.response.headers["retry-after"]) >= 1
+    loading.go_on()
     patient = server.client(max_retries=30)
     assert patient.chat.completions.create(**ASKED).choices[0].finish_reason == "length"
 
