@@ -24,11 +24,15 @@ class SlotOpening(msgspec.Struct, frozen=True):
 class SequenceSlice(msgspec.Struct, frozen=True):
     """The tokens of one sequence that this step computes.
 
-        positions      0 ......... start ............ start + len(token_ids)
-                       |  KV is in blocks  |  computed now  |
+        positions      0 ......... start ......................... start + len(token_ids)
+                       |  KV is in blocks  |  known  |   drafted   |
+                                           |     computed now      |
 
     The block table of the slot becomes table[:table_from] + block_ids before the step: growth, prefix
     hits and replaced duplicates are all expressed by this one edit.
+
+    Drafted tokens are guesses at the next tokens of the answer. The row of the last known token and those of
+    the drafts each sample a token; a draft is accepted if all before it are and the same token was sampled.
     """
 
     slot: int
@@ -38,6 +42,16 @@ class SequenceSlice(msgspec.Struct, frozen=True):
     block_ids: tuple[int, ...]
     num_sampled: int  # how many of the last rows sample a token; 0 in the middle of a prompt
     score_ids: tuple[int, ...] = ()  # prompt logprobs: the token that followed row 0, 1, ...
+    num_drafted: int = 0  # how many of the last tokens are drafts; then `num_sampled` is one more
+
+    @property
+    def num_known(self) -> int:
+        """How many of the tokens are in the prompt or the answer."""
+        return len(self.token_ids) - self.num_drafted
+
+    @property
+    def draft_ids(self) -> tuple[int, ...]:
+        return self.token_ids[self.num_known :]
 
 
 class StepPlan(msgspec.Struct, frozen=True):
@@ -50,8 +64,9 @@ class StepPlan(msgspec.Struct, frozen=True):
 class SliceResult(msgspec.Struct, frozen=True):
     """The result of one slice. `failure` is about this sequence only; the results of others are valid.
 
-    `is_late`: the slice should sample a token, but the tokens that its grammar allows are not known yet. Its
-    last row is computed again after the first step whose `StepResult.late` no longer has the slot.
+    `is_late`: the slice should sample a token, but the tokens that its grammar allows are not known yet. The
+    row of its last known token is computed again after the first step whose `StepResult.late` no longer has
+    the slot.
     """
 
     token_ids: tuple[int, ...] = ()
@@ -59,6 +74,7 @@ class SliceResult(msgspec.Struct, frozen=True):
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     failure: Failure | None = None
     is_late: bool = False
+    num_accepted: int = 0  # drafts: `token_ids` begins with these, then comes one that was not drafted
 
 
 class StepResult(msgspec.Struct, frozen=True):

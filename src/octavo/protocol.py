@@ -209,6 +209,8 @@ class TokenOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     finish: FinishReason | None = None
     num_cached: int = 0  # prompt tokens found in the prefix cache
     num_preemptions: int = 0
+    num_drafted: int = 0  # with `finish`: draft tokens that steps computed for it
+    num_accepted: int = 0  # with `finish`: of these, the tokens that the model drew, too
     timings: Timings | None = None  # with `finish`
     failure: Failure | None = None  # with the finish reason `ERROR`
 
@@ -268,6 +270,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int  # of admitted requests
     prompt_tokens_cached: int
     tokens_sampled: int
+    tokens_drafted: int = 0  # by speculative decoding
+    tokens_accepted: int = 0  # of these, the tokens that the model drew, too
     preemptions: int
     step_seconds: float = 0.0  # total of all steps
     # Measured, and slowly forgotten. 0: not known yet.

@@ -74,8 +74,9 @@ class StepView(msgspec.Struct, frozen=True):
     step: int
     time: float  # start, in seconds since 1970
     seconds: float
-    slices: tuple[tuple[int, int, int, int], ...]  # slot, first position, tokens, sampled tokens
+    slices: tuple[tuple[int, int, int, int], ...]  # slot, first position, tokens, rows that sampled a token
     preempted: tuple[int, ...]  # slots whose sequences were preempted
+    drafts: tuple[tuple[int, int, int], ...] = ()  # slot, drafted and accepted tokens, of slices with drafts
 
 
 class EngineView(msgspec.Struct, frozen=True, kw_only=True, tag="view"):

@@ -140,7 +140,7 @@ class Replay:
                 alike = _common(tokens[piece.slot][:end], token_ids)
                 followed |= {first_row + p - piece.start: p for p in range(piece.start, alike)}
                 first_row += len(piece.token_ids)
-                drawing += [first_row - 1] if piece.num_sampled else []
+                drawing += range(first_row - piece.num_sampled, first_row)
             if followed:
                 self._step(
                     build_batch(plan, slots, self.steps.block_size, self.ops.device),

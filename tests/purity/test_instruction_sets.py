@@ -5,7 +5,7 @@ instruction sets with each other, on the same requests.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from octavo.kernels.library import Isa
 from octavo.text.tokenizer import Tokenizer
 from purity.test_broken_rules import one_chain_for_many_rows
 from purity.test_purity import QWEN, SMOLLM2, Record, available_isas
-from purity.ways import Request, Run, Way, loaded, mismatch, together
+from purity.ways import Answers, Request, Run, Way, loaded, mismatch, together
 from purity.workloads import TEXT, few_requests, real_requests, tiny_requests, two_requests
 
 pytestmark = pytest.mark.usefixtures("untraced")  # other tests cover this code
@@ -42,24 +42,26 @@ class Setup:
     way: Way = TAPED
     kv_memory: str = "64MiB"
 
-    def run(self, isa: str, requests: Sequence[Request]) -> tuple[Run, str]:
-        """Return the answers and their fingerprint."""
+    def run(self, isa: str, requests: Sequence[Request], expected: Answers | None = None) -> tuple[Run, str]:
+        """Return the answers and their fingerprint. Tokens are drafted if the answers are expected."""
+        way = replace(self.way, drafts=expected is not None)
         with loaded(self.path, self.dtype, isa, kv_memory=self.kv_memory) as model:
-            return model.run(self.way, requests), model._llm(self.way).facts.system_fingerprint
+            return model.run(way, requests, expected), model._llm(way).facts.system_fingerprint
 
 
 def differences(
     setup: Setup, sets: Mapping[str, Sequence[int]], requests: Sequence[Request]
 ) -> tuple[int, list[str]]:
     """Return the number of compared answers and the differences. `sets`: the requests for each instruction
-    set; the first runs all of them, and the others are compared with it."""
+    set; the first runs all of them, and the others, which draft tokens, are compared with it."""
     (best, _), *others = sets.items()
     expected, fingerprint = setup.run(best, requests)
     compared, problems = 0, []
     for isa, numbers in others:
         some = [requests[number] for number in numbers]
-        found, other_fingerprint = setup.run(isa, some)
-        problem = mismatch(found, expected.only(numbers), some)
+        wanted = expected.only(numbers)
+        found, other_fingerprint = setup.run(isa, some, wanted.answers)
+        problem = mismatch(found, wanted, some)
         if problem is not None:
             problems.append(f"{isa} is not {best}: {problem}")
         if other_fingerprint != fingerprint:

@@ -66,6 +66,13 @@ def compare(
         some = [requests[number] for number in numbers]
         expected = plain.only(numbers)
         found = model.run(way, some, expected.answers)
+        if way.drafts:
+            num_tokens = sum(len(answer.token_ids) for answers in found.answers for answer in answers)
+            assert min(found.num_accepted, found.num_rejected) > num_tokens // 40, (
+                way,
+                found.num_accepted,
+                found.num_rejected,
+            )
         problem = mismatch(found, expected, some)
         assert problem is None, f"{model.path.name}, {model.dtype}, {model.kernels}, {way}: {problem}"
         compared += sum(map(len, found.answers))

@@ -1,9 +1,8 @@
 """Ways to run requests, and the plain run that all of them must equal."""
 
-import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,13 @@ from octavo import LLM, RequestOutput, SamplingParams
 from octavo.cache import KVManager
 from octavo.plan import StepPlan, StepResult
 from octavo.protocol import TokenLogprob
-from octavo.schedule import UNLIMITED, Scheduler, SchedulerConfig
+from octavo.schedule import UNLIMITED, DraftPolicy, Scheduler, SchedulerConfig
 from purity.first_difference import Steps, first_difference
+from purity.known_answers import KnownAnswers
 
 CHUNKS = (1, 16, 33, 128, 512)
 SLOTS = 32
+KEPT_STEPS = 2  # in one step, lost sequences are computed again; the next one may have drafts
 
 
 @dataclass(frozen=True)
@@ -74,11 +75,54 @@ def preempted(llm: LLM, requests: Sequence[Request], expected: Answers) -> Answe
     return answers
 
 
+def losing_steps(llm: LLM, requests: Sequence[Request], expected: Answers) -> Answers:
+    """Steps are lost as if the workers had died, before or after they executed them."""
+    core = llm._channel._open_core
+    execute = core._execute
+    core._execute = workers = DyingWorkers(execute, llm.facts.block_size)
+    try:
+        answers = _arriving(llm, requests, steps_between=0, urgency=0)
+    finally:
+        core._execute = execute
+    assert workers.num_lost > 0
+    return answers
+
+
+class DyingWorkers:
+    """Wraps the workers. Every few steps, a result is lost; every other such step was executed before.
+
+    A step with a slice that begins at the end of a block is lost sooner, and not executed: if the scheduler
+    had taken that block for complete, the next one would not repair it.
+    """
+
+    def __init__(self, execute: Callable[[StepPlan], StepResult], block_size: int) -> None:
+        self._execute = execute
+        self._block_size = block_size
+        self._num_kept = 0  # steps since the last loss
+        self.num_lost = 0
+
+    def __call__(self, plan: StepPlan) -> StepResult:
+        at_block_end = any((piece.start + 1) % self._block_size == 0 for piece in plan.slices)
+        is_lost = self._num_kept >= (KEPT_STEPS if at_block_end else 2 * KEPT_STEPS)
+        self._num_kept = 0 if is_lost else self._num_kept + 1
+        self.num_lost += is_lost
+        if is_lost and (at_block_end or self.num_lost % 2):
+            raise KeyboardInterrupt
+        result = self._execute(plan)
+        if is_lost:
+            raise KeyboardInterrupt
+        return result
+
+
 def _arriving(llm: LLM, requests: Sequence[Request], *, steps_between: int, urgency: int) -> Answers:
     finished: dict[str, RequestOutput] = {}
 
     def step() -> None:
-        finished.update({output.request_id: output for output in llm.step().finished})
+        try:
+            update = llm.step()
+        except KeyboardInterrupt:  # by `losing_steps`
+            return
+        finished.update({output.request_id: output for output in update.finished})
 
     for number, request in enumerate(requests):
         llm.add_request(request.prompt, request.params, request_id=str(number), priority=-number * urgency)
@@ -98,7 +142,7 @@ def resumed(llm: LLM, requests: Sequence[Request], expected: Answers) -> Answers
             msgspec.structs.replace(message, resume_ids=answer.token_ids[: len(answer.token_ids) // 2])
             for message, answer in zip(whole.messages, answers, strict=True)
         ]
-        prepared.append(dataclasses.replace(whole, messages=tuple(messages)))
+        prepared.append(replace(whole, messages=tuple(messages)))
     rest = answers_of(llm._run(prepared, False))
     return [
         [_joined(one, two) for one, two in zip(*choices, strict=True)]
@@ -123,6 +167,7 @@ class Way:
     slots: int = SLOTS
     caching: bool = True  # runs everything twice, with a cold and a warm cache
     spare_blocks: int | None = None  # blocks beyond the need of the longest request; None: enough for all
+    drafts: bool = False  # draft tokens from the plain answers, right and wrong ones
     first: int = 0  # to save time, run only requests[first::every]
     every: int = 1
 
@@ -136,6 +181,7 @@ class Way:
             "caching" if self.caching else "no cache",
         ]
         words += [] if self.spare_blocks is None else [f"{self.spare_blocks} spare blocks"]
+        words += ["drafts"] if self.drafts else []
         return ", ".join(words)
 
 
@@ -149,6 +195,8 @@ WAYS = (
     Way(together, chunk=128, spare_blocks=4, caching=False, every=3),
     Way(resumed, chunk=128, every=3),
     Way(one_by_one, chunk=1, first=1, every=7),
+    Way(together, chunk=128, drafts=True, first=1, every=2),
+    Way(losing_steps, chunk=512, drafts=True, every=5),
 )
 # For tiny models, where another engine costs little.
 MORE_WAYS = (
@@ -156,8 +204,12 @@ MORE_WAYS = (
     Way(joining, chunk=512, tape=False),
     Way(preempted, chunk=128, slots=3, threads=1, caching=False),
     Way(resumed, chunk=16, threads=1, tape=False),
+    Way(together, chunk=0, threads=1, caching=False, drafts=True),
+    Way(joining, chunk=33, tape=False, drafts=True),
+    Way(preempted, chunk=128, slots=3, drafts=True),
+    Way(resumed, chunk=512, spare_blocks=4, drafts=True),
 )
-ALL_WAYS = tuple(
+ALL_WAYS_WITHOUT_DRAFTS = tuple(
     Way(manner, chunk, threads, tape, slots, caching, spare)
     for manner, chunk, threads, tape, caching, spare in product(
         (one_by_one, together, joining, preempted, resumed),
@@ -170,6 +222,11 @@ ALL_WAYS = tuple(
     for slots in [3 if manner is preempted else SLOTS]
     if not (manner is preempted and (chunk == 1 or spare))  # no sequence to preempt, or too many
 )
+ALL_WAYS = (
+    *ALL_WAYS_WITHOUT_DRAFTS,
+    *(replace(way, drafts=True) for way in ALL_WAYS_WITHOUT_DRAFTS if way.chunk > 1 and way.threads > 1),
+    *(Way(losing_steps, chunk, drafts=drafts) for chunk in (128, 512) for drafts in (True, False)),
+)
 
 
 # -- execution ----------------------------------------------------------------------------------------------
@@ -179,9 +236,11 @@ ALL_WAYS = tuple(
 class Run:
     answers: Answers
     steps: Steps
+    num_accepted: int = 0  # drafts
+    num_rejected: int = 0
 
     def only(self, numbers: Sequence[int]) -> "Run":
-        return Run([self.answers[number] for number in numbers], self.steps)
+        return replace(self, answers=[self.answers[number] for number in numbers])
 
     @property
     def batch_sizes(self) -> set[int]:
@@ -215,7 +274,7 @@ class Model:
     def run(self, way: Way, requests: Sequence[Request], expected: Answers | None = None) -> Run:
         llm = self._llm(way)
         core = llm._channel._open_core
-        core._scheduler = self._scheduler(way, requests, llm)
+        core._scheduler = self._scheduler(way, requests, expected or [], llm)
         recorder = core._execute = PlanRecorder(core._execute)
         try:
             answers = way.manner(llm, requests, expected or [])
@@ -227,7 +286,7 @@ class Model:
         finally:
             core._execute = recorder._execute
         llm.check()
-        facts = llm.facts
+        facts, stats = llm.facts, llm.stats()
         return Run(
             answers,
             Steps(
@@ -239,6 +298,8 @@ class Model:
                 facts.block_size,
                 recorder.plans,
             ),
+            stats.tokens_accepted,
+            stats.tokens_drafted - stats.tokens_accepted,
         )
 
     def _llm(self, way: Way) -> LLM:
@@ -256,22 +317,34 @@ class Model:
         return self._loaded[key]
 
     @staticmethod
-    def _scheduler(way: Way, requests: Sequence[Request], llm: LLM) -> Scheduler:
+    def _scheduler(way: Way, requests: Sequence[Request], expected: Answers, llm: LLM) -> Scheduler:
         facts = llm.facts
         config = SchedulerConfig(
             max_running=min(way.slots, way.chunk or way.slots),
             max_model_len=facts.max_model_len,
             max_step_tokens=way.chunk or UNLIMITED,
+            draft_policy=DraftPolicy.ALL,
         )
         blocks = facts.num_blocks
         if way.spare_blocks is not None:
             longest = max(request.num_tokens for request in requests)
             blocks = min(blocks, -(-longest // facts.block_size) + way.spare_blocks)
-        return Scheduler(config, KVManager(blocks, facts.block_size, prefix_caching=way.caching))
+        kv = KVManager(blocks, facts.block_size, prefix_caching=way.caching)
+        return Scheduler(config, kv, _known(requests, expected) if way.drafts else None)
 
     def close(self) -> None:
         for llm in self._loaded.values():
             llm.close()
+
+
+def _known(requests: Sequence[Request], expected: Answers) -> KnownAnswers:
+    return KnownAnswers(
+        [
+            [*request.prompt, *answer.token_ids]
+            for request, answers in zip(requests, expected, strict=True)
+            for answer in answers
+        ]
+    )
 
 
 @contextmanager

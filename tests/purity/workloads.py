@@ -25,12 +25,13 @@ def params(number: int, max_tokens: int) -> SamplingParams:
     """Return the parameters of a request; every fifth has a grammar."""
     grammar = GRAMMARS[number // 5 % len(GRAMMARS)] if number % 5 == 4 else None
     return SamplingParams(
-        temperature=[0.0, 1.0, 0.7][number % 3],
+        temperature=[0.0, 1.0, 0.7, 0.0, 1.2, 0.7][number % 6],
         top_p=[1.0, 0.9][number % 2],
         top_k=[0, 0, 0, 40][number % 4],
         min_p=[0.0, 0.02][number % 5 == 2],
         repetition_penalty=[1.0, 1.2][number % 4 == 1],
         presence_penalty=[0.0, 0.5][number % 7 == 3],
+        frequency_penalty=[0.0, 0.4][number % 7 == 5],
         n=[1, 2][number % 8 == 4],
         seed=number,
         max_tokens=max_tokens,

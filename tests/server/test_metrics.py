@@ -3,9 +3,12 @@
 import os
 import signal
 
+import msgspec
 import pytest
 
+from data.engine_facts import IDLE_STATS
 from octavo.observe.catalog import KEY_METRICS, METRICS, Kind
+from octavo.observe.engine_tally import EngineTally
 from octavo.simulate.null_engine import FIRST_TOKEN
 from server.exchange import Exchange
 from server.null_bench import CHAT, COMPLETIONS, STEP_SECONDS, Bench, RunNull, Scrape
@@ -68,6 +71,21 @@ def test_times_are_measured_by_the_engine(run_null: RunNull) -> None:
         assert seen("step_seconds_sum") >= 20 * STEP_SECONDS
         between = seen("inter_token_latency_seconds_sum") + seen("time_to_first_token_seconds_sum")
         assert 20 * STEP_SECONDS <= between <= seen("e2e_request_latency_seconds_sum") + 1e-6
+
+    run_null(test)
+
+
+def test_drafted_and_accepted_tokens_of_earlier_engines_are_exported(run_null: RunNull) -> None:
+    async def test(bench: Bench) -> None:
+        before = await bench.scrape()
+        dead = EngineTally()
+        dead.engine_ready(IDLE_STATS)
+        dead.note(msgspec.structs.replace(IDLE_STATS, tokens_drafted=12, tokens_accepted=9))
+        bench.replicas.supervisors[0].tally.absorb(dead)
+        after = await bench.scrape()
+        for name, number in (("draft", 12), ("accepted", 9)):
+            metric = f"spec_decode_num_{name}_tokens_total"
+            assert after(metric) - before(metric) == number, name
 
     run_null(test)
 

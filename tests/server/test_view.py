@@ -63,6 +63,12 @@ async def disconnect(*viewers: Exchange) -> None:
         await viewer.done()
 
 
+def num_generated(steps: list[Json]) -> int:
+    """Return how many tokens the steps added to answers: rejected drafts were sampled in vain."""
+    sampled = sum(number for step in steps for _, _, _, number in step["slices"])
+    return int(sampled - sum(drafted - accepted for step in steps for _, drafted, accepted in step["drafts"]))
+
+
 def test_a_request_from_its_first_step_to_its_explanation(run_null: RunNull) -> None:
     async def test(bench: Bench) -> None:
         viewer = await watch(bench)
@@ -81,7 +87,7 @@ def test_a_request_from_its_first_step_to_its_explanation(run_null: RunNull) -> 
             assert view["steps_left_out"] == view["finished_left_out"] == 0
         steps = [step for view in seen for step in view["steps"]]
         assert [step["step"] for step in steps] == list(range(steps[0]["step"], steps[-1]["step"] + 1))
-        assert sum(num_sampled for step in steps for _, _, _, num_sampled in step["slices"]) == 240
+        assert num_generated(steps) == 240
         done, wrong = (one for view in seen for one in view["finished"])
         assert (done["route"], done["status"], done["response_id"]) == (COMPLETIONS, 200, answer["id"])
         assert (done["completion_tokens"], done["finish_reason"], done["stream"]) == (240, "length", False)
@@ -116,7 +122,7 @@ def test_another_replica_is_shown_when_the_first_is_removed(run_null: RunNull) -
 def test_each_viewer_sees_the_replica_that_it_asked_for(run_null: RunNull) -> None:
     def sampled(viewer: Exchange) -> int:
         steps = [step for view in views(viewer.content) for step in view["steps"]]
-        return sum(num_sampled for step in steps for _, _, _, num_sampled in step["slices"])
+        return num_generated(steps)
 
     def is_complete(viewer: Exchange, num_sampled: int) -> bool:
         left_out = any(view["steps_left_out"] for view in views(viewer.content))

@@ -27,6 +27,7 @@ def test_no_violation(chunk: int, record_property: Callable[[str, object], None]
     assert figures.prompt_tokens_cached > 10_000
     assert min(figures.aborts, figures.deadlines, figures.errors, figures.rejected) > 300
     assert min(figures.restarts, figures.lost_steps) > 50
+    assert min(figures.tokens_accepted, figures.tokens_drafted - figures.tokens_accepted) > 5_000
 
 
 @pytest.mark.parametrize("seed", [3, 5, 11])

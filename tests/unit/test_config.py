@@ -47,6 +47,8 @@ SAMPLES: Mapping[str, tuple[tuple[str, object], ...]] = {
     "max_running": (("1", 1), ("2", 2), ("512", 512)),
     "max_step_tokens": (("0", 0), ("64", 64), ("8192", 8192)),
     "admission": (("static", "static"), ("continuous", "continuous"), ("static", "static")),
+    "speculate": (("ngram", "ngram"), ("suffix", "suffix"), ("ngram", "ngram")),
+    "draft_tokens": (("1", 1), ("4", 4), ("64", 64)),
     "log_level": (("debug", "debug"), ("info", "info"), ("error", "error")),
     "host": (("0.0.0.0", "0.0.0.0"), ("::1", "::1"), ("localhost", "localhost")),
     "port": (("0", 0), ("80", 80), ("65535", 65535)),
@@ -168,6 +170,17 @@ def test_yaml_values_may_be_typed(tmp_path: Path) -> None:
     }
     options = resolve_options({}, {}, yaml_file(tmp_path, content)).options
     assert options.model_dump(include=set(content)) == content
+
+
+def test_off_in_yaml_needs_no_quotes(tmp_path: Path) -> None:
+    path = tmp_path / "octavo.yaml"
+    path.write_text("speculate: off\n")  # a boolean to YAML
+    options = resolve_options({}, {"OCTAVO_SPECULATE": "ngram", "OCTAVO_CONFIG": str(path)}).options
+    assert options.speculate == "ngram"
+    assert resolve_options({}, {}, path).options.speculate == "off"
+    path.write_text("speculate: on\n")
+    with pytest.raises(ConfigError, match="off, ngram"):
+        resolve_options({}, {}, path)
 
 
 def test_config_variable_names_the_file_unless_a_flag_does(tmp_path: Path) -> None:

@@ -54,8 +54,11 @@ class Options(pydantic.BaseModel, frozen=True, extra="forbid"):
 
     @pydantic.field_validator("*", mode="before")
     @classmethod
-    def _reject_bool_as_number(cls, value: object, info: ValidationInfo) -> object:
-        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
+    def _check_bool(cls, value: object, info: ValidationInfo) -> object:
+        annotation = cls.model_fields[str(info.field_name)].annotation
+        if value is False and "off" in typing.get_args(annotation):
+            return "off"  # YAML reads `off` as a boolean
+        if isinstance(value, bool) and annotation is not bool:
             raise ValueError(f"{value} is a boolean")
         return value
 

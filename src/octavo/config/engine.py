@@ -124,6 +124,21 @@ class EngineOptions(Options, frozen=True):
         "when a waiting sequence starts; continuous: once there is space; static: when all others are done",
     )
 
+    speculate: Literal["off", "ngram", "suffix"] = option(
+        "off",
+        Group.SCHEDULING,
+        "how to guess the next tokens of an answer, which a step then verifies together; ngram: from its own"
+        " text; suffix: also from earlier answers with the same cache salt; answers are the same",
+    )
+    draft_tokens: int = option(
+        8,
+        Group.SCHEDULING,
+        "maximum number of tokens to guess per sequence and step; fewer are guessed if they would not be"
+        " worth their time",
+        ge=1,
+        le=128,
+    )
+
     log_level: Literal["debug", "info", "warning", "error"] = option("info", Group.LOGS, "minimum log level")
 
     def kv_fraction_on(self, device_type: str) -> float:

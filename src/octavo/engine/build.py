@@ -6,6 +6,7 @@ from collections.abc import Callable
 from octavo.cache import KVManager
 from octavo.checkpoint import Checkpoint
 from octavo.config import EngineOptions
+from octavo.drafting import speculation_for
 from octavo.engine.core import EngineCore, Execute
 from octavo.engine.fingerprint import system_fingerprint
 from octavo.kernels.prefix_index import block_hasher
@@ -46,8 +47,10 @@ def build_engine(
             max_model_len=plan.max_model_len,
             max_step_tokens=options.max_step_tokens or UNLIMITED,
             admission=AdmissionPolicy(options.admission),
+            max_draft_tokens=options.draft_tokens,
         ),
         kv,
+        speculation_for(options.speculate),
     )
     facts = EngineFacts(
         vocab_size=worker.config.vocab_size,

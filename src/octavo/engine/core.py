@@ -78,7 +78,7 @@ class EngineCore:
         self._scheduler.apply(plan, result, now)
         self._times.note(plan.slices, now - began)
         if self._log is not None:
-            self._log.note(plan, self._scheduler.preempted, began, now)
+            self._log.note(plan, result, self._scheduler.preempted, began, now)
         change = self._scheduler.kv.take_change()
         return EngineOutputs(tuple(self._scheduler.drain()), self.stats(), prefixes=change)
 

@@ -16,7 +16,7 @@ import numpy as np
 from octavo.cache import BlockTable, KVManager
 from octavo.cache.radix import TOKEN_BYTES, Node, RadixTree
 from octavo.lazy_heap import Entry
-from octavo.plan import SequenceSlice, StepPlan
+from octavo.plan import SequenceSlice, StepPlan, StepResult
 from octavo.schedule import Scheduler
 from octavo.schedule.sequence import Sequence, SequenceStatus
 from octavo.view import (
@@ -42,6 +42,7 @@ class RecordedStep:
     began: float  # by the engine's clock
     seconds: float
     slices: tuple[SequenceSlice, ...]
+    num_accepted: tuple[int, ...]  # of each slice
     preempted: tuple[int, ...]
 
 
@@ -52,8 +53,13 @@ class StepLog:
         self._steps: deque[RecordedStep] = deque(maxlen=MAX_STEPS)
         self._num_recorded = 0
 
-    def note(self, plan: StepPlan, preempted: list[int], began: float, ended: float) -> None:
-        self._steps.append(RecordedStep(plan.step, began, ended - began, plan.slices, tuple(preempted)))
+    def note(
+        self, plan: StepPlan, result: StepResult, preempted: list[int], began: float, ended: float
+    ) -> None:
+        accepted = tuple([0 if one.failure is not None else one.num_accepted for one in result.slices])
+        self._steps.append(
+            RecordedStep(plan.step, began, ended - began, plan.slices, accepted, tuple(preempted))
+        )
         self._num_recorded += 1
 
     def take(self, since_1970: float) -> tuple[tuple[StepView, ...], int]:
@@ -69,6 +75,7 @@ class StepLog:
                     recorded.seconds,
                     tuple([(s.slot, s.start, len(s.token_ids), s.num_sampled) for s in recorded.slices]),
                     recorded.preempted,
+                    _drafts(recorded),
                 )
                 for recorded in self._steps
             ]
@@ -77,6 +84,11 @@ class StepLog:
         self._steps.clear()
         self._num_recorded = 0
         return taken, left_out
+
+
+def _drafts(recorded: RecordedStep) -> tuple[tuple[int, int, int], ...]:
+    results = zip(recorded.slices, recorded.num_accepted, strict=True)
+    return tuple([(one.slot, one.num_drafted, accepted) for one, accepted in results if one.num_drafted])
 
 
 def view_of(scheduler: Scheduler, log: StepLog | None, now: float) -> EngineView:

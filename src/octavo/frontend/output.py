@@ -48,6 +48,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     stop_reason: str | int | None = None  # the stop string or stop token that ended it
     timings: Timings
     num_preemptions: int = 0
+    num_drafted: int = 0  # tokens that were drafted for it
+    num_accepted: int = 0  # of these, the tokens that the model drew, too
     error: str | None = None  # with the finish reason `error`: a message for people
     error_code: FailureCode | None = None  # with the finish reason `error`: a code for programs
     parsed: Any = None  # with a schema: the answer as an object; None if it was cut off or has calls
@@ -246,6 +248,8 @@ def _choice(index: int, choice: ChoiceState, *, has_logprobs: bool) -> Choice:
         stop_reason=choice.stop_reason,
         timings=last.timings,
         num_preemptions=last.num_preemptions,
+        num_drafted=last.num_drafted,
+        num_accepted=last.num_accepted,
         error=None if last.failure is None else last.failure.message,
         error_code=None if last.failure is None else last.failure.code,
     )

@@ -6,6 +6,7 @@ that follows it ends with an error, therefore depends on the grammar and the tok
 
 import json
 import re
+import time
 from typing import Any
 
 import llguidance
@@ -44,13 +45,22 @@ MAX_MESSAGE_CHARS = 300
 
 
 class CompiledGrammar:
-    """A template that is only copied, never advanced, so that a copy has no state of earlier answers."""
+    """A grammar that has compiled once. Every matcher is compiled anew, in about a millisecond: copies of an
+    `LLMatcher` share the tables that its limits count, so that answers would fail because of others."""
 
-    def __init__(self, matcher: llguidance.LLMatcher) -> None:
-        self._pristine = matcher
+    def __init__(self, source: str, vocabulary: Vocabulary, limits: llguidance.LLParserLimits) -> None:
+        """Raises GrammarError."""
+        self._source = source
+        self._tokenizer: Any = vocabulary
+        self._limits = limits
+        began = time.thread_time()
+        problem = self.new_matcher().get_error()
+        self.seconds = time.thread_time() - began  # CPU time to compile
+        if problem:
+            raise GrammarError(_message(problem))
 
     def new_matcher(self) -> llguidance.LLMatcher:
-        return self._pristine.deep_copy()
+        return llguidance.LLMatcher(self._tokenizer, self._source, log_level=0, limits=self._limits)
 
 
 def compile_grammar(spec: GrammarSpec, vocabulary: Vocabulary) -> CompiledGrammar:
@@ -60,11 +70,7 @@ def compile_grammar(spec: GrammarSpec, vocabulary: Vocabulary) -> CompiledGramma
         source = _source(spec)
     except ValueError as error:
         raise GrammarError(_message(str(error))) from error
-    tokenizer: Any = vocabulary
-    matcher = llguidance.LLMatcher(tokenizer, source, log_level=0, limits=_limits(spec.kind))
-    if matcher.is_error():
-        raise GrammarError(_message(matcher.get_error()))
-    return CompiledGrammar(matcher)
+    return CompiledGrammar(source, vocabulary, _limits(spec.kind))
 
 
 def _limits(kind: GrammarKind) -> llguidance.LLParserLimits:

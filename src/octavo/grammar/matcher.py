@@ -91,6 +91,11 @@ class GrammarMatcher:
         """Return whether the answer may end here."""
         return self._matcher.is_accepting()
 
+    @property
+    def has_ended(self) -> bool:
+        """Return whether the last token ended the answer. More ends could not be rolled back."""
+        return self._matcher.stop_reason() == "EndOfSentence"
+
     def _check(self) -> None:
         if self._matcher.is_error():
             raise GrammarTooComplex(TOO_COMPLEX)

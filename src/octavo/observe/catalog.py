@@ -103,6 +103,12 @@ PREFIX_HITS = counter(
     "prefix_cache_hits", "prompt tokens found in the prefix cache, counted for each sequence"
 )
 PREEMPTIONS = counter("num_preemptions", "times a sequence gave its KV blocks back and had to start again")
+DRAFTED = counter(
+    "spec_decode_num_draft_tokens", "tokens that steps computed as drafts of the next tokens of an answer"
+)
+ACCEPTED = counter(
+    "spec_decode_num_accepted_tokens", "drafted tokens that the model drew, too, so that a step gave several"
+)
 STEP_TIME = histogram("step", "duration of an engine step; the count is the number of steps")
 ENGINE_RESTARTS = counter(
     "engine_restarts", "engines that were ready, and replaced because they died or hung; not by an operator"
@@ -224,6 +230,8 @@ METRICS: tuple[Metric, ...] = (
     PREFIX_QUERIES,
     PREFIX_HITS,
     PREEMPTIONS,
+    DRAFTED,
+    ACCEPTED,
     STEP_TIME,
     ENGINE_RESTARTS,
     MOVES,

@@ -129,6 +129,8 @@ def _of_engine(snapshot: MetricsSnapshot) -> Iterator[tuple[Metric, Values | His
     yield catalog.PREFIX_QUERIES, {(): counts.prompt_tokens}
     yield catalog.PREFIX_HITS, {(): counts.prompt_tokens_cached}
     yield catalog.PREEMPTIONS, {(): counts.preemptions}
+    yield catalog.DRAFTED, {(): counts.tokens_drafted}
+    yield catalog.ACCEPTED, {(): counts.tokens_accepted}
     yield catalog.STEP_TIME, engines.step_seconds
     yield (
         catalog.STARTUP,

@@ -20,6 +20,8 @@ class EngineCounts:
     prompt_tokens: int = 0
     prompt_tokens_cached: int = 0
     preemptions: int = 0
+    tokens_drafted: int = 0
+    tokens_accepted: int = 0
     tokens_sampled: int = 0
     step_seconds: float = 0.0
 
@@ -29,6 +31,8 @@ class EngineCounts:
             self.prompt_tokens + until.prompt_tokens - since.prompt_tokens,
             self.prompt_tokens_cached + until.prompt_tokens_cached - since.prompt_tokens_cached,
             self.preemptions + until.preemptions - since.preemptions,
+            self.tokens_drafted + until.tokens_drafted - since.tokens_drafted,
+            self.tokens_accepted + until.tokens_accepted - since.tokens_accepted,
             self.tokens_sampled + until.tokens_sampled - since.tokens_sampled,
             self.step_seconds + (until.step_seconds - since.step_seconds),  # in this order it never decreases
         )

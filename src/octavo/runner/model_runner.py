@@ -12,7 +12,7 @@ from octavo.ops import Batch, Ops
 from octavo.plan import SequenceSlice, SliceResult, StepPlan, StepResult
 from octavo.protocol import Failure, TokenLogprob
 from octavo.runner.batch_input import build_batch
-from octavo.runner.slot_grammars import SlotGrammars
+from octavo.runner.slot_grammars import AllowedTokens, SlotGrammars
 from octavo.runner.slots import Slots
 from octavo.sampling import SAMPLING_FAILED, UNUSABLE_LOGITS, RowError, RowOutcome, Sampler, SampleRow
 
@@ -82,8 +82,8 @@ class ModelRunner:
         starts = [0, *ends[:-1]]
         return {
             i: UNUSABLE_LOGITS
-            for i, (start, end) in enumerate(zip(starts, ends, strict=True))
-            if not all(finite[start:end])
+            for i, (piece, start) in enumerate(zip(plan.slices, starts, strict=True))
+            if not all(finite[start : start + piece.num_known])  # a draft may be wrong: see `verified`
         }
 
     def _draw(
@@ -98,7 +98,7 @@ class ModelRunner:
         until = _wait_until(began)
         results: dict[int, SliceResult] = {}
         forced: dict[int, tuple[int, ...]] = {}
-        rows: dict[int, SampleRow] = {}
+        rows: dict[int, list[SampleRow]] = {}
         for i, piece in enumerate(plan.slices):
             if not piece.num_sampled or i in failures:
                 continue
@@ -110,25 +110,21 @@ class ModelRunner:
             elif allowed.forced:
                 forced[i] = allowed.forced
             else:
-                position = piece.start + len(piece.token_ids)
-                rows[i] = SampleRow(self._slots.state(piece.slot), position, allowed.mask)
+                rows[i] = self._rows(piece, allowed, until)
         following: list[int] = []
-        for i, outcome in zip(rows, self._outcomes(hidden, ends, rows), strict=True):
-            if outcome.failure is not None or outcome.token_id is None:
-                failures[i] = outcome.failure or UNUSABLE_LOGITS
+        for i, of_slice in self._outcomes(plan, hidden, ends, rows).items():
+            piece = plan.slices[i]
+            outcomes = verified(of_slice, piece.draft_ids)
+            if outcomes[0].token_id is None:
+                failures[i] = outcomes[0].failure or UNUSABLE_LOGITS
                 continue
-            slot = plan.slices[i].slot
             try:
-                self._slots.state(slot).append(outcome.token_id)
+                results[i] = self._record(piece.slot, outcomes)
                 # Tokens with logprobs are generated one at a time: each needs its own row of logits.
-                if self._grammars.append(slot, outcome.token_id, jump=outcome.logprob is None):
+                if self._grammars.append(piece.slot, results[i].token_ids, jump=not results[i].logprobs):
                     following.append(i)
             except Exception:
                 failures[i] = self._log_unrecorded()
-                continue
-            results[i] = SliceResult(
-                (outcome.token_id,), () if outcome.logprob is None else (outcome.logprob,)
-            )
         until = _wait_until(began)
         forced |= {i: self._grammars.forced(plan.slices[i].slot, until) for i in following}
         for i, tokens in forced.items():
@@ -138,21 +134,47 @@ class ModelRunner:
                 failures[i] = self._log_unrecorded()
         return results
 
+    def _rows(self, piece: SequenceSlice, allowed: AllowedTokens, until: float) -> list[SampleRow]:
+        """Return the rows of a slice to sample: that of its last known token, then those of its drafts."""
+        state = self._slots.state(piece.slot)
+        position = piece.start + piece.num_known
+        rows = [SampleRow(state, position, allowed.mask)]
+        if piece.num_drafted:
+            drafted = piece.draft_ids
+            ahead = self._grammars.allowed_ahead(piece.slot, piece.num_drafted, until)
+            rows += [
+                SampleRow(state, position + number, after.mask, drafted[:number])
+                for number, after in enumerate(ahead, 1)
+            ]
+        return rows
+
     def _outcomes(
-        self, hidden: torch.Tensor, ends: list[int], rows: dict[int, SampleRow]
-    ) -> list[RowOutcome]:
-        """Sample the given rows. Full logits are computed for these rows only."""
+        self, plan: StepPlan, hidden: torch.Tensor, ends: list[int], rows: dict[int, list[SampleRow]]
+    ) -> dict[int, list[RowOutcome]]:
+        """Sample the given rows of each slice. Full logits are computed for these rows only."""
         if not rows:
-            return []
-        if len(rows) < len(hidden):
-            hidden = hidden[torch.tensor([ends[i] - 1 for i in rows], device=hidden.device)]
-        sample_rows = list(rows.values())
+            return {}
+        sample_rows = [row for of_slice in rows.values() for row in of_slice]
+        if len(sample_rows) < len(hidden):
+            firsts = {i: ends[i] - 1 - plan.slices[i].num_drafted for i in rows}
+            places = [firsts[i] + number for i in rows for number in range(len(rows[i]))]
+            hidden = hidden[torch.tensor(places, device=hidden.device)]
         outcomes: list[RowOutcome] = []
         for start in range(0, len(sample_rows), LOGITS_ROWS):
             end = start + LOGITS_ROWS
             logits = self._logits(hidden if len(hidden) <= LOGITS_ROWS else hidden[start:end])
             outcomes += self._sampler.sample_rows(logits, sample_rows[start:end])
-        return outcomes
+        remaining = iter(outcomes)
+        return {i: list(itertools.islice(remaining, len(of_slice))) for i, of_slice in rows.items()}
+
+    def _record(self, slot: int, outcomes: list[RowOutcome]) -> SliceResult:
+        """Add sampled tokens to the state of the slot."""
+        token_ids = tuple([outcome.token_id for outcome in outcomes if outcome.token_id is not None])
+        state = self._slots.state(slot)
+        for token_id in token_ids:
+            state.append(token_id)
+        logprobs = tuple([outcome.logprob for outcome in outcomes if outcome.logprob is not None])
+        return SliceResult(token_ids, logprobs, num_accepted=len(token_ids) - 1)
 
     def _with_forced(self, slot: int, result: SliceResult, tokens: tuple[int, ...]) -> SliceResult:
         if not tokens:
@@ -160,7 +182,7 @@ class ModelRunner:
         for token_id in tokens:
             self._slots.state(slot).append(token_id)
         self._grammars.mark_forced_reported(slot)
-        return SliceResult((*result.token_ids, *tokens), result.logprobs)
+        return SliceResult((*result.token_ids, *tokens), result.logprobs, num_accepted=result.num_accepted)
 
     def _log_unrecorded(self) -> Failure:
         """Log the exception and return a failure. The step cannot be repeated: other tokens are recorded."""
@@ -189,6 +211,20 @@ class ModelRunner:
             logits = self._logits(rows[start : start + len(token_ids)])
             scores += self._sampler.score_rows(logits, token_ids, top)
         return scores
+
+
+def verified(outcomes: list[RowOutcome], draft_ids: tuple[int, ...]) -> list[RowOutcome]:
+    """Return the outcomes whose context is right: the first, and each that follows an accepted draft.
+
+    A row of a draft that failed is left out: its token is computed again in the next step, and if it fails
+    there too, the sequence ends after the same tokens as without drafts.
+    """
+    kept = outcomes[:1]
+    for draft, outcome in zip(draft_ids, outcomes[1:], strict=False):  # grammars may leave rows out
+        if kept[-1].token_id != draft or outcome.token_id is None:
+            break
+        kept.append(outcome)
+    return kept
 
 
 def _wait_until(began: float) -> float:

@@ -5,9 +5,10 @@
     grammar thread                     | append, forced tokens, mask of the next token |
 
 A grammar has one job at a time: it is opened (compiled or taken from a cache, and advanced over the tokens
-sampled before), then advanced by each sampled token. llguidance releases the interpreter lock for long
-operations. There are two thread pools: a quick one for jobs of about a millisecond, and one with lower CPU
-priority for longer jobs, so that neither tokens nor other grammars wait for these.
+sampled before), then advanced by the tokens of each step. What may follow drafts is found beside that, with
+another matcher: see `grammar_ahead`. llguidance releases the interpreter lock for long operations. There are
+two thread pools: a quick one for jobs of about a millisecond, and one with lower CPU priority for longer
+jobs, so that neither tokens nor other grammars wait for these.
 """
 
 import logging
@@ -30,6 +31,7 @@ from octavo.grammar.matcher import GrammarMatcher
 from octavo.grammar.vocabulary import Vocabulary
 from octavo.plan import SlotOpening, StepPlan
 from octavo.protocol import Failure, FailureCode, GrammarSpec
+from octavo.runner.grammar_ahead import QUICK_TOKENS, SLOW_SECONDS, GrammarAhead, LookAhead, allows
 from octavo.sampling.row_error import SAMPLING_FAILED
 
 logger = logging.getLogger(__name__)
@@ -37,11 +39,12 @@ logger = logging.getLogger(__name__)
 MAX_FORCED = 32  # tokens at a time: they are computed in one step, which delays other sequences
 POOL_THREADS = 2
 SLOW_NICENESS = 5
-SLOW_SECONDS = 0.005  # for one mask: from then on the grammar runs on the slow pool
 QUICK_BYTES = 8 << 10  # up to this length, most grammars compile in a few milliseconds
-QUICK_TOKENS = 64  # up to this number, advancing over earlier tokens is as fast
 BUDGET_SECONDS = 60.0  # CPU time for all tokens of one sequence
 IDLE_SECONDS = 0.005  # maximum wait of an empty step for a mask
+BEGIN_SECONDS = (
+    0.001  # maximum wait of a step with drafts: masks are often filled but not yet marked as ready
+)
 
 OVER_BUDGET = Failure(
     FailureCode.GRAMMAR_TOO_COMPLEX,
@@ -67,14 +70,19 @@ class SlotGrammar:
 
     def __init__(self, num_words: int) -> None:
         self.mask = torch.zeros(num_words, dtype=torch.int32)
+        self.compiled: CompiledGrammar | None = None
         self.matcher: GrammarMatcher | None = None
+        self.token_ids: list[int] = []  # which the matcher has consumed
         self.failure: Failure | None = None
         self.forced: Future[tuple[int, ...]] = Future()  # tokens that must follow the last sampled one
         self.unreported: tuple[int, ...] = ()  # forced tokens that are not reported to the scheduler yet
         self.ready: Future[None] = Future()  # done when the mask of the next token is filled
         self.seconds = 0.0  # CPU time
-        self.is_slow = False
-        self.is_closed = False  # the only field that a step may write at any time
+        self.is_slow = False  # because of a slow mask: from then on its jobs run on the slow pool
+        # These belong to the step at any time:
+        self.is_closed = False
+        self.ahead: GrammarAhead | None = None  # from the first draft on
+        self.look: LookAhead | None = None  # at the drafts of this step
 
 
 class SlotGrammars:
@@ -107,13 +115,18 @@ class SlotGrammars:
         return not self._slots
 
     def begin(self, plan: StepPlan) -> None:
-        """Apply the slot changes of the plan."""
+        """Apply the slot changes of the plan, and start to look ahead at its drafts."""
         for slot in plan.closed:
             self._close(slot)
         for opening in plan.opened:
             self._close(opening.slot)
             if opening.params.grammar is not None:
                 self._open(opening, opening.params.grammar)
+        until = time.monotonic() + BEGIN_SECONDS
+        for piece in plan.slices:
+            grammar = self._slots.get(piece.slot)
+            if piece.num_drafted and grammar is not None:
+                grammar.look = self._look_ahead(grammar, piece.draft_ids, until)
 
     def allowed(self, slot: int, until: float) -> AllowedTokens | None:
         """Return what the slot may sample now; None if that is not known in time."""
@@ -128,8 +141,23 @@ class SlotGrammars:
             return AllowedTokens(failure=grammar.failure)
         return AllowedTokens(forced=grammar.unreported) if grammar.unreported else AllowedTokens(grammar.mask)
 
-    def append(self, slot: int, token_id: int, *, jump: bool) -> bool:
-        """Advance the grammar by a sampled token, and with `jump` by the tokens that must follow it.
+    def allowed_ahead(self, slot: int, num_drafted: int, until: float) -> tuple[AllowedTokens, ...]:
+        """Return what the slot may sample after draft 1, 2, ..., as far as that is known in time.
+
+        It is not known for tokens after a draft that the grammar does not allow.
+        """
+        grammar = self._slots.get(slot)
+        if grammar is None:
+            return (ANY,) * num_drafted
+        if not num_drafted or grammar.look is None:
+            return ()
+        _is_done(grammar.look.done, until)  # otherwise, the masks so far can be used
+        known = tuple(map(AllowedTokens, grammar.look.masks))
+        grammar.look.is_over = True
+        return known
+
+    def append(self, slot: int, token_ids: Sequence[int], *, jump: bool) -> bool:
+        """Advance the grammar by sampled tokens, and with `jump` by the tokens that must follow the last one.
 
         Return False if the slot has no grammar.
         """
@@ -139,7 +167,7 @@ class SlotGrammars:
         grammar.forced, grammar.ready = Future(), Future()
         if grammar.is_slow:
             self._late.add(slot)
-        self._submit(grammar, self._advance, token_id, MAX_FORCED if jump else 0)
+        self._submit(grammar, self._advance, tuple(token_ids), MAX_FORCED if jump else 0)
         return True
 
     def forced(self, slot: int, until: float) -> tuple[int, ...]:
@@ -166,8 +194,11 @@ class SlotGrammars:
         grammar = self._slots[opening.slot] = SlotGrammar(self._num_words)
         drawn = opening.token_ids[opening.num_prompt :]
         with self._compiled_lock:
-            is_compiled = self._compiled.get(spec) is not None
-        grammar.is_slow = len(drawn) > QUICK_TOKENS or not (is_compiled or len(spec.text) <= QUICK_BYTES)
+            compiled = self._compiled.get(spec)
+        compiles_slowly = (
+            len(spec.text) > QUICK_BYTES if compiled is None else compiled.seconds > SLOW_SECONDS
+        )
+        grammar.is_slow = len(drawn) > QUICK_TOKENS or compiles_slowly
         self._submit(grammar, self._start_matcher, spec, drawn)
         grammar.is_slow = False  # from now on, decided by the time of its masks
 
@@ -176,6 +207,20 @@ class SlotGrammars:
         grammar = self._slots.pop(slot, None)
         if grammar is not None:
             grammar.is_closed = True
+            if grammar.ahead is not None:
+                grammar.ahead.end()
+
+    def _look_ahead(self, grammar: SlotGrammar, draft_ids: Sequence[int], until: float) -> LookAhead | None:
+        """Start to look ahead, unless the grammar is at work or slow, or no draft can be accepted."""
+        if grammar.is_slow or not _is_done(grammar.ready, until):
+            return None
+        if grammar.failure is not None or grammar.compiled is None or grammar.unreported:
+            return None
+        if not allows(grammar.mask, draft_ids[0]):
+            return None
+        if grammar.ahead is None:
+            grammar.ahead = GrammarAhead(grammar.compiled, self._num_words)
+        return grammar.ahead.start(grammar.token_ids, draft_ids, self._quick, self._slow)
 
     def _submit(self, grammar: SlotGrammar, work: Callable[..., None], *arguments: object) -> None:
         pool = self._slow if grammar.is_slow else self._quick
@@ -217,11 +262,13 @@ class SlotGrammars:
             compiled = compile_grammar(spec, self._vocabulary())
             with self._compiled_lock:
                 self._compiled.put(spec, compiled, estimated_bytes(spec))
+        grammar.compiled = compiled
         grammar.matcher = matcher = GrammarMatcher(compiled)
         for token_id in drawn:
             if grammar.is_closed:
                 return
             matcher.follow(token_id)
+        grammar.token_ids = list(drawn)
         self._fill(grammar)
 
     def _vocabulary(self) -> Vocabulary:
@@ -230,10 +277,14 @@ class SlotGrammars:
                 self._cached_vocabulary = self._make_vocabulary()
             return self._cached_vocabulary
 
-    def _advance(self, grammar: SlotGrammar, token_id: int, max_forced: int) -> None:
+    def _advance(self, grammar: SlotGrammar, token_ids: Sequence[int], max_forced: int) -> None:
+        """Make the same queries as if the tokens came one by one. Those before the first one were made."""
         assert grammar.matcher is not None
-        grammar.matcher.append(token_id)
+        grammar.matcher.append(token_ids[0])
+        for token_id in token_ids[1:]:
+            grammar.matcher.follow(token_id)
         grammar.unreported = tuple(grammar.matcher.append_forced(max_forced))
+        grammar.token_ids += (*token_ids, *grammar.unreported)
         grammar.forced.set_result(grammar.unreported)
         self._fill(grammar)
 

@@ -54,9 +54,10 @@ def _valid_rows(logits: torch.Tensor, rows: Sequence[Row | None]) -> tuple[torch
 def kernel_row(row: SampleRow) -> Row | None:
     """Return the row's parameters for the kernel, or None if its history does not match its position."""
     state, params = row.state, row.state.params
-    if state.tally is not None and state.num_tokens != row.position:
-        # Penalties computed from a longer or shorter history would silently change the answer.
-        logger.error("the history has %d tokens, but the position is %d", state.num_tokens, row.position)
+    try:
+        seen_ids, seen_counts = state.seen(row)
+    except ValueError:
+        logger.exception("cannot sample a row")
         return None
     return Row(
         temperature=params.temperature,
@@ -67,8 +68,8 @@ def kernel_row(row: SampleRow) -> Row | None:
         repetition_penalty=params.repetition_penalty,
         presence_penalty=params.presence_penalty,
         frequency_penalty=params.frequency_penalty,
-        seen_ids=None if state.tally is None else state.tally.ids,
-        seen_counts=None if state.tally is None else state.tally.counts,
+        seen_ids=None if state.tally is None else seen_ids,
+        seen_counts=None if state.tally is None else seen_counts,
         bias_ids=state.bias_ids if params.logit_bias else None,
         bias_values=state.bias_values if params.logit_bias else None,
         banned_ids=state.stop_ids if state.bans_stop_at(row.position) else None,

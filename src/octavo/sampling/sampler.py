@@ -52,6 +52,18 @@ class RowState:
         if self.tally is not None:
             self.tally.add(token_id)
 
+    def seen(self, row: "SampleRow") -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the ids and counts of the tokens before the row, for the penalties. Raises ValueError."""
+        if self.tally is None:
+            return NO_IDS, NO_VALUES
+        if self.num_tokens + len(row.drafts) != row.position:
+            # Penalties computed from a longer or shorter history would silently change the answer.
+            raise ValueError(
+                f"the history has {self.num_tokens} tokens and {len(row.drafts)} drafts, "
+                f"but the position is {row.position}"
+            )
+        return self.tally.ahead(row.drafts)
+
     def bans_stop_at(self, position: int) -> bool:
         return position - self.num_prompt < self.params.min_tokens and len(self.stop_ids) > 0
 
@@ -76,6 +88,7 @@ class SampleRow(msgspec.Struct, frozen=True):
     state: RowState
     position: int  # of the token to draw: its index in the sequence's token_ids
     allowed: torch.Tensor | None = None  # the grammar's mask, see `transforms.keep_allowed`
+    drafts: tuple[int, ...] = ()  # the tokens before the position that are not in the state
 
     @property
     def is_plain_greedy(self) -> bool:
@@ -141,14 +154,12 @@ def _sample_row(logits: torch.Tensor, row: SampleRow, peak: float, best_id: int)
 
 def _draw(logits: torch.Tensor, row: SampleRow) -> int:
     state = row.state
-    if state.tally is not None and state.num_tokens != row.position:
-        # Penalties computed from a longer or shorter history would silently change the answer.
-        raise ValueError(f"the history has {state.num_tokens} tokens, but the position is {row.position}")
+    seen_ids, seen_counts = state.seen(row)
     edited = transforms.edit(
         logits,
         state.params,
-        seen_ids=NO_IDS if state.tally is None else state.tally.ids,
-        seen_counts=NO_VALUES if state.tally is None else state.tally.counts,
+        seen_ids=seen_ids,
+        seen_counts=seen_counts,
         bias_ids=state.bias_ids,
         bias_values=state.bias_values,
         banned_ids=state.stop_ids if state.bans_stop_at(row.position) else NO_IDS,

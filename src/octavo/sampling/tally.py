@@ -34,6 +34,21 @@ class TokenTally:
         self._ids[place] = token_id
         self._counts[place] = self._generated[token_id]
 
+    def ahead(self, drafts: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return ids and counts as if the drafts had been added. Changes nothing."""
+        if not drafts:
+            return self.ids, self.counts
+        drafted = Counter(drafts)
+        new = [token for token in drafted if token not in self._places]
+        ids = torch.cat([self.ids, torch.tensor(new, dtype=torch.int64)])
+        counts = torch.cat(
+            [self.counts, torch.tensor([drafted[token] for token in new], dtype=torch.float32)]
+        )
+        for token, count in drafted.items():
+            if token in self._places:
+                counts[self._places[token]] += count
+        return ids, counts
+
     @property
     def ids(self) -> torch.Tensor:
         """Distinct ids (int64, CPU), parallel to `counts`. A view that is valid until the next `add`."""

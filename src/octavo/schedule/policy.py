@@ -3,6 +3,7 @@
 continuous batching   admission = CONTINUOUS                 static batching    admission = STATIC
 chunked prefill       max_step_tokens = 512                  unchunked          max_step_tokens = unlimited
 paged KV              block_size = 32                         contiguous         block_size = max_model_len
+speculation           a method of drafting                   none               no method
 """
 
 import sys
@@ -19,12 +20,19 @@ class AdmissionPolicy(StrEnum):
     STATIC = "static"  # requests are admitted only when the last batch has finished
 
 
+class DraftPolicy(StrEnum):
+    WORTH = "worth"  # draft a token only if it makes the batch faster
+    ALL = "all"  # draft all that is proposed: for tests
+
+
 @dataclass(frozen=True)
 class SchedulerConfig:
     max_running: int
     max_model_len: int
     max_step_tokens: int = UNLIMITED
     admission: AdmissionPolicy = AdmissionPolicy.CONTINUOUS
+    max_draft_tokens: int = 8  # per sequence and step
+    draft_policy: DraftPolicy = DraftPolicy.WORTH
 
     @property
     def prompt_credit(self) -> int:

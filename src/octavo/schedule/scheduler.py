@@ -14,6 +14,7 @@ has received:
    share (see `tenant_queues`), but not those that are only newer. If the first in the order cannot be
    admitted, none behind it is, so no request starves.
 4. A sequence whose grammar is late (as the worker reported) is skipped. It keeps its slot and its blocks.
+5. What is left of the budget may be used for drafts: see `drafts`.
 
 The first in the order can always continue: it may preempt all others, and alone it fits. So every step makes
 progress. A preempted sequence keeps its place among those of its tenant, and reuses its full blocks from the
@@ -28,24 +29,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from octavo.cache import KVManager
+from octavo.drafting.proposer import Speculation
 from octavo.errors import RequestError
 from octavo.lazy_heap import LazyHeap
 from octavo.plan import SequenceSlice, SliceResult, SlotOpening, StepPlan, StepResult
 from octavo.protocol import EngineStats, Failure, FinishReason, GenerateRequest, TokenLogprob, TokenOutput
+from octavo.schedule.counters import Counters
+from octavo.schedule.drafts import Drafts
 from octavo.schedule.policy import AdmissionPolicy, SchedulerConfig
 from octavo.schedule.sequence import Sequence, SequenceStatus, TenantQueue
 from octavo.schedule.tenant_queues import TenantQueues
-
-
-@dataclass
-class Counters:
-    steps: int = 0
-    tokens_computed: int = 0
-    prompt_tokens: int = 0
-    prompt_tokens_cached: int = 0
-    tokens_sampled: int = 0
-    preemptions: int = 0
-    step_seconds: float = 0.0
 
 
 @dataclass
@@ -61,10 +54,13 @@ class StepRoom:
 class Scheduler:
     """Owns the sequences. Calls alternate: any number of `add` and `abort`, then `schedule`, then `apply`."""
 
-    def __init__(self, config: SchedulerConfig, kv: KVManager) -> None:
+    def __init__(
+        self, config: SchedulerConfig, kv: KVManager, speculation: Speculation | None = None
+    ) -> None:
         self.config = config
         self.kv = kv
         self.counters = Counters()
+        self._drafts = Drafts(config, kv, speculation)
         self._step_began = 0.0
         self._order = 0
         self._requests: dict[str, dict[int, Sequence]] = {}  # unfinished, by request id and choice
@@ -151,6 +147,7 @@ class Scheduler:
                 room.admits = False  # a sequence was preempted, so no other is admitted now
         if len(slices) + len(late) < self._queues.num_running:
             self._count_passed_over()
+        self._drafts.add(slices, in_flight, room.budget, self._queues.num_running)
         counters.steps += 1
         self._step_began = now
         return StepPlan(counters.steps, tuple(self._closed_slots), tuple(opened), tuple(slices))
@@ -168,20 +165,28 @@ class Scheduler:
                 # Not committed: KV of this step may be bad, and no other sequence may read it.
                 self._finish(sequence, FinishReason.ERROR, now, failure=outcome.failure)
                 continue
-            num_tokens = len(piece.token_ids)
-            # If late, the last row is computed again, which writes the same KV to the same block.
-            computed = sequence.num_computed = piece.start + num_tokens - int(outcome.is_late)
+            num_new, finish = sequence.append(outcome.token_ids)
+            # If late, the last known row is computed again, which writes the same KV to the same block.
+            computed = piece.start + piece.num_known + outcome.num_accepted - int(outcome.is_late)
+            if num_new:  # if it ended with an accepted draft, the KV of that one is not needed
+                computed = min(computed, len(sequence.token_ids) - 1)
+            sequence.num_computed = computed
             if computed > sequence.num_charged:
                 self._queues.charge(sequence, piece.start, computed)
-            if num_tokens > 1 or piece.start < sequence.num_prompt:  # else it is a decode
-                sequence.record_chunk(piece.start, num_tokens, seconds)
-            counters.tokens_computed += num_tokens
+            if piece.num_known > 1 or piece.start < sequence.num_prompt:  # else it is a decode
+                sequence.record_chunk(piece.start, piece.num_known, seconds)
+            counters.tokens_computed += len(piece.token_ids)
+            counters.tokens_drafted += piece.num_drafted
+            counters.tokens_accepted += outcome.num_accepted
+            self._drafts.note(sequence, piece, outcome.num_accepted, num_new)
             table = sequence.block_table
             assert table is not None
             if computed >= (table.num_shared + 1) * kv.block_size:
                 kv.commit(table, sequence.token_ids, computed)
             if piece.num_sampled or piece.score_ids:
-                self._emit(sequence, piece, outcome, now)
+                tokens = outcome.token_ids[:num_new]
+                self._emit(sequence, piece, outcome, now, tokens=tokens, finish=finish)
+        self._drafts.note_step(plan.slices, seconds)
 
     def lose_step(self) -> None:
         """Discard a plan that was not completed; how much of it the workers executed is unknown.
@@ -194,19 +199,21 @@ class Scheduler:
         # Slots of the lost plan are closed again, each once.
         self._closed_slots = list(dict.fromkeys(self._closed_slots))
 
-    def _emit(self, sequence: Sequence, piece: SequenceSlice, outcome: SliceResult, now: float) -> None:
+    def _emit(
+        self,
+        sequence: Sequence,
+        piece: SequenceSlice,
+        outcome: SliceResult,
+        now: float,
+        *,
+        tokens: tuple[int, ...],
+        finish: FinishReason | None,
+    ) -> None:
+        """Emit the tokens that were appended, and prompt logprobs."""
         scores = outcome.prompt_logprobs
         if scores:  # after a preemption some are computed again
             scores = scores[max(0, sequence.num_scored - piece.start) :]
             sequence.num_scored += len(scores)
-        finish = None
-        tokens = outcome.token_ids
-        for number, token in enumerate(tokens, 1):
-            sequence.token_ids.append(token)
-            finish = sequence.finish_reason(token)
-            if finish is not None:
-                tokens = tokens[:number]
-                break
         if tokens:
             self.counters.tokens_sampled += len(tokens)
             if sequence.first_token_at is None:
@@ -235,22 +242,7 @@ class Scheduler:
         return bool(self._requests) or bool(self._outbox)
 
     def stats(self) -> EngineStats:
-        counters = self.counters
-        return EngineStats(
-            num_running=self._queues.num_running,
-            num_waiting=self._num_waiting,
-            blocks_total=self.kv.pool.num_total,
-            blocks_free=self.kv.pool.num_free,
-            blocks_cached=self.kv.num_cached,
-            blocks_idle=self.kv.num_available - self.kv.pool.num_free,
-            steps=counters.steps,
-            tokens_computed=counters.tokens_computed,
-            prompt_tokens=counters.prompt_tokens,
-            prompt_tokens_cached=counters.prompt_tokens_cached,
-            tokens_sampled=counters.tokens_sampled,
-            preemptions=counters.preemptions,
-            step_seconds=counters.step_seconds,
-        )
+        return self.counters.stats(self._queues.num_running, self._num_waiting, self.kv)
 
     def running(self) -> list[Sequence]:
         """Return the running sequences in serving order. Read-only."""
@@ -376,9 +368,10 @@ class Scheduler:
         if sequence.needs_prompt_scores:
             return 0
         gained = self.kv.adopt(sequence.block_table, sequence.token_ids, sequence.num_computed)
+        of_prompt = min(gained, sequence.num_prompt - sequence.num_computed)
         sequence.num_computed += gained
-        if gained and sequence.num_preemptions == 0:
-            self._count_cached(sequence, gained)
+        if of_prompt > 0 and sequence.num_preemptions == 0:
+            self._count_cached(sequence, of_prompt)
         return gained
 
     def _count_passed_over(self) -> None:
@@ -442,6 +435,7 @@ class Scheduler:
         sequence.status = SequenceStatus.FINISHED
         self._release_followers(sequence)
         self._queues.remove(sequence)
+        drafts = sequence.drafts
         request = sequence.request
         choices = self._requests[request.request_id]
         del choices[request.choice]
@@ -459,10 +453,15 @@ class Scheduler:
                 finish=reason,
                 num_cached=sequence.num_cached,
                 num_preemptions=sequence.num_preemptions,
+                num_drafted=drafts.num_drafted if drafts else 0,
+                num_accepted=drafts.num_accepted if drafts else 0,
                 timings=sequence.timings(now),
                 failure=failure,
             )
         )
+        if failure is None:
+            self._drafts.close(sequence)
+        sequence.drafts = None  # the heap of deadlines may keep the sequence for an hour
 
     def _release_followers(self, leader: Sequence) -> None:
         followers, leader.followers = leader.followers, []

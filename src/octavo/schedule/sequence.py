@@ -9,6 +9,7 @@ from octavo.fairness.accounts import Account
 from octavo.lazy_heap import LazyHeap
 from octavo.plan import SequenceSlice, SlotOpening
 from octavo.protocol import FinishReason, GenerateRequest, PrefillChunk, Timings, TokenLogprob
+from octavo.schedule.sequence_drafts import SequenceDrafts
 
 by_key = attrgetter("key")
 
@@ -22,14 +23,14 @@ class SequenceStatus(Enum):
 
 
 class Sequence:
-    """Mutated by the Scheduler only (its `block_table` by KVManager).
+    """Mutated by the Scheduler only (its `block_table` by KVManager, its `drafts` by Drafts).
 
         token_ids   |  prompt  |  resumed and sampled  |
                     0 ...... num_computed ...... len(token_ids)
                     |  KV exists   |     pending      |
 
     There are no phases: a step computes some pending tokens. A new prompt, a prefix hit, a resumed
-    sequence and a decode differ only in how many are pending.
+    sequence and a decode differ only in how many are pending. Drafts are in a slice only, never here.
     """
 
     __slots__ = (
@@ -37,6 +38,7 @@ class Sequence:
         "block_table",
         "blocks_needed",
         "chunks",
+        "drafts",
         "first_token_at",
         "followers",
         "key",
@@ -79,6 +81,7 @@ class Sequence:
         self.admitted_at: float | None = None
         self.first_token_at: float | None = None
         self.chunks: list[PrefillChunk] = []
+        self.drafts: SequenceDrafts | None = None
         self.num_chunks = 0  # including those that are not recorded
 
     @property
@@ -118,6 +121,32 @@ class Sequence:
             1 if end == len(tokens) else 0,
             score_ids,
         )
+
+    def with_drafts(self, piece: SequenceSlice, drafted: tuple[int, ...]) -> SequenceSlice:
+        """Return its slice with drafts at the end, whose blocks are in the table."""
+        table = self.block_table
+        assert table is not None
+        num_sent = table.num_sent
+        table.num_sent = len(table.block_ids)
+        return SequenceSlice(
+            piece.slot,
+            piece.start,
+            piece.token_ids + drafted,
+            piece.table_from,
+            piece.block_ids + tuple(table.block_ids[num_sent:]),
+            1 + len(drafted),
+            piece.score_ids,
+            len(drafted),
+        )
+
+    def append(self, token_ids: tuple[int, ...]) -> tuple[int, FinishReason | None]:
+        """Append tokens up to the one that ends it. Return how many, and why it ends."""
+        for number, token in enumerate(token_ids, 1):
+            self.token_ids.append(token)
+            reason = self.finish_reason(token)
+            if reason is not None:
+                return number, reason
+        return len(token_ids), None
 
     def position_before(self, tokens: tuple[int, ...], scores: tuple[TokenLogprob, ...]) -> int:
         """Return the position of an output, after its tokens and prompt logprobs were counted."""

@@ -38,6 +38,8 @@ def _explained(output: RequestOutput, tokenizer: Tokenizer | None, shows_prompt:
                 "prefill_chunks_left_out": choice.timings.num_chunks_left_out,
                 "decode_seconds": round(choice.timings.decode, 6),
                 "preemptions": choice.num_preemptions,
+                "drafted_tokens": choice.num_drafted,
+                "accepted_tokens": choice.num_accepted,
                 "steps_passed_over": choice.timings.num_passed_over,
                 **({} if tokenizer is None else {"stop_reason": choice.stop_reason}),
                 "tokens": len(choice.token_ids),

@@ -281,8 +281,15 @@ SCHEDULER_BUGS = (
         "adopted tokens not counted as cached",
         Scheduler,
         "_adopt",
-        "self._count_cached(sequence, gained)",
+        "self._count_cached(sequence, of_prompt)",
         "pass",
+    ),
+    PlantedBug(
+        "adopted tokens of the answer counted as cached",
+        Scheduler,
+        "_adopt",
+        "min(gained, sequence.num_prompt - sequence.num_computed)",
+        "gained",
     ),
     PlantedBug(
         "a preempted sequence is not counted as waiting",

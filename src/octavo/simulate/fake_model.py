@@ -8,6 +8,7 @@ the oracle, which does not use blocks, share this model.
 from dataclasses import dataclass
 
 ROW_MASK = (1 << 30) - 1
+FIRST_MASK = 1  # before the first token of an answer
 _SALTS = 1 << 4
 _POISONS = 1 << 6
 
@@ -45,9 +46,25 @@ def kv_row(context: int, token: int, position: int) -> int:
     return hash((context, token, position)) & ROW_MASK
 
 
-def draw_token(context: int, *, seed: int, choice: int, position: int, tally: int, vocab: int) -> int:
+def next_mask(mask: int, token: int) -> int:
+    """Return the mask after a token. It stands for the state of a grammar, which depends on all of them."""
+    return hash((mask, token, 2)) & ROW_MASK
+
+
+def forced_token(mask: int, vocab: int) -> int | None:
+    """Return the only token that the mask allows; None if it allows several."""
+    choice, has_others = divmod(mask, 8)
+    return None if has_others else choice % vocab
+
+
+def draw_token(
+    context: int, *, seed: int, choice: int, position: int, tally: int, mask: int, vocab: int
+) -> int:
     """Return the next token. `tally` represents the state that penalties keep about the output so far."""
-    return (hash((context, seed, choice, position, tally)) & ROW_MASK) % vocab
+    forced = forced_token(mask, vocab)
+    if forced is not None:
+        return forced
+    return (hash((context, seed, choice, position, tally, mask)) & ROW_MASK) % vocab
 
 
 def logprob_of(context: int, token: int) -> float:

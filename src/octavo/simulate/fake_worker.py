@@ -4,6 +4,7 @@ import random
 
 from octavo.plan import SequenceSlice, SliceResult, SlotOpening, StepPlan, StepResult
 from octavo.protocol import Failure, FailureCode, TokenLogprob
+from octavo.simulate.fake_grammar import MAX_FORCED, FakeMatcher
 from octavo.simulate.fake_model import Hints, draw_token, empty_context, kv_row, logprob_of
 
 NOTHING = SliceResult()
@@ -19,9 +20,10 @@ class Slot:
 
     __slots__ = (
         "choice",
+        "fails_at",
         "hints",
         "is_open",
-        "num_prompt",
+        "matcher",
         "seed",
         "start",
         "table",
@@ -32,7 +34,9 @@ class Slot:
     def __init__(self) -> None:
         self.is_open = False
         self.hints = Hints(0, 0)
-        self.seed = self.start = self.choice = self.num_prompt = self.tally = 0
+        self.seed = self.start = self.choice = self.tally = 0
+        self.fails_at = -1  # the position of the token that cannot be drawn
+        self.matcher = FakeMatcher()
         self.wants_logprobs = False
         self.table: list[int] = []
 
@@ -44,9 +48,11 @@ class Slot:
         self.hints = Hints.from_seed(seed)
         self.start = empty_context(self.hints.salt)
         self.choice = opening.choice
-        self.num_prompt = opening.num_prompt
+        poison = self.hints.poison
+        self.fails_at = opening.num_prompt + poison - 2 if poison > 1 else -1
         self.wants_logprobs = opening.params.logprobs is not None
         self.tally = sum(opening.token_ids[opening.num_prompt :])
+        self.matcher = FakeMatcher(opening.token_ids[opening.num_prompt :])
         self.table = []
 
 
@@ -93,7 +99,7 @@ class FakeWorker:
         if plan is not None:
             self.execute(plan)
             for piece in plan.slices:
-                self._spoil(self.slots[piece.slot], piece)
+                self._spoil(piece, piece.start)
         self._uncertain.update(range(len(self.slots)))
 
     def _close(self, number: int) -> None:
@@ -133,34 +139,93 @@ class FakeWorker:
 
     def _compute(self, piece: SequenceSlice, context: int) -> SliceResult:
         slot = self.slots[piece.slot]
-        size, blocks, table = self.block_size, self.blocks, slot.table
-        end = piece.start + len(piece.token_ids)
-        poison = slot.hints.poison
-        if poison == 1 or (poison and piece.num_sampled and end == slot.num_prompt + poison - 2):
-            self._spoil(slot, piece)
+        fails = piece.num_sampled > 0 and slot.fails_at == piece.start + piece.num_known
+        if fails or slot.hints.poison == 1:
+            self._spoil(piece, piece.start)
             return SliceResult(failure=POISONED)
-        scores: list[TokenLogprob] = []
-        score_ids = piece.score_ids
+        contexts = self._write(piece, context)
+        scores = tuple(
+            [
+                TokenLogprob(scored, logprob_of(after, scored))
+                for scored, after in zip(piece.score_ids, contexts, strict=False)
+            ]
+        )
+        if not piece.num_sampled:
+            return SliceResult((), (), scores) if scores else NOTHING
+        if self._rng.random() < self._late_rate:
+            if steps := self._rng.randrange(4):  # 0: ready when the step ends
+                self._late[piece.slot] = steps
+            return SliceResult(prompt_logprobs=scores, is_late=True)
+        return self._answer(piece, contexts[piece.num_known - 1 :], scores)
+
+    def _write(self, piece: SequenceSlice, context: int) -> list[int]:
+        """Write the KV of the slice, drafts included. Return the context after each token."""
+        size, blocks, table = self.block_size, self.blocks, self.slots[piece.slot].table
+        contexts: list[int] = []
         for position, token in enumerate(piece.token_ids, piece.start):
             row = kv_row(context, token, position)
             blocks[table[position // size]][position % size] = row
             context += row
-            if len(scores) < len(score_ids):
-                scored = score_ids[len(scores)]
-                scores.append(TokenLogprob(scored, logprob_of(context, scored)))
-        if not piece.num_sampled:
-            return SliceResult((), (), tuple(scores)) if scores else NOTHING
-        if self._rng.random() < self._late_rate:
-            if steps := self._rng.randrange(4):  # 0: ready when the step ends
-                self._late[piece.slot] = steps
-            return SliceResult(prompt_logprobs=tuple(scores), is_late=True)
-        token = draw_token(
-            context, seed=slot.seed, choice=slot.choice, position=end, tally=slot.tally, vocab=self.vocab
-        )
-        slot.tally += token
-        logprobs = (TokenLogprob(token, logprob_of(context, token)),) if slot.wants_logprobs else ()
-        return SliceResult((token,), logprobs, tuple(scores))
+            contexts.append(context)
+        return contexts
 
-    def _spoil(self, slot: Slot, piece: SequenceSlice) -> None:
-        for position in range(piece.start, piece.start + len(piece.token_ids)):
-            self.blocks[slot.table[position // self.block_size]][position % self.block_size] = -position
+    def _answer(
+        self, piece: SequenceSlice, contexts: list[int], scores: tuple[TokenLogprob, ...]
+    ) -> SliceResult:
+        """Return the accepted drafts, the token after them, and those that are then forced."""
+        slot = self.slots[piece.slot]
+        drawn = self._draw(piece, contexts)
+        num_accepted = 0
+        for draft, token in zip(piece.draft_ids, drawn[:-1], strict=False):
+            if draft != token:
+                break
+            num_accepted += 1
+        tokens = drawn[: num_accepted + 1]
+        for token in tokens:
+            slot.tally += token
+            slot.matcher.consume(token)
+        if slot.wants_logprobs:
+            logprobs = [
+                TokenLogprob(token, logprob_of(context, token))
+                for token, context in zip(tokens, contexts, strict=False)
+            ]
+            return SliceResult(tuple(tokens), tuple(logprobs), scores, num_accepted=num_accepted)
+        end = piece.start + piece.num_known + len(tokens)
+        num_healthy = slot.fails_at - end if slot.fails_at >= 0 else MAX_FORCED
+        forced = slot.matcher.forced(self.vocab, min(MAX_FORCED, num_healthy))
+        slot.tally += sum(forced)
+        return SliceResult((*tokens, *forced), (), scores, num_accepted=num_accepted)
+
+    def _draw(self, piece: SequenceSlice, contexts: list[int]) -> list[int]:
+        """Draw a token for each row, as if the drafts before the row were in the answer.
+
+        The last rows are left out if their masks are late, or if they fail: then the next step fails.
+        """
+        slot = self.slots[piece.slot]
+        drafted = piece.draft_ids
+        position = piece.start + piece.num_known
+        num_rows = len(contexts)
+        if drafted and self._rng.random() < self._late_rate:
+            num_rows = self._rng.randint(1, num_rows)
+        if position < slot.fails_at < position + num_rows:
+            num_rows = slot.fails_at - position
+            self._spoil(piece, slot.fails_at - 1)
+        masks = slot.matcher.masks_ahead(drafted)
+        return [
+            draw_token(
+                contexts[number],
+                seed=slot.seed,
+                choice=slot.choice,
+                position=position + number,
+                tally=slot.tally + sum(drafted[:number]),
+                mask=masks[number],
+                vocab=self.vocab,
+            )
+            for number in range(num_rows)
+        ]
+
+    def _spoil(self, piece: SequenceSlice, start: int) -> None:
+        """Overwrite the KV of a slice from position `start` on."""
+        table, size = self.slots[piece.slot].table, self.block_size
+        for position in range(start, piece.start + len(piece.token_ids)):
+            self.blocks[table[position // size]][position % size] = -position

@@ -3,7 +3,15 @@
 from dataclasses import dataclass
 
 from octavo.protocol import FinishReason, GenerateRequest, TokenLogprob
-from octavo.simulate.fake_model import Hints, draw_token, empty_context, kv_row, logprob_of
+from octavo.simulate.fake_model import (
+    FIRST_MASK,
+    Hints,
+    draw_token,
+    empty_context,
+    kv_row,
+    logprob_of,
+    next_mask,
+)
 
 
 @dataclass(frozen=True)
@@ -32,6 +40,7 @@ def expected_answer(request: GenerateRequest, vocab: int, max_model_len: int) ->
 
     tokens: list[int] = []
     logprobs: list[float] = []
+    mask = FIRST_MASK
     limit = min(params.max_tokens, max_model_len - len(prompt))
     healthy = {0: limit, 1: 0}.get(hints.poison, hints.poison - 2)
     finish = FinishReason.LENGTH if healthy >= limit else FinishReason.ERROR
@@ -43,6 +52,7 @@ def expected_answer(request: GenerateRequest, vocab: int, max_model_len: int) ->
             choice=request.choice,
             position=position,
             tally=sum(tokens),
+            mask=mask,
             vocab=vocab,
         )
         tokens.append(token)
@@ -51,4 +61,5 @@ def expected_answer(request: GenerateRequest, vocab: int, max_model_len: int) ->
             finish = FinishReason.STOP
             break
         context += kv_row(context, token, position)
+        mask = next_mask(mask, token)
     return ExpectedAnswer(tuple(tokens), tuple(logprobs), tuple(scores), finish)

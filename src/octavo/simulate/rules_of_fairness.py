@@ -101,7 +101,7 @@ class FairnessRules:
 
         Called for plans without preemptions. Room is a free slot, or one that it may take from others.
         """
-        num_planned = sum(len(piece.token_ids) for piece in plan.slices)
+        num_planned = sum(piece.num_known for piece in plan.slices)
         waiting = [t for t in live.values() if t.slot == -1 and not t.is_parked]
         if not waiting or num_planned >= self._config.max_step_tokens:
             return

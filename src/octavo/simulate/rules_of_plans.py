@@ -2,6 +2,7 @@
 
 from octavo.plan import StepPlan, StepResult
 from octavo.schedule import AdmissionPolicy, SchedulerConfig
+from octavo.simulate.rules_of_drafts import DraftRules
 from octavo.simulate.rules_of_fairness import FairnessRules
 from octavo.simulate.tracked_request import TrackedRequest, Violation
 
@@ -9,16 +10,21 @@ from octavo.simulate.tracked_request import TrackedRequest, Violation
 class PlanRules:
     """Checks plan after plan and tracks which request runs in which slot."""
 
-    def __init__(self, config: SchedulerConfig, block_size: int, prefix_caching: bool) -> None:
+    def __init__(
+        self, config: SchedulerConfig, block_size: int, *, prefix_caching: bool, speculates: bool
+    ) -> None:
         self._config = config
         self._block_size = block_size
         self._prefix_caching = prefix_caching
         self.running: dict[int, TrackedRequest] = {}  # by slot, until a plan closes the slot
         self._fairness = FairnessRules(config, block_size)
+        self._drafts = DraftRules(config, block_size, speculates)
         self._lost_slots: set[int] = set()
         self._late: set[int] = set()
         self.num_preemptions = 0
         self.num_tokens = 0
+        self.num_drafted = 0
+        self.num_accepted = 0
 
     def follow(self, plan: StepPlan, live: dict[tuple[int, int], TrackedRequest], num_available: int) -> None:
         """Check a plan.
@@ -36,6 +42,7 @@ class PlanRules:
         preempted = self._close(plan)
         opened = self._open(plan, live)
         served = self._serve(plan)
+        num_before_drafts = num_available + self._drafts.check(plan, self.running, num_available)
         if not served and live and not self._late & self.running.keys():
             raise Violation("a step made no progress")
         if opened:
@@ -43,25 +50,31 @@ class PlanRules:
                 raise Violation("static admission added a sequence to a running batch")
             self._fairness.check_admission_order(opened, live)
             if not preempted:
-                self._check_room(plan, opened[-1], num_available)
+                self._check_room(plan, opened[-1], num_before_drafts)
         if preempted:
             self._fairness.check_victims(list(preempted.values()), list(self.running.values()), opened, live)
         elif self._config.admission is AdmissionPolicy.CONTINUOUS:
-            self._fairness.check_turn(plan, list(self.running.values()), live, num_available)
+            self._fairness.check_turn(plan, list(self.running.values()), live, num_before_drafts)
         if len(decoding) < self._config.max_step_tokens:
             self._check_decoding(decoding, served, num_available)
 
-    def note_late(self, plan: StepPlan, result: StepResult) -> None:
-        """Record late slices: they must recompute their last token, but only when the worker is ready."""
+    def note_results(self, plan: StepPlan, result: StepResult) -> None:
+        """Record accepted drafts and late slices.
+
+        A late slice must recompute its last known token, but only when the worker is ready.
+        """
         self._late = set(result.late)
         for piece, outcome in zip(plan.slices, result.slices, strict=True):
-            if outcome.failure is None:
-                end = piece.start + len(piece.token_ids) - outcome.is_late
-                self._fairness.charge(self.running[piece.slot], piece.start, end)
-            if outcome.is_late:
-                tracked = self.running[piece.slot]
-                tracked.num_computed -= 1
-                tracked.num_prompt_computed -= tracked.num_computed < tracked.num_prompt
+            if outcome.failure is not None:
+                continue
+            tracked = self.running[piece.slot]
+            self.num_drafted += piece.num_drafted
+            self.num_accepted += outcome.num_accepted
+            tracked.num_drafted += piece.num_drafted
+            tracked.num_accepted += outcome.num_accepted
+            tracked.num_computed += outcome.num_accepted - outcome.is_late
+            tracked.num_prompt_computed -= outcome.is_late and tracked.num_computed < tracked.num_prompt
+            self._fairness.charge(tracked, piece.start, tracked.num_computed)
 
     def lose_step(self, plan: StepPlan) -> None:
         """Record a lost step.
@@ -76,7 +89,7 @@ class PlanRules:
         self.running.clear()
 
     def _preempt(self, tracked: TrackedRequest) -> None:
-        tracked.slot, tracked.num_computed = -1, 0
+        tracked.slot, tracked.num_computed, tracked.num_blocks = -1, 0, 0
         tracked.num_preemptions += 1
         self.num_preemptions += 1
 
@@ -130,19 +143,20 @@ class PlanRules:
         for piece in plan.slices:
             tracked = self.running.get(piece.slot)
             assert tracked is not None, "checked by the serving order"
-            start, count = piece.start, len(piece.token_ids)
+            start, count = piece.start, piece.num_known
             if start != tracked.num_computed and (
                 start < tracked.num_computed or start % self._block_size or not self._prefix_caching
             ):
                 raise Violation(f"{tracked} computed {tracked.num_computed} tokens, but continues at {start}")
             end = tracked.num_computed = start + count
-            if count < 1 or end > tracked.num_known or piece.num_sampled != (end == tracked.num_known):
+            num_sampled = 1 + piece.num_drafted if end == tracked.num_known else 0
+            if count < 1 or end > tracked.num_known or piece.num_sampled != num_sampled:
                 raise Violation(f"{tracked} has {tracked.num_known} tokens; the slice ends at {end}")
             if start < tracked.num_prompt:
                 tracked.num_prompt_computed += min(end, tracked.num_prompt) - start
             served.add(piece.slot)
-            budget -= count
-            self.num_tokens += count
+            budget -= len(piece.token_ids)
+            self.num_tokens += len(piece.token_ids)
         if budget < 0:
             raise Violation("the step's token budget was exceeded")
         return served
@@ -167,6 +181,10 @@ class PlanRules:
             return
         shared = plan.slices[position].start // self._block_size
         allocated_since = sum(len(piece.block_ids) for piece in plan.slices[position:]) - shared
+        # Plans do not show the cached blocks that a sequence took over if the budget then had nothing for it.
+        served = {piece.slot for piece in plan.slices}
+        unserved = [t for slot, t in self.running.items() if slot not in served and self._prefix_caching]
+        adopted = sum(max(0, (t.num_known - 1) // self._block_size - t.num_blocks) for t in unserved)
         needed = -(-last.num_known // self._block_size) - shared
-        if num_available + allocated_since < needed + num_others:
+        if num_available + allocated_since + adopted < needed + num_others:
             raise Violation(f"{last} was admitted without a spare block for each running sequence")

@@ -12,6 +12,7 @@ from octavo.protocol import FinishReason, GenerateRequest
 from octavo.schedule import Scheduler
 from octavo.simulate.cost import StepCost
 from octavo.simulate.fake_worker import FakeWorker, PlanError
+from octavo.simulate.guesses import Guesses
 from octavo.simulate.oracle import expected_answer
 from octavo.simulate.rules_of_cache import WatchedTree, check_block_map, check_committed, check_outline
 from octavo.simulate.rules_of_plans import PlanRules
@@ -32,6 +33,8 @@ class Figures:
     rejected: int = 0
     tokens_computed: int = 0
     tokens_sampled: int = 0
+    tokens_drafted: int = 0
+    tokens_accepted: int = 0
     prompt_tokens: int = 0
     prompt_tokens_cached: int = 0
     preemptions: int = 0
@@ -68,6 +71,7 @@ class Simulation:
         self._by_name: dict[tuple[str, int], TrackedRequest] = {}  # by id and choice, including ended ones
         self._with_deadline: list[TrackedRequest] = []
         self._last_ended = "none yet"
+        self._guesses = Guesses(seed, self.settings.vocab)
         self._start_engine()
 
     def run(self) -> Figures:
@@ -114,7 +118,8 @@ class Simulation:
         self._kv = KVManager(settings.num_blocks, settings.block_size, prefix_caching=settings.prefix_caching)
         if settings.prefix_caching:
             self._kv.tree = WatchedTree(settings.block_size)
-        self._scheduler = Scheduler(settings.scheduler, self._kv)
+        speculation = self._guesses if settings.speculates else None
+        self._scheduler = Scheduler(settings.scheduler, self._kv, speculation)
         self._worker = FakeWorker(
             settings.num_blocks,
             settings.block_size,
@@ -123,7 +128,12 @@ class Simulation:
             late_rate=settings.late_rate,
             seed=self.seed,
         )
-        self._rules = PlanRules(settings.scheduler, settings.block_size, settings.prefix_caching)
+        self._rules = PlanRules(
+            settings.scheduler,
+            settings.block_size,
+            prefix_caching=settings.prefix_caching,
+            speculates=settings.speculates,
+        )
         self._num_steps = 0
         self._num_sampled = 0
 
@@ -139,7 +149,7 @@ class Simulation:
             self._lose_step(plan)
         else:
             result = self._worker.execute(plan)
-            self._rules.note_late(plan, result)
+            self._rules.note_results(plan, result)
             self.figures.late += sum(outcome.is_late for outcome in result.slices)
             scheduler.apply(plan, result, self._now)
             self._take_outputs()
@@ -185,9 +195,9 @@ class Simulation:
         if not fits:
             self._expect_rejection(request)
             return
-        tracked = TrackedRequest(
-            request, expected_answer(request, settings.vocab, longest), self.figures.requests
-        )
+        answer = expected_answer(request, settings.vocab, longest)
+        tracked = TrackedRequest(request, answer, self.figures.requests, longest)
+        self._guesses.expect(request, answer.tokens)
         tracked.leader = self._leader_of(request)
         tracked.arrival_step, tracked.work_done_at_arrival = self.figures.steps, self._work_ended
         self._scheduler.add(request, self._now)
@@ -245,6 +255,7 @@ class Simulation:
                 seed = tracked.request.params.seed
                 assert seed is not None
                 del self._live[seed, output.choice]
+                self._guesses.forget(tracked.request)
                 self._work_ended += tracked.work
                 self._last_ended = output.request_id
                 figures.aborts += output.finish is FinishReason.ABORT
@@ -281,6 +292,11 @@ class Simulation:
         actual = (stats.steps, stats.tokens_sampled, stats.preemptions, stats.num_running)
         if actual != expected:
             raise Violation(f"steps, tokens, preemptions, running: counted {actual}, expected {expected}")
+        drafts = stats.tokens_drafted, stats.tokens_accepted
+        if drafts != (rules.num_drafted, rules.num_accepted):
+            raise Violation(
+                f"drafted, accepted: counted {drafts}, expected {(rules.num_drafted, rules.num_accepted)}"
+            )
         if stats.num_running + stats.num_waiting != len(self._live):
             raise Violation(f"{len(self._live)} requests are unfinished, but the scheduler counted {stats}")
         if not 0 <= stats.prompt_tokens_cached <= stats.prompt_tokens:
@@ -301,6 +317,8 @@ class Simulation:
         figures, stats = self.figures, self._scheduler.stats()
         figures.tokens_computed += stats.tokens_computed
         figures.tokens_sampled += stats.tokens_sampled
+        figures.tokens_drafted += stats.tokens_drafted
+        figures.tokens_accepted += stats.tokens_accepted
         figures.prompt_tokens += stats.prompt_tokens
         figures.prompt_tokens_cached += stats.prompt_tokens_cached
         figures.preemptions += stats.preemptions

@@ -18,8 +18,11 @@ class TrackedRequest:
         "is_aborted",
         "key",
         "leader",
+        "num_accepted",
+        "num_blocks",
         "num_charged",
         "num_computed",
+        "num_drafted",
         "num_emitted",
         "num_known",
         "num_preemptions",
@@ -29,15 +32,20 @@ class TrackedRequest:
         "request",
         "slot",
         "started",
+        "stop_length",
         "was_restarted",
         "work_done_at_arrival",
     )
 
-    def __init__(self, request: GenerateRequest, answer: ExpectedAnswer, order: int) -> None:
+    def __init__(
+        self, request: GenerateRequest, answer: ExpectedAnswer, order: int, max_model_len: int
+    ) -> None:
+        assert request.params.max_tokens is not None
         self.request = request
         self.answer = answer
         self.key = (request.priority, order)
         self.num_prompt = len(request.prompt_ids)
+        self.stop_length = min(self.num_prompt + request.params.max_tokens, max_model_len)
         self.num_emitted = len(request.resume_ids)
         self.num_known = self.num_prompt + self.num_emitted  # tokens of prompt and output
         self.num_scored = 0
@@ -47,7 +55,10 @@ class TrackedRequest:
         # State in the engine.
         self.slot = -1
         self.num_computed = 0
+        self.num_blocks = 0  # of its table, as the worker knows it
         self.num_preemptions = 0
+        self.num_drafted = 0
+        self.num_accepted = 0
         self.num_prompt_computed = 0
         self.num_charged = 0  # end of the tokens that count as service to its tenant
         self.started = False  # has had output since the engine started
@@ -72,7 +83,7 @@ class TrackedRequest:
         self.request = msgspec.structs.replace(self.request, resume_ids=resume_ids)
         self.was_restarted, self.started = True, False
         self.slot, self.num_computed, self.num_preemptions, self.num_scored = -1, 0, 0, 0
-        self.num_charged = 0
+        self.num_charged = self.num_blocks = self.num_drafted = self.num_accepted = 0
 
     @property
     def queue(self) -> tuple[int, str]:
@@ -134,6 +145,12 @@ class TrackedRequest:
         self._check_accounting(output, now)
 
     def _check_accounting(self, output: TokenOutput, now: float) -> None:
+        drafts = output.num_drafted, output.num_accepted
+        if drafts != (self.num_drafted, self.num_accepted):
+            raise Violation(
+                f"{self} reports {drafts} drafted and accepted tokens, "
+                f"expected {(self.num_drafted, self.num_accepted)}"
+            )
         timings = output.timings
         if timings is None or min(timings.queue, timings.prefill, timings.decode) < 0:
             raise Violation(f"{self} ended with the timings {timings}")

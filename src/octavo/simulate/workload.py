@@ -5,12 +5,12 @@ larger than one request, and prompts that repeat and continue each other.
 """
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from octavo.protocol import Abort, GenerateRequest, SamplingParams
-from octavo.schedule import UNLIMITED, AdmissionPolicy, SchedulerConfig
+from octavo.schedule import UNLIMITED, AdmissionPolicy, DraftPolicy, SchedulerConfig
 from octavo.simulate.fake_model import Hints
 from octavo.simulate.oracle import expected_answer
 
@@ -38,6 +38,7 @@ class SimulationSettings:
     late_rate: float  # fraction of tokens whose grammar mask is late
     max_prompt_tokens: int
     max_tokens: int
+    speculates: bool = False
 
     @property
     def capacity(self) -> int:
@@ -51,7 +52,7 @@ def draw_settings(rng: random.Random, crowded: bool) -> SimulationSettings:
     # Mostly too few blocks; sometimes enough, so that slots are what tenants compete for.
     requests_that_fit = rng.uniform(0.8, 3.0) if rng.random() < 0.7 else rng.uniform(4.0, 10.0)
     num_blocks = max(1, round(max_model_len * requests_that_fit / block_size))
-    return SimulationSettings(
+    settings = SimulationSettings(
         block_size=block_size,
         num_blocks=num_blocks,
         prefix_caching=rng.random() < 0.88,
@@ -82,6 +83,12 @@ def draw_settings(rng: random.Random, crowded: bool) -> SimulationSettings:
         max_prompt_tokens=max_model_len * rng.randint(1, 5) // 5 - 1,
         max_tokens=3 if crowded else rng.randint(4, 30),
     )
+    scheduler = replace(
+        settings.scheduler,
+        max_draft_tokens=rng.randint(1, 5),
+        draft_policy=rng.choice((DraftPolicy.ALL, DraftPolicy.WORTH)),
+    )
+    return replace(settings, scheduler=scheduler, speculates=rng.random() < 2 / 3)
 
 
 class SimulatedWorkload:

@@ -55,8 +55,8 @@ def lines_of_blocks(history: History, width: int) -> int:
     return 1 if history.view is None else 1 - -history.view.stats.blocks_total // max(1, width)
 
 
-def lines_of_steps(_: History, __: int) -> int:
-    return 5
+def lines_of_steps(history: History, _: int) -> int:
+    return 5 + any(step.drafts for step in history.steps)
 
 
 def lines_of_requests(history: History, _: int) -> int:
@@ -218,12 +218,15 @@ def steps(history: History, space: Space) -> list[Line]:
     wide = space.width - LABEL - 1
     last = recent[-1] if recent else None
     detail = "" if last is None else f"{last.step:,}: {duration(last.seconds)}, {_contents(last)}"
-    prefill = [float(sum([n for _, _, n, _ in step.slices if n > 1])) for step in recent]
-    decode = [float(len([1 for _, _, n, _ in step.slices if n == 1])) for step in recent]
+    prefill = [float(sum(_chunks(step))) for step in recent]
+    decode = [float(len(step.slices) - len(_chunks(step))) for step in recent]
+    accepted = [float(sum([number for _, _, number in step.drafts])) for step in recent]
+    has_drafts = any(step.drafts for step in recent)
     preempted = "".join([glyphs.preempted if step.preempted else " " for step in recent[-wide:]])
     marks = (
         ("prefill", sparkline(prefill, wide, glyphs.bars), CellStyle.PREFILL),
         ("decodes", sparkline(decode, wide, glyphs.bars), CellStyle.GOOD),
+        *([("accepted", sparkline(accepted, wide, glyphs.bars), CellStyle.GOOD)] if has_drafts else ()),
         ("preempted", preempted.rjust(max(wide, 0)), CellStyle.BAD),
         ("duration", sparkline([step.seconds for step in recent], wide, glyphs.bars), CellStyle.PLAIN),
     )
@@ -231,9 +234,25 @@ def steps(history: History, space: Space) -> list[Line]:
     return [title("Steps", detail, space), *rows][: space.height]
 
 
+def _num_known(count: int, num_sampled: int) -> int:
+    """Return how many tokens of a slice are not drafts: all but the last sampled rows of several."""
+    return count - max(0, num_sampled - 1)
+
+
+def _chunks(step: StepView) -> list[int]:
+    """Return the lengths of the slices that compute part of a prompt."""
+    known = [_num_known(count, num_sampled) for _, _, count, num_sampled in step.slices]
+    return [number for number in known if number > 1]
+
+
 def _contents(step: StepView) -> str:
-    chunks = [count for _, _, count, _ in step.slices if count > 1]
+    chunks = _chunks(step)
     words = [counted(len(step.slices) - len(chunks), "decode")]
+    if step.drafts:
+        num_accepted = sum([accepted for _, _, accepted in step.drafts])
+        words.append(
+            f"{num_accepted} of {counted(sum([drafted for _, drafted, _ in step.drafts]), 'draft')} accepted"
+        )
     if chunks:
         words.append(f"{counted(sum(chunks), 'token')} of {counted(len(chunks), 'prompt')}")
     if step.preempted:
@@ -301,9 +320,10 @@ def _timelines(
     """Return one character per step for each slot."""
     timelines = {slot: [(" ", str(CellStyle.PLAIN))] * len(steps) for slot in slots}
     for at, step in enumerate(steps):
-        for slot, _, count, _ in step.slices:
+        for slot, _, count, num_sampled in step.slices:
             if slot in slots:
-                chunk = (glyphs.chunk, CellStyle.PREFILL) if count > 1 else (glyphs.decode, CellStyle.GOOD)
+                is_chunk = _num_known(count, num_sampled) > 1
+                chunk = (glyphs.chunk, CellStyle.PREFILL) if is_chunk else (glyphs.decode, CellStyle.GOOD)
                 timelines[slot][at] = chunk
         for slot in slots.intersection(step.preempted):
             timelines[slot][at] = (glyphs.preempted, CellStyle.BAD)
@@ -352,6 +372,8 @@ def _details(request: FinishedRequest) -> str:
             ]
             if choice["preemptions"]:
                 words.append(counted(choice["preemptions"], "preemption"))
+            if drafted := choice.get("drafted_tokens"):  # older servers have no such number
+                words.append(f"{choice['accepted_tokens']:,} of {counted(drafted, 'draft')} accepted")
             return ", ".join(words)
     return ", ".join(words)
 

@@ -13,6 +13,12 @@ def pieces(num_decodes: int, num_prompt_tokens: int = 0) -> list[SequenceSlice]:
     return [SequenceSlice(0, 0, (0,) * length, 0, (), 1) for length in lengths]
 
 
+def drafting(num_decodes: int, num_drafted: int) -> list[SequenceSlice]:
+    """Each sequence has that many drafts."""
+    ids = (0,) * (1 + num_drafted)
+    return [SequenceSlice(0, 0, ids, 0, (), len(ids), num_drafted=num_drafted)] * num_decodes
+
+
 def seconds(num_decodes: int, num_prompt_tokens: int = 0) -> float:
     return PER_STEP + num_decodes * PER_SEQUENCE + num_prompt_tokens * PER_TOKEN
 
@@ -55,3 +61,21 @@ def test_nothing_is_known_at_first() -> None:
     assert (times.per_prompt_token, times.per_sequence) == (0.0, 0.0)
     times.note(pieces(0, 4), 0.4)
     assert times.per_prompt_token == pytest.approx(0.1)
+
+
+def test_a_draft_counts_as_a_sequence_and_not_as_a_prompt() -> None:
+    times, without_drafts = StepTimes(), StepTimes()
+    for number in range(40):
+        num_sequences = 1 + 5 * number % 13
+        times.note(drafting(num_sequences, 3), seconds(4 * num_sequences))
+        without_drafts.note(pieces(4 * num_sequences), seconds(4 * num_sequences))
+    assert times.per_sequence == without_drafts.per_sequence > 0
+    assert times.per_prompt_token == 0.0
+
+
+def test_a_prompt_beside_drafts_is_measured_without_them() -> None:
+    times = StepTimes()
+    for num_decodes in (2, 5, 9, 4):
+        times.note(pieces(num_decodes), seconds(num_decodes))
+    times.note(drafting(2, 3) + pieces(0, 100), seconds(2 * 4, 100))
+    assert times.per_prompt_token == pytest.approx(PER_TOKEN)

@@ -9,8 +9,8 @@ from octavo.cache import KVManager
 from octavo.engine import EngineCore
 from octavo.engine.viewing import StepLog, first_queued
 from octavo.lazy_heap import LazyHeap
-from octavo.plan import SliceResult, StepPlan, StepResult
-from octavo.protocol import GenerateRequest, SamplingParams
+from octavo.plan import SequenceSlice, SliceResult, StepPlan, StepResult
+from octavo.protocol import Failure, FailureCode, GenerateRequest, SamplingParams
 from octavo.schedule import Scheduler, SchedulerConfig
 from octavo.schedule.sequence import Sequence, SequenceStatus
 from octavo.view import CACHED_HELD, CACHED_IDLE, FREE, MAX_STEPS, EngineView
@@ -130,10 +130,30 @@ def test_steps_are_kept_only_while_watched() -> None:
 def test_only_the_last_steps_are_kept() -> None:
     log = StepLog()
     for number in range(MAX_STEPS + 10):
-        log.note(StepPlan(number, (), (), ()), [], 0.0, 0.0)
+        log.note(StepPlan(number, (), (), ()), StepResult(()), [], 0.0, 0.0)
     steps, left_out = log.take(0.0)
     assert ([step.step for step in steps], left_out) == (list(range(10, MAX_STEPS + 10)), 10)
     assert log.take(0.0) == ((), 0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.booleans())))
+def test_a_step_shows_the_drafts_of_each_slice(pieces: list[tuple[int, int, bool]]) -> None:
+    """A slice that failed has accepted nothing; one without drafts is not listed."""
+    slices, results, expected = [], [], []
+    for slot, (num_drafted, num_accepted, fails) in enumerate(pieces):
+        accepted = min(num_drafted, num_accepted)
+        token_ids = tuple(range(1 + num_drafted))
+        slices.append(
+            SequenceSlice(slot, 9, token_ids, 0, (), num_sampled=1 + num_drafted, num_drafted=num_drafted)
+        )
+        result = SliceResult(token_ids[: accepted + 1], num_accepted=accepted)
+        failed = SliceResult(failure=Failure(FailureCode.ENGINE_FAILED, "failed"))
+        results.append(failed if fails else result)
+        expected += [(slot, num_drafted, 0 if fails else accepted)] if num_drafted else []
+    log = StepLog()
+    log.note(StepPlan(1, (), (), tuple(slices)), StepResult(tuple(results)), [], 0.0, 0.0)
+    (step,), _ = log.take(0.0)
+    assert step.drafts == tuple(expected)
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=400), st.integers(0, 400))

@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from octavo.frontend.intake import PreparedRequest
 from octavo.frontend.output import RequestOutput, RequestText
 from octavo.protocol import Abort, Failure, FailureCode, FinishReason, SamplingParams, Timings, TokenOutput
+from octavo.server.explanation import explanation
 from octavo.text.assets import TextAssets
 from octavo.text.tokenizer import Tokenizer
 
 EOS = 256
+NUM_DRAFTED, NUM_ACCEPTED = 12, 9
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +46,8 @@ def drive(
                 token_ids=(token,),
                 finish=finish if last else None,
                 timings=Timings(0, 0, 0) if last else None,
+                num_drafted=NUM_DRAFTED if last else 0,
+                num_accepted=NUM_ACCEPTED if last else 0,
             )
         )
         streamed += processed.delta.text if processed.delta else ""
@@ -71,6 +75,16 @@ def test_stream_and_result_end_at_the_stop_string(tokenizer: Tokenizer, text: st
         assert len(aborts) == (0 if completes_with_last_token else 1)
     else:
         assert (result.finish_reason, result.token_ids, aborts) == ("length", tuple(ids), [])
+
+
+def test_a_result_and_its_explanation_count_drafted_and_accepted_tokens(tokenizer: Tokenizer) -> None:
+    _, result, _ = drive(tokenizer, tokenizer.encode("ab"), SamplingParams(seed=0), FinishReason.LENGTH)
+    (choice,) = result.choices
+    assert (choice.num_drafted, choice.num_accepted) == (NUM_DRAFTED, NUM_ACCEPTED)
+    for shown_with in (tokenizer, None):
+        shown = explanation([result], shown_with, tokenise_seconds=0, num_restarts=0, shows_prompt=False)
+        (explained,) = shown["requests"][0]["choices"]
+        assert (explained["drafted_tokens"], explained["accepted_tokens"]) == (NUM_DRAFTED, NUM_ACCEPTED)
 
 
 def test_a_stop_token_is_counted_but_is_not_text(tokenizer: Tokenizer) -> None:

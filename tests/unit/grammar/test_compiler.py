@@ -1,6 +1,7 @@
 """Supported schemas of the collection accept their examples; others are rejected by keyword."""
 
 import json
+import random
 
 import jsonschema
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from data.json_types import JsonObject
 from grammar.schemas import REFUSED, SCHEMAS, Case
 from octavo.errors import GrammarError
-from octavo.grammar.compiler import compile_grammar
+from octavo.grammar.compiler import CompiledGrammar, compile_grammar
 from octavo.grammar.matcher import GrammarMatcher
 from octavo.grammar.vocabulary import Vocabulary, byte_vocabulary
 from octavo.protocol import GrammarKind, GrammarSpec
@@ -92,3 +93,27 @@ def test_whitespace_in_json_is_bounded(vocabulary: Vocabulary) -> None:
 def test_errors_name_the_problem(vocabulary: Vocabulary, kind: GrammarKind, text: str, words: str) -> None:
     with pytest.raises(GrammarError, match=words):
         compile_grammar(GrammarSpec(kind, text), vocabulary)
+
+
+def test_answers_do_not_move_each_others_limits(
+    vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each answer needs lexer states of its own, and about half of them reach the limit."""
+    monkeypatch.setattr("octavo.grammar.compiler.MAX_LEXER_STATES", 100)
+    spec = GrammarSpec(GrammarKind.REGEX, "[ab]*a[ab]{8}")
+    shared = compile_grammar(spec, vocabulary)
+    answers = [random.Random(seed).choices(b"ab", k=45) for seed in range(20)]
+    alone = [end_of(compile_grammar(spec, vocabulary), answer) for answer in answers]
+    assert {45} < {*alone}
+    assert [end_of(shared, answer) for answer in answers] == alone
+
+
+def end_of(compiled: CompiledGrammar, answer: list[int]) -> int:
+    """Return how many tokens of the answer can be followed."""
+    matcher = GrammarMatcher(compiled)
+    for number, token_id in enumerate(answer):
+        try:
+            matcher.follow(token_id)
+        except GrammarError:
+            return number
+    return len(answer)

@@ -21,6 +21,8 @@ NEW = EngineStats(
     tokens_sampled=1,
     preemptions=0,
     step_seconds=5.0,
+    tokens_drafted=3,
+    tokens_accepted=2,
 )
 
 
@@ -31,6 +33,8 @@ def after_step(stats: EngineStats, prompt_tokens: int) -> EngineStats:
         prompt_tokens=stats.prompt_tokens + prompt_tokens,
         prompt_tokens_cached=stats.prompt_tokens_cached + prompt_tokens // 2,
         preemptions=stats.preemptions + prompt_tokens % 2,
+        tokens_drafted=stats.tokens_drafted + prompt_tokens % 7,
+        tokens_accepted=stats.tokens_accepted + prompt_tokens % 5,
         step_seconds=stats.step_seconds + 0.25,
     )
 
@@ -54,6 +58,8 @@ def test_counters_accumulate_over_engine_restarts(lives: list[list[int]]) -> Non
     assert counts.prompt_tokens == sum(steps)
     assert counts.prompt_tokens_cached == sum(step // 2 for step in steps)
     assert counts.preemptions == sum(step % 2 for step in steps)
+    assert counts.tokens_drafted == sum(step % 7 for step in steps)
+    assert counts.tokens_accepted == sum(step % 5 for step in steps)
     assert tally.step_seconds.sum == 0.25 * len(steps)
 
 

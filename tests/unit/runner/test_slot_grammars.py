@@ -57,9 +57,9 @@ def test_every_slot_has_its_own_grammar() -> None:
     assert allowed(slots, 0) == set(b"abc")
     assert allowed(slots, 1) is None
     assert allowed(slots, 2) == set(b"123")
-    assert slots.append(0, ord("a"), jump=True)
-    assert slots.append(2, ord("3"), jump=False)
-    assert not slots.append(1, 7, jump=True)
+    assert slots.append(0, b"a", jump=True)
+    assert slots.append(2, b"3", jump=False)
+    assert not slots.append(1, (7,), jump=True)
     assert allowed(slots, 0) == {*b"abc", END}
     assert allowed(slots, 2) == {END}
 
@@ -91,8 +91,8 @@ def test_forced_tokens_per_step_are_limited() -> None:
     slots = grammars()
     slots.begin(plan(0, 1, opened=(opening(0, LONG), opening(1, LONG))))
     allowed(slots, 0), allowed(slots, 1)
-    slots.append(0, ord("a"), jump=True)
-    slots.append(1, ord("a"), jump=False)
+    slots.append(0, b"a", jump=True)
+    slots.append(1, b"a", jump=False)
     assert forced(slots, 0) == (ord("c"),) * MAX_FORCED
     assert forced(slots, 1) == ()
     assert allowed(slots, 0) == allowed(slots, 1) == {ord("c")}
@@ -178,7 +178,7 @@ def test_late_forced_tokens_are_sampled_next(monkeypatch: pytest.MonkeyPatch) ->
     slots = grammars()
     slots.begin(plan(0, opened=(opening(0, LONG),)))
     allowed(slots, 0)
-    slots.append(0, ord("a"), jump=True)
+    slots.append(0, b"a", jump=True)
     assert slots.forced(0, time.monotonic()) == ()
     assert slots.allowed(0, time.monotonic()) is None
     gate.set()

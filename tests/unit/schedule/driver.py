@@ -1,10 +1,12 @@
-"""A scheduler with a worker that always returns the same token."""
+"""A scheduler with a worker that always samples the same token."""
 
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import TypedDict, Unpack
 
 from data.sampling_fields import SamplingFields
 from octavo.cache import KVManager
+from octavo.drafting import Speculation
 from octavo.plan import SequenceSlice, SliceResult, StepPlan, StepResult
 from octavo.protocol import (
     Failure,
@@ -14,7 +16,7 @@ from octavo.protocol import (
     TokenLogprob,
     TokenOutput,
 )
-from octavo.schedule import UNLIMITED, AdmissionPolicy, Scheduler, SchedulerConfig
+from octavo.schedule import UNLIMITED, AdmissionPolicy, DraftPolicy, Scheduler, SchedulerConfig
 
 TOKEN = 9
 STEP_SECONDS = 0.25  # exact in binary
@@ -45,13 +47,20 @@ class Driver:
         max_model_len: int = 64,
         admission: AdmissionPolicy = AdmissionPolicy.CONTINUOUS,
         prefix_caching: bool = True,
+        speculation: Speculation | None = None,
+        draft_policy: DraftPolicy = DraftPolicy.WORTH,
+        seconds_of: Callable[[StepPlan], float] = lambda plan: STEP_SECONDS,
     ) -> None:
         self.kv = KVManager(num_blocks, block_size, prefix_caching=prefix_caching)
-        config = SchedulerConfig(max_running, max_model_len, max_step_tokens, admission)
-        self.scheduler = Scheduler(config, self.kv)
+        config = SchedulerConfig(
+            max_running, max_model_len, max_step_tokens, admission, draft_policy=draft_policy
+        )
+        self.scheduler = Scheduler(config, self.kv, speculation)
+        self._seconds_of = seconds_of
         self.outputs: list[TokenOutput] = []
         self.now = 0.0
         self._owner_of_slot: dict[int, str] = {}
+        self._num_tokens: dict[int, int] = {}  # by slot
         self._names: list[str] = []
 
     def add(
@@ -81,14 +90,27 @@ class Driver:
             assert opening.params.seed is not None
             name = self._names[opening.params.seed]
             self._owner_of_slot[opening.slot] = f"{name}/{opening.choice}" if opening.choice else name
+            self._num_tokens[opening.slot] = len(opening.token_ids)
         slices = {self._owner_of_slot[piece.slot]: piece for piece in plan.slices}
-        results = [_answer(piece, name == fails) for name, piece in slices.items()]
-        self.now += STEP_SECONDS
+        results = [self._answer(piece, name == fails) for name, piece in slices.items()]
+        self.now += self._seconds_of(plan)
         self.scheduler.apply(plan, StepResult(tuple(results)), self.now)
         self.outputs += self.scheduler.drain()
         self.scheduler.check()
         self.plan: StepPlan = plan
         return slices
+
+    def _answer(self, piece: SequenceSlice, fails: bool) -> SliceResult:
+        if fails:
+            return SliceResult(failure=Failure(FailureCode.ENGINE_FAILED, "broken"))
+        scores = tuple(TokenLogprob(token, -1.0) for token in piece.score_ids)
+        if not piece.num_sampled:
+            assert not piece.num_drafted
+            return SliceResult((), (), scores)
+        assert piece.start + piece.num_known == self._num_tokens[piece.slot], "it follows no known token"
+        num_accepted = sum(1 for _ in takewhile(TOKEN.__eq__, piece.draft_ids))
+        self._num_tokens[piece.slot] += num_accepted + 1
+        return SliceResult((TOKEN,) * (num_accepted + 1), (), scores, num_accepted=num_accepted)
 
     def finished(self) -> dict[str, str]:
         return {output.request_id: str(output.finish) for output in self.outputs if output.finish}
@@ -104,13 +126,6 @@ class Driver:
 def computed(slices: dict[str, SequenceSlice]) -> dict[str, tuple[int, int]]:
     """Return the range of positions that each slice computes."""
     return {name: (piece.start, piece.start + len(piece.token_ids)) for name, piece in slices.items()}
-
-
-def _answer(piece: SequenceSlice, fails: bool) -> SliceResult:
-    if fails:
-        return SliceResult(failure=Failure(FailureCode.ENGINE_FAILED, "broken"))
-    scores = tuple(TokenLogprob(token, -1.0) for token in piece.score_ids)
-    return SliceResult((TOKEN,) if piece.num_sampled else (), (), scores)
 
 
 Make = type[Driver]

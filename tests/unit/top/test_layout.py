@@ -12,7 +12,7 @@ from octavo.top.history import History
 from octavo.top.layout import FLEET_HELP, HELP, PARTS, Shown, frame, snapshot
 from octavo.top.paint import ASCII, UNICODE, Glyphs, Line, rendered
 from octavo.top.panels import Space
-from octavo.view import AwayEvent
+from octavo.view import AwayEvent, StepView
 from unit.top.seen import FACTS, a_finished, a_fleet, a_fleet_history, a_history, a_replica
 
 HISTORIES = {
@@ -85,6 +85,21 @@ def test_a_snapshot_lists_every_request() -> None:
     assert history.view is not None
     assert f"and {history.view.tree.left_out} more" in shown.splitlines()[-1]
     assert "100 " in shown
+
+
+def test_steps_and_finished_requests_show_drafts() -> None:
+    """Drafted tokens are not tokens of a prompt, although their slice computes several tokens."""
+    history = a_history(1)
+    assert "accepted" not in text(snapshot(history, 200, UNICODE))
+    slices = ((0, 5, 4, 4), (1, 5, 1, 1), (2, 0, 64, 0))
+    history.steps.append(StepView(99, 1000.0, 0.01, slices, (), ((0, 3, 2),)))
+    choice = a_finished().octavo["requests"][0]["choices"][0]  # type: ignore[index]
+    drafted = {**choice, "drafted_tokens": 12, "accepted_tokens": 9}
+    history.finished.append(a_finished(octavo={"requests": [{"choices": [drafted]}]}))
+    shown = text(snapshot(history, 200, UNICODE))
+    assert "99: 10.0 ms, 2 decodes, 2 of 3 drafts accepted, 64 tokens of 1 prompt" in shown
+    assert "9 of 12 drafts accepted" in shown
+    assert re.search(r"accepted +█$", shown, re.MULTILINE)
 
 
 def test_finished_requests_show_durations_and_errors() -> None:

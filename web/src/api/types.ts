@@ -129,6 +129,8 @@ export interface ExplainedChoice {
   prefill_chunks_left_out: number;
   decode_seconds: number;
   preemptions: number;
+  drafted_tokens?: number; // absent in an answer that an older server gave
+  accepted_tokens?: number;
   steps_passed_over: number;
   tokens: number;
 }
@@ -223,6 +225,8 @@ export interface EngineStats {
   prompt_tokens_cached: number;
   tokens_sampled: number;
   preemptions: number;
+  tokens_drafted: number;
+  tokens_accepted: number;
   step_seconds: number;
 }
 
@@ -275,9 +279,12 @@ export interface Step {
   seconds: number;
   slices: StepSlice[];
   preempted: number[];
+  drafts: StepDrafts[]; // of the slices that ended with drafted tokens
 }
 
+/** With drafts, several rows sample a token: that of the last known token, and one for each draft. */
 export type StepSlice = [slot: number, start: number, numTokens: number, numSampled: number];
+export type StepDrafts = [slot: number, numDrafted: number, numAccepted: number];
 
 export interface FinishedRequest {
   request_id: string;

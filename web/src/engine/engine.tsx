@@ -97,6 +97,13 @@ function Figures({ stats, facts, rate }: { stats: EngineStats; facts: FactsEvent
       />
       <Figure name="prompts from cache" value={percent(hits)} note={`${count(stats.prompt_tokens_cached)} tokens`} />
       <Figure name="mean step" value={duration(stats.step_seconds / Math.max(1, stats.steps))} note={`${count(stats.steps)} steps`} />
+      {stats.tokens_drafted > 0 && (
+        <Figure
+          name="drafts accepted"
+          value={percent(stats.tokens_accepted / stats.tokens_drafted)}
+          note={`${count(stats.tokens_accepted)} of ${count(stats.tokens_drafted)}`}
+        />
+      )}
       <Figure name="preemptions" value={count(stats.preemptions)} note="since the start" />
     </dl>
   );

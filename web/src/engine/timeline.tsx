@@ -1,6 +1,6 @@
 // A timeline of the last steps: one column per step, one row per slot.
 
-import type { Step, StepSlice } from "../api/types";
+import type { Step, StepDrafts, StepSlice } from "../api/types";
 import type { Palette } from "../parts/colours";
 import { Drawing, type Size } from "../parts/drawing";
 import type { ThemeChoice } from "../parts/theme";
@@ -13,9 +13,13 @@ const MIN_ROWS = 8;
 const MAX_ROWS_HEIGHT = 260;
 const AXIS_WIDTH = 26;
 
-/** Whether a sequence is past its prompt: it then computes one token per step and samples the next. */
+/** Whether a sequence is past its prompt: it then computes one token per step, and drafts; each samples a token. */
 export function isDecode([, , numTokens, numSampled]: StepSlice): boolean {
-  return numTokens === 1 && numSampled > 0;
+  return numSampled > 0 && numTokens === numSampled;
+}
+
+function draftsOf(slot: number, step: Step): StepDrafts | undefined {
+  return step.drafts.find(([one]) => one === slot);
 }
 
 interface Layout {
@@ -50,6 +54,7 @@ function drawTimeline(
     context.fillStyle = step.slices.every(isDecode) ? palette.idle : palette.warm;
     context.fillRect(left, BARS_HEIGHT - height, width, height);
     for (const slice of step.slices) drawSlice(context, slice, left, width, layout, palette);
+    for (const drafts of step.drafts) drawDrafts(context, drafts, left, width, layout, palette);
     for (const slot of step.preempted) drawPreemption(context, slot, left, width, layout, palette);
   });
   context.fillStyle = palette.muted;
@@ -88,6 +93,23 @@ function drawSlice(
   context.globalAlpha = 1;
 }
 
+/** Draw a slice with drafts over its plain form: a taller bar, filled up to the accepted ones, then striped. */
+function drawDrafts(
+  context: CanvasRenderingContext2D, drafts: StepDrafts, left: number, width: number, layout: Layout, palette: Palette,
+): void {
+  const [slot, numDrafted, numAccepted] = drafts;
+  const height = Math.max(2, Math.round(layout.rowHeight * 0.8));
+  const filled = Math.max(1, Math.round((height * (1 + numAccepted)) / (1 + numDrafted)));
+  const top = rowTop(slot, layout) + Math.floor((layout.rowHeight - height) / 2);
+  context.fillStyle = palette.inset;
+  context.fillRect(left, rowTop(slot, layout), width, layout.rowHeight);
+  context.globalAlpha = 0.75;
+  context.fillStyle = palette.slot(slot);
+  context.fillRect(left, top + height - filled, width, filled);
+  for (let y = top; y < top + height - filled; y += 2) context.fillRect(left, y, width, 1);
+  context.globalAlpha = 1;
+}
+
 function drawPreemption(
   context: CanvasRenderingContext2D, slot: number, left: number, width: number, layout: Layout, palette: Palette,
 ): void {
@@ -121,6 +143,7 @@ export function Timeline({ steps, theme }: { steps: readonly Step[]; theme: Them
       <ul class="legend">
         <li><span class="mark mark-prefill" aria-hidden="true" /> prompt chunk</li>
         <li><span class="mark mark-decode" aria-hidden="true" /> generated token</li>
+        <li><span class="mark mark-drafted" aria-hidden="true" /> drafted tokens: accepted filled, rejected striped</li>
         <li><span class="mark mark-preempted" aria-hidden="true">×</span> preempted</li>
         <li><span class="swatch swatch-warm" aria-hidden="true" /> step that includes a prompt</li>
       </ul>
@@ -132,9 +155,13 @@ function summaryOf(steps: readonly Step[]): string {
   const slices = steps.flatMap((step) => step.slices);
   const chunks = slices.filter((slice) => !isDecode(slice));
   const preemptions = steps.reduce((sum, step) => sum + step.preempted.length, 0);
+  const drafts = steps.flatMap((step) => step.drafts);
+  const numDrafted = drafts.reduce((sum, [, drafted]) => sum + drafted, 0);
+  const numAccepted = drafts.reduce((sum, [, , accepted]) => sum + accepted, 0);
+  const ofDrafts = numDrafted === 0 ? "" : `, ${count(numAccepted)} of ${counted(numDrafted, "drafted token")} accepted`;
   return (
     `Timeline of the last ${counted(steps.length, "step")}: ${counted(chunks.length, "prompt chunk")}, ` +
-    `${counted(slices.length - chunks.length, "generated token")}, ${counted(preemptions, "preemption")}.`
+    `${counted(slices.length - chunks.length + numAccepted, "generated token")}, ${counted(preemptions, "preemption")}${ofDrafts}.`
   );
 }
 
@@ -143,7 +170,7 @@ function hintFor(x: number, y: number, steps: readonly Step[], layout: Layout): 
   const step = steps[index];
   if (step === undefined) return null;
   const chunks = step.slices.filter((slice) => !isDecode(slice));
-  const numPrompt = chunks.reduce((sum, [, , numTokens]) => sum + numTokens, 0);
+  const numPrompt = chunks.reduce((sum, slice) => sum + numKnown(slice), 0);
   const whole =
     `step ${step.step}: ${duration(step.seconds)}, ${count(step.slices.length - chunks.length)} decoding, ` +
     `${counted(chunks.length, "prompt chunk")} (${counted(numPrompt, "token")})`;
@@ -151,6 +178,17 @@ function hintFor(x: number, y: number, steps: readonly Step[], layout: Layout): 
   const slice = step.slices.find(([one]) => one === slot);
   if (step.preempted.includes(slot)) return `${whole}\nslot ${slot}: preempted`;
   if (slice === undefined) return whole;
-  const what = isDecode(slice) ? `token ${slice[1]}` : `prompt ${slice[1]}–${slice[1] + slice[2] - 1}`;
-  return `${whole}\nslot ${slot}: ${what}`;
+  const what = isDecode(slice) ? `token ${slice[1]}` : `prompt ${slice[1]}–${slice[1] + numKnown(slice) - 1}`;
+  return `${whole}\nslot ${slot}: ${what}${draftHint(draftsOf(slot, step))}`;
+}
+
+/** Tokens of a slice that are not drafts. */
+function numKnown([, , numTokens, numSampled]: StepSlice): number {
+  return numTokens - Math.max(0, numSampled - 1);
+}
+
+function draftHint(drafts: StepDrafts | undefined): string {
+  if (drafts === undefined) return "";
+  const [, numDrafted, numAccepted] = drafts;
+  return `, ${count(numDrafted)} drafted: ${count(numAccepted)} accepted, ${count(numDrafted - numAccepted)} rejected`;
 }

@@ -20,6 +20,7 @@ export function ExplanationView({ explanation, fingerprint }: Props) {
 
 function RequestExplained({ request, explanation, fingerprint }: Props & { request: ExplainedRequest }) {
   const miss = request.first_miss;
+  const numDrafted = sum(request.choices, (choice) => choice.drafted_tokens ?? 0);
   return (
     <>
       {request.choices.map((choice, index) => (
@@ -29,6 +30,9 @@ function RequestExplained({ request, explanation, fingerprint }: Props & { reque
         <Fact name="Prompt" value={`${counted(request.prompt_tokens, "token")}, ${count(request.cached_tokens)} from the cache`} />
         {miss && <Fact name="First cache miss" value={`position ${miss.position}${miss.token === undefined ? "" : `, ${JSON.stringify(miss.token)}`}`} />}
         <Fact name="Tokenisation" value={duration(explanation.tokenise_seconds)} />
+        {numDrafted > 0 && (
+          <Fact name="Drafted tokens" value={`${count(numDrafted)}, ${count(sum(request.choices, (choice) => choice.accepted_tokens ?? 0))} accepted`} />
+        )}
         <Fact name="Preemptions" value={count(sum(request.choices, (choice) => choice.preemptions))} />
         <Fact name="Engine restarts" value={count(explanation.engine_restarts)} />
         <Fact name="Seed" value={request.seed} isCode />
