@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 
 from deployment.promtool import RULES, are_valid, rules
 from docs.pages import ROOT, code_words, text_of
+from octavo.dialect.syntax_tree import syntax_tree
 from octavo.observe.catalog import METRICS, Kind
 from octavo.protocol import FinishReason
 from octavo.server.http.listener import OTHER_FILES
@@ -158,7 +159,7 @@ def test_log_lines_exist() -> None:
     texts = [
         node.value
         for path in (ROOT / "src/octavo").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(syntax_tree(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     ]
     assert len(named) > 15

@@ -1,7 +1,6 @@
 """Every code block in the documentation is executed, or parsed by the program that would read it. A block in
 an unknown language fails the test: add a check for it here."""
 
-import ast
 import json
 import re
 import subprocess
@@ -13,6 +12,7 @@ import yaml
 from docs.pages import ROOT, Block, all_blocks, blocks, is_made, pages
 from octavo.cli.main import build_parser
 from octavo.config import resolve_options
+from octavo.dialect.syntax_tree import syntax_tree
 
 # The test file that runs the blocks with each marker, collected from all pages.
 RUNNERS = {
@@ -46,7 +46,7 @@ def check(block: Block) -> None:
     elif block.language == "console":
         check_console(block)
     elif block.language == "python":
-        ast.parse(block.body)  # and mypy, in test_types
+        syntax_tree(block.body)  # and mypy, in test_types
     elif block.language == "json":
         json.loads(block.body)
     elif block.language == "yaml":

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from docs.pages import ROOT, code_words, text_of
+from octavo.dialect.syntax_tree import syntax_tree
 from octavo.server.http.listener import OTHER_FILES
 
 PAGE = "docs/security.md"
@@ -40,7 +41,7 @@ def test_every_named_test_exists(test: str) -> None:
     path, _, name = test.partition("::")
     functions = {
         node.name
-        for node in ast.walk(ast.parse((ROOT / path).read_text()))
+        for node in ast.walk(syntax_tree((ROOT / path).read_text()))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
     assert {one for one in functions if one.startswith("test_")}

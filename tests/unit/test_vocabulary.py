@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from octavo.config import EngineOptions, Options, ReplicaOptions, ServerOptions, option_specs
+from octavo.dialect.syntax_tree import syntax_tree
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ("src/octavo", "benchmarks", "tools", "web/src")
@@ -70,7 +71,7 @@ def files(*suffixes: str) -> list[Path]:
 
 def trees() -> Iterator[tuple[str, ast.Module]]:
     for path in files(".py"):
-        yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
+        yield path.relative_to(ROOT).as_posix(), syntax_tree(path.read_text(encoding="utf-8"))
 
 
 def python_names(tree: ast.Module) -> Iterator[str]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from octavo.dialect.pieces import ParsedCall
 from octavo.dialect.scan import END, NotACall, Scan, Sink
+from octavo.dialect.syntax_tree import syntax_tree
 from octavo.dialect.tools import Tools
 
 MAX_CODE_CHARS = 1 << 16  # Python's parser is not designed for hostile input
@@ -61,7 +62,7 @@ def calls_in(code: str, tools: Tools) -> list[ParsedCall]:
     if len(code) > MAX_CODE_CHARS:
         raise NotACall
     try:
-        statements = ast.parse(code.strip()).body
+        statements = syntax_tree(code.strip()).body
         calls = [_call_of(statement, tools) for statement in statements]
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError) as error:
         raise NotACall from error
