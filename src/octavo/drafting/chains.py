@@ -5,8 +5,9 @@ shifts the key by so many bits that an older token leaves no trace. So equal n-g
 since others may too, every candidate is compared token by token.
 """
 
+import itertools
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -93,6 +94,23 @@ class NgramChains:
         return keys & np.uint64(KEY_MASK)
 
 
+def longest_match(
+    text: Sequence[int], candidates: Iterable[tuple[Sequence[int], int]], min_length: int
+) -> TextMatch | None:
+    """Return the first of the longest matches among the newest candidates.
+
+    A candidate `other, at` matches if `other[: at + 1]` ends as `text` does, and a token follows.
+    """
+    best: TextMatch | None = None
+    for other, at in itertools.islice(candidates, MAX_CANDIDATES):
+        length = match_length(text, other, at)
+        if length >= min_length and at + 1 < len(other):
+            best, min_length = TextMatch(length, other, at), length + 1
+        if min_length > MAX_MATCH:
+            break
+    return best
+
+
 def match_length(text: Sequence[int], other: Sequence[int], at: int) -> int:
     """Return how many of the last tokens of `text` are those of `other` up to `at`; at most `MAX_MATCH`."""
     end = len(text) - 1
@@ -127,21 +145,20 @@ class SequenceText:
             self.keys[number] = chains.link(self.keys[number], new, start, self._older[number])
 
     def longest_match(self) -> TextMatch | None:
-        """Return the longest match among the newest candidates of the longest n-gram that has one."""
-        text = self.token_ids
-        for chains, older in zip(self._chains, self._older, strict=True):
-            best, best_at = chains.length - 1, NO_ADDRESS
-            at = older[-1] if older else NO_ADDRESS
-            for _ in range(MAX_CANDIDATES):
-                if at == NO_ADDRESS or best == MAX_MATCH:
-                    break
-                length = match_length(text, text, at)
-                if length > best:
-                    best, best_at = length, at
-                at = older[at]
-            if best_at != NO_ADDRESS:
-                return TextMatch(best, text, best_at)
+        """Return the longest match among the candidates of the longest n-gram that has one."""
+        for number, chains in enumerate(self._chains):
+            match = longest_match(self.token_ids, self._candidates(number), chains.length)
+            if match is not None:
+                return match
         return None
+
+    def _candidates(self, number: int) -> Iterator[tuple[Sequence[int], int]]:
+        """Yield the places of one chain, the newest first."""
+        older = self._older[number]
+        at = older[-1] if older else NO_ADDRESS
+        while at != NO_ADDRESS:
+            yield self.token_ids, at
+            at = older[at]
 
 
 def continuation(match: TextMatch, limit: int, *, repeats: bool) -> list[int]:

@@ -2,18 +2,16 @@
 
 from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from octavo.drafting.chains import (
-    MAX_CANDIDATES,
-    MAX_MATCH,
     NGRAM_LENGTHS,
     NO_ADDRESS,
     NgramChains,
     SequenceText,
     TextMatch,
     continuation,
-    match_length,
+    longest_match,
 )
 from octavo.drafting.proposer import Proposer
 
@@ -68,24 +66,20 @@ class FinishedTexts:
             chains.unlink(text.token_ids, text.address)
 
     def longest_match(self, sequence: SequenceText) -> TextMatch | None:
-        """Return the longest match among the newest candidates of the longest n-gram that has one."""
+        """Return the longest match among the candidates of the longest n-gram that has one."""
         for number, chains in enumerate(self._chains):
-            best: TextMatch | None = None
-            shortest = chains.length
-            address = chains.newest(sequence.keys[number])
-            for _ in range(MAX_CANDIDATES):
-                text = None if address == NO_ADDRESS else self._texts.get(address // MAX_TEXT)
-                if text is None or shortest > MAX_MATCH:
-                    break
-                at = address % MAX_TEXT
-                length = match_length(sequence.token_ids, text.token_ids, at)
-                # Nothing follows the last token of a text.
-                if length >= shortest and at + 1 < len(text.token_ids):
-                    best, shortest = TextMatch(length, text.token_ids, at), length + 1
-                address = text.older[number][at]
-            if best is not None:
-                return best
+            candidates = self._candidates(number, chains.newest(sequence.keys[number]))
+            match = longest_match(sequence.token_ids, candidates, chains.length)
+            if match is not None:
+                return match
         return None
+
+    def _candidates(self, number: int, address: int) -> Iterator[tuple[Sequence[int], int]]:
+        """Yield the places of one chain from an address on, the newest first."""
+        while address != NO_ADDRESS and (text := self._texts.get(address // MAX_TEXT)) is not None:
+            at = address % MAX_TEXT
+            yield text.token_ids, at
+            address = text.older[number][at]
 
 
 class SuffixProposer:

@@ -56,7 +56,7 @@ class StepLog:
     def note(
         self, plan: StepPlan, result: StepResult, preempted: list[int], began: float, ended: float
     ) -> None:
-        accepted = tuple([0 if one.failure is not None else one.num_accepted for one in result.slices])
+        accepted = tuple([one.num_accepted for one in result.slices])
         self._steps.append(
             RecordedStep(plan.step, began, ended - began, plan.slices, accepted, tuple(preempted))
         )

@@ -103,12 +103,9 @@ class Sequence:
 
     def take(self, num_tokens: int) -> SequenceSlice:
         """Return the slice of the next tokens, with the blocks that the workers do not know yet."""
-        table = self.block_table
-        assert table is not None
         start, end = self.num_computed, self.num_computed + num_tokens
         tokens = self.token_ids
-        num_sent = table.num_sent
-        table.num_sent = len(table.block_ids)
+        num_sent, block_ids = self._send_blocks()
         score_ids: tuple[int, ...] = ()
         if start < self.num_prompt and self.needs_prompt_scores:
             score_ids = tuple(tokens[start + 1 : min(end + 1, self.num_prompt)])
@@ -117,27 +114,32 @@ class Sequence:
             start,
             tuple(tokens[start:end]),
             num_sent,
-            tuple(table.block_ids[num_sent:]),
+            block_ids,
             1 if end == len(tokens) else 0,
             score_ids,
         )
 
     def with_drafts(self, piece: SequenceSlice, drafted: tuple[int, ...]) -> SequenceSlice:
         """Return its slice with drafts at the end, whose blocks are in the table."""
-        table = self.block_table
-        assert table is not None
-        num_sent = table.num_sent
-        table.num_sent = len(table.block_ids)
+        _, block_ids = self._send_blocks()
         return SequenceSlice(
             piece.slot,
             piece.start,
             piece.token_ids + drafted,
             piece.table_from,
-            piece.block_ids + tuple(table.block_ids[num_sent:]),
+            piece.block_ids + block_ids,
             1 + len(drafted),
             piece.score_ids,
             len(drafted),
         )
+
+    def _send_blocks(self) -> tuple[int, tuple[int, ...]]:
+        """Return how many blocks the workers know, and the others, which they get with this slice."""
+        table = self.block_table
+        assert table is not None
+        num_sent = table.num_sent
+        table.num_sent = len(table.block_ids)
+        return num_sent, tuple(table.block_ids[num_sent:])
 
     def append(self, token_ids: tuple[int, ...]) -> tuple[int, FinishReason | None]:
         """Append tokens up to the one that ends it. Return how many, and why it ends."""

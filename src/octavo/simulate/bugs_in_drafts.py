@@ -63,7 +63,7 @@ PLANNED_DRAFT_BUGS = (
         "blocks of drafts are not sent to the workers",
         Sequence,
         "with_drafts",
-        "piece.block_ids + tuple(table.block_ids[num_sent:])",
+        "piece.block_ids + block_ids",
         "piece.block_ids",
     ),
     PlantedBug("drafts slow down a prompt", Drafts, "_depths", "if not self._only_decodes:", "if False:"),

@@ -149,7 +149,7 @@ SCHEDULER_BUGS = (
     PlantedBug(
         "wrong table_from",
         Sequence,
-        "take",
+        "_send_blocks",
         "num_sent = table.num_sent",
         "num_sent = max(table.num_sent, table.num_shared)",
     ),
