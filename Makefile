@@ -57,8 +57,12 @@ figures:
 	$(PYTHON) benchmarks/server_load.py
 	$(PYTHON) benchmarks/scheduler.py
 	$(PYTHON) benchmarks/attacked.py $(OCTAVO_TEST_ASSETS)/smollm2-135m-instruct-q4_1.gguf
-	$(PYTHON) benchmarks/speculate.py $(OCTAVO_TEST_ASSETS)/qwen2.5-coder-0.5b-instruct-q4_k_m.gguf \
+	$(PYTHON) -m benchmarks.speculate $(OCTAVO_TEST_ASSETS)/qwen2.5-coder-0.5b-instruct-q4_k_m.gguf \
 		--speculate suffix
+	$(PYTHON) -m benchmarks.speculate $(OCTAVO_TEST_ASSETS)/qwen2.5-coder-0.5b-instruct-q4_k_m.gguf \
+		--speculate auto --part code --part prose --batch 16 --prompts 144
+	$(PYTHON) -m benchmarks.speculate $(OCTAVO_TEST_ASSETS)/qwen2.5-coder-0.5b-instruct-q4_k_m.gguf \
+		--speculate auto --part code --part prose --batch 48 --prompts 144
 	OCTAVO_TEST_FULL=1 $(PYTHON) -m pytest tests/server/test_access.py tests/server/test_hostile_bodies.py \
 		tests/grammar/test_validity.py tests/parity/test_text_parity.py tests/purity/test_purity.py \
 		tests/purity/test_instruction_sets.py tests/parity/test_perplexity.py tests/test_preemption.py \

@@ -1,92 +1,45 @@
 """Measures speculative decoding: the speed of decoding with drafts divided by that without, per prompt.
 
-    python benchmarks/speculate.py MODEL --speculate suffix [--part edits|agents|code|prose] [--prompts N]
-                                         [--max-tokens 160] [--temperature 0] [--batch N]
+    python -m benchmarks.speculate MODEL --speculate auto|ngram|suffix|draft:MODEL
+                                         [--part edits|agents|code|prose] [--prompts N]
+                                         [--max-tokens 160] [--temperature 0] [--batch N] [--own-noise]
 
-The model is open twice, once without drafts. Every batch of prompts runs on both, in alternating order, and
-the program fails unless the answers have the same tokens. Prompts are in the prefix cache before a run, so
-its first step computes only their ends; it is not measured. Parts:
+The model is open twice, once without drafts. Every batch of prompts runs on both, in turns of half a
+second, so that both see the same machine, and the program fails unless the answers have the same tokens.
+Prompts are in the prefix cache before a run, so its first step computes only their ends; it is not
+measured. With --own-noise, a draft model samples with other noise than the large model, to show what the
+same noise gains. Parts:
 
     edits   rename something in a source file of this repository, and write the whole file
-    agents  call one of a few tools: answers resemble earlier answers
+    agents  call a tool in each of 12 turns; the results are added to the conversation
     code    write a new function
     prose   write a new text
 """
 
 import argparse
-import ast
-import itertools
+import copy
 import statistics
 import sys
+import threading
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
+import msgspec
+import torch
+from benchmarks.speculation_prompts import PARTS, Conversation, tools, with_results
+
 from octavo import LLM, SamplingParams
+from octavo.dialect.pieces import ParsedCall
+from octavo.sampling import RowOutcome, Sampler, SampleRow
 
-ROOT = Path(__file__).resolve().parents[1]
-FILE_LINES = range(70, 131)
 KV_MEMORY = "1GiB"
+TURN_SECONDS = 0.5
 
-FUNCTIONS = (
-    "parses a CSV line with quoted fields",
-    "finds the longest common subsequence of two strings",
-    "evaluates an arithmetic expression with brackets",
-    "merges overlapping intervals",
-    "converts a number to Roman numerals",
-    "computes the edit distance of two words",
-    "sorts a linked list",
-    "validates an IPv6 address",
-    "finds the shortest path in a weighted graph",
-    "rotates a matrix in place",
-    "implements a cache that evicts the least recently used entry",
-    "balances a binary search tree",
-    "encodes bytes as base64",
-    "solves a Sudoku",
-    "counts the words of a text file",
-    "formats a duration in seconds for people",
-    "generates all permutations of a list",
-    "checks whether brackets are balanced",
-    "multiplies two polynomials",
-    "compresses a string by run lengths",
-)
-LANGUAGES = ("Python", "Rust")
-TOPICS = (
-    "a lighthouse keeper who collects radios",
-    "the history of the bicycle",
-    "why the sky is blue",
-    "a market in a harbour town",
-    "how bread rises",
-    "an old bridge and its engineer",
-    "the migration of storks",
-    "a chess game between two sisters",
-    "how vaccines work",
-    "a train that is never late",
-    "the sources of the Nile",
-    "a clockmaker and her apprentice",
-    "the invention of paper",
-    "life on a research ship",
-    "how a violin is built",
-    "an island without cars",
-    "the economics of coffee",
-    "a garden on a roof",
-    "what glaciers leave behind",
-    "a translator between two villages",
-)
-FORMS = ("Write the beginning of a short story about", "Explain to a curious student:")
-TASKS = (
-    "Open the file {path} and show me its first 80 lines.",
-    "Search the folder {folder} for all uses of `{name}`; ignore case.",
-    "Run the tests of {path} with a timeout of 120 seconds, and stop at the first failure.",
-    "Rename `{name}` in {path} to `{name}_value`, in the whole file.",
-)
-
-
-@dataclass(frozen=True)
-class PartPrompt:
-    text: str
-    uses_tools: bool = False
+Chat = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -94,10 +47,11 @@ class RunFigures:
     """Figures of one batch of prompts on one model."""
 
     token_ids: tuple[tuple[int, ...], ...]
-    seconds: float  # of decoding
+    seconds: float  # of all steps but the first
     steps: int
     drafted: int
     accepted: int
+    calls: tuple[tuple[ParsedCall, ...], ...]  # of each answer
 
     @property
     def num_decoded(self) -> int:
@@ -105,144 +59,138 @@ class RunFigures:
         return sum(len(ids) - 1 for ids in self.token_ids)
 
 
-# -- prompts ----------------------------------------------------------------------------------------------
-
-
-def source_files() -> list[Path]:
-    paths = sorted((ROOT / "src" / "octavo").rglob("*.py"))
-    return [path for path in paths if len(path.read_text("utf-8").splitlines()) in FILE_LINES]
-
-
-def names_in(path: Path) -> tuple[list[str], list[str]]:
-    """Return the names of functions and of variables, in the order of the file."""
-    nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
-    functions = [node.name for node in nodes if isinstance(node, ast.FunctionDef)]
-    variables = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
-    return [n for n in functions if not n.startswith("__")], [n for n in variables if len(n) > 3]
-
-
-def edits() -> list[PartPrompt]:
-    prompts = []
-    for number, path in enumerate(source_files()):
-        functions, variables = names_in(path)
-        is_function = bool(functions) and (number % 2 == 0 or not variables)
-        if not functions and not variables:
-            continue
-        kind, name = ("function", functions[0]) if is_function else ("variable", variables[0])
-        prompts.append(
-            PartPrompt(
-                f"Rename the {kind} `{name}` to `{name}_renamed` in this file. Return the whole file, and"
-                f" nothing else.\n\n```python\n{path.read_text('utf-8')}```"
-            )
-        )
-    return prompts
-
-
-def agents() -> list[PartPrompt]:
-    prompts = []
-    for path, task in zip(source_files(), itertools.cycle(TASKS), strict=False):
-        functions, variables = names_in(path)
-        name = next(iter(functions + variables), "main")
-        place = path.relative_to(ROOT)
-        prompts.append(PartPrompt(task.format(path=place, folder=place.parent, name=name), uses_tools=True))
-    return prompts
-
-
-def code() -> list[PartPrompt]:
-    return [
-        PartPrompt(f"Write a {language} function that {function}.")
-        for language in LANGUAGES
-        for function in FUNCTIONS
-    ]
-
-
-def prose() -> list[PartPrompt]:
-    return [PartPrompt(f"{form} {topic}.") for form in FORMS for topic in TOPICS]
-
-
-PARTS: dict[str, Callable[[], list[PartPrompt]]] = {
-    "edits": edits,
-    "agents": agents,
-    "code": code,
-    "prose": prose,
-}
-
-
-def tool(name: str, description: str, **fields: dict[str, Any]) -> dict[str, Any]:
-    parameters = {
-        "type": "object",
-        "properties": fields,
-        "required": list(fields),
-        "additionalProperties": False,
-    }
-    return {
-        "type": "function",
-        "function": {"name": name, "description": description, "parameters": parameters},
-    }
-
-
-def tools() -> list[dict[str, Any]]:
-    text, number, flag = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
-    return [
-        tool("read_file", "Read lines of a file", path=text, first_line=number, last_line=number),
-        tool("search", "Search a folder for a string", folder=text, string=text, ignore_case=flag),
-        tool("run_tests", "Run the tests of a file", path=text, timeout_seconds=number, stop_early=flag),
-        tool("rename", "Rename an identifier", path=text, old_name=text, new_name=text, whole_file=flag),
-    ]
-
-
 # -- measuring --------------------------------------------------------------------------------------------
 
 
-def answer(llm: LLM, prompts: Sequence[PartPrompt], params: Sequence[SamplingParams]) -> RunFigures:
-    chats = [[{"role": "user", "content": prompt.text}] for prompt in prompts]
+class Turns:
+    """Lets engines run their steps in turns, and measures each step."""
+
+    def __init__(self, llms: Sequence[LLM]) -> None:
+        self._changed = threading.Condition()
+        self._running: list[LLM] = []  # in the order of their turns
+        self._turn_began = 0.0
+        self._seconds: dict[LLM, list[float]] = {}
+        for llm in llms:
+            channel: Any = llm._channel
+            channel.step = partial(self._step, llm, channel.step)
+
+    def run(self, llms: Sequence[LLM], work: Callable[[LLM], Any]) -> list[tuple[Any, float]]:
+        """Run `work` for each engine. Return the results, and the seconds of all steps but the first."""
+        self._running, self._seconds = list(llms), {llm: [] for llm in llms}
+        self._turn_began = time.perf_counter()
+        with ThreadPoolExecutor(len(llms)) as threads:
+            results = list(threads.map(partial(self._run_one, work), llms))
+        return [(result, sum(self._seconds[llm][1:])) for result, llm in zip(results, llms, strict=True)]
+
+    def _run_one(self, work: Callable[[LLM], Any], llm: LLM) -> Any:
+        try:
+            return work(llm)
+        finally:
+            with self._changed:
+                self._running.remove(llm)
+                self._changed.notify_all()
+
+    def _step(self, llm: LLM, step: Callable[[], Any]) -> Any:
+        with self._changed:
+            self._changed.wait_for(lambda: self._running[0] is llm)
+        began = time.perf_counter()
+        outputs = step()
+        ended = time.perf_counter()
+        self._seconds[llm].append(ended - began)
+        with self._changed:
+            if ended - self._turn_began >= TURN_SECONDS:
+                self._running.append(self._running.pop(0))
+                self._turn_began = ended
+                self._changed.notify_all()
+        return outputs
+
+
+def answer(
+    turns: Turns,
+    llms: Sequence[LLM],
+    chats: Sequence[Chat],
+    params: Sequence[SamplingParams],
+    *,
+    uses_tools: bool,
+) -> list[RunFigures]:
+    """Return the figures of each engine."""
     with_tools: dict[str, Any] = {}
-    if prompts[0].uses_tools:
+    if uses_tools:
         with_tools = {"tools": tools(), "tool_choice": "required", "parallel_tool_calls": False}
-    before = llm.stats()
-    outputs = llm.chat(chats, params, progress=False, **with_tools)
-    after = llm.stats()
-    return RunFigures(
-        tuple(output.token_ids for output in outputs),
-        max(output.choices[0].timings.decode for output in outputs),
-        after.steps - before.steps,
-        after.tokens_drafted - before.tokens_drafted,
-        after.tokens_accepted - before.tokens_accepted,
-    )
+    before = [llm.stats() for llm in llms]
+    runs = turns.run(llms, lambda llm: llm.chat(chats, params, progress=False, **with_tools))
+    after = [llm.stats() for llm in llms]
+    return [
+        RunFigures(
+            tuple(output.token_ids for output in outputs),
+            seconds,
+            new.steps - old.steps,
+            new.tokens_drafted - old.tokens_drafted,
+            new.tokens_accepted - old.tokens_accepted,
+            tuple(output.choices[0].calls for output in outputs),
+        )
+        for (outputs, seconds), new, old in zip(runs, after, before, strict=True)
+    ]
 
 
-def fill_prefix_cache(llm: LLM, prompts: Sequence[PartPrompt]) -> None:
-    answer(llm, prompts, [SamplingParams(max_tokens=1, temperature=0.0)] * len(prompts))
+def fill_prefix_cache(turns: Turns, llms: Sequence[LLM], chats: Sequence[Chat], *, uses_tools: bool) -> None:
+    params = [SamplingParams(max_tokens=1, temperature=0.0)] * len(chats)
+    answer(turns, llms, chats, params, uses_tools=uses_tools)
 
 
 def measure(
-    plain: LLM, drafting: LLM, prompts: Sequence[PartPrompt], options: argparse.Namespace
+    turns: Turns, llms: Sequence[LLM], conversations: Sequence[Conversation], options: argparse.Namespace
 ) -> list[tuple[RunFigures, RunFigures]]:
-    """Return the figures of each batch: without drafts, and with them."""
-    measured = []
-    for number, start in enumerate(range(0, len(prompts), options.batch)):
-        batch = prompts[start : start + options.batch]
+    """Return the figures of each batch in each turn of its conversations: without drafts, and with them."""
+    measured: list[tuple[RunFigures, RunFigures]] = []
+    for start in range(0, len(conversations), options.batch):
+        batch = conversations[start : start + options.batch]
         params = [
             SamplingParams(max_tokens=options.max_tokens, temperature=options.temperature, seed=start + i)
             for i in range(len(batch))
         ]
-        figures: dict[LLM, RunFigures] = {}
-        for llm in (plain, drafting) if number % 2 == 0 else (drafting, plain):
-            fill_prefix_cache(llm, batch)
-            figures[llm] = answer(llm, batch, params)
-        off, on = figures[plain], figures[drafting]
-        if off.token_ids != on.token_ids:
-            sys.exit(f"the answers differ: {[p.text for p in batch]!r}: {off.token_ids} {on.token_ids}")
-        print(
-            f"{start + len(batch)}/{len(prompts)}  {off.num_decoded} tokens,"
-            f" {off.seconds:.2f} s off, {on.seconds:.2f} s on, {off.seconds / max(on.seconds, 1e-9):.2f}x,"
-            f" {on.accepted}/{on.drafted} accepted",
-            file=sys.stderr,
-            flush=True,
-        )
-        if off.num_decoded:
-            measured.append((off, on))
+        chats = [conversation.start() for conversation in batch]
+        uses_tools = batch[0].uses_tools
+        for _ in range(batch[0].num_turns):
+            fill_prefix_cache(turns, llms, chats, uses_tools=uses_tools)
+            off, on = answer(turns, llms, chats, params, uses_tools=uses_tools)
+            if off.token_ids != on.token_ids:
+                sys.exit(f"the answers differ: {chats!r}: {off.token_ids} {on.token_ids}")
+            speed = off.seconds / max(on.seconds, 1e-9)
+            print(
+                f"{start + len(batch)}/{len(conversations)}  {off.num_decoded} tokens,"
+                f" {off.seconds:.2f} s off, {on.seconds:.2f} s on, {speed:.2f}x,"
+                f" {on.accepted}/{on.drafted} accepted",
+                file=sys.stderr,
+                flush=True,
+            )
+            if off.num_decoded:
+                measured.append((off, on))
+            chats = [with_results(chat, calls) for chat, calls in zip(chats, off.calls, strict=True)]
     return measured
+
+
+class OwnNoise:
+    """Samples like another sampler, but with noise of its own."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
+
+    def sample_rows(self, logits: torch.Tensor, rows: Sequence[SampleRow]) -> list[RowOutcome]:
+        others = []
+        for row in rows:
+            state = copy.copy(row.state)
+            state.seed += 1 << 40
+            others.append(msgspec.structs.replace(row, state=state))
+        return self._sampler.sample_rows(logits, others)
+
+
+def use_own_noise(llm: LLM) -> None:
+    runner: Any = llm._channel._open_core._execute
+    draft_model = runner.__self__._draft_model
+    if draft_model is None:
+        sys.exit("--own-noise needs --speculate draft:MODEL")
+    draft_model._sampler = OwnNoise(draft_model._sampler)
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
@@ -277,7 +225,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("model")
-    parser.add_argument("--speculate", choices=("ngram", "suffix"), default="suffix")
+    parser.add_argument("--speculate", default="suffix", help="auto, ngram, suffix or draft:MODEL")
+    parser.add_argument("--own-noise", action="store_true", help="of the draft model")
     parser.add_argument("--draft-tokens", type=int, help="maximum drafts per sequence and step")
     parser.add_argument("--part", choices=PARTS, action="append", help="may be repeated; all by default")
     parser.add_argument("--prompts", type=int, default=40, help="at most, per part")
@@ -292,16 +241,19 @@ def main() -> None:
         LLM(options.model, speculate="off", **shared) as plain,
         LLM(options.model, speculate=options.speculate, **drafts, **shared) as drafting,
     ):
+        if options.own_noise:
+            use_own_noise(drafting)
         print(
             "| part | speed, times that without drafts (quartiles) | tokens per step, off / on"
             " | accepted / drafted | ms per step, off / on | s of decoding, off / on |"
             "\n|---|---|---|---|---|---|"
         )
+        llms = (plain, drafting)
+        turns = Turns(llms)
         for part in options.part or PARTS:
-            prompts = PARTS[part]()[: options.prompts]
-            for llm in (plain, drafting):
-                answer(llm, prompts[:1], [SamplingParams(max_tokens=4, temperature=0.0)])  # warm-up
-            print_row(part, measure(plain, drafting, prompts, options))
+            conversations = PARTS[part]()[: options.prompts]
+            fill_prefix_cache(turns, llms, [conversations[0].start()], uses_tools=False)  # warm-up
+            print_row(part, measure(turns, llms, conversations, options))
 
 
 if __name__ == "__main__":

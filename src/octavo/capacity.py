@@ -62,9 +62,10 @@ def plan_kv(
     model_max_len: int,
     block_multiple: int = 1,
     num_engines: int = 1,
+    draft_shape: KVShape | None = None,
 ) -> KVPlan:
     """Divide memory into blocks. `block_size` 0: a block as long as the context, rounded up to
-    `block_multiple`. `num_engines` share the free memory."""
+    `block_multiple`. `num_engines` share the free memory. A draft model has blocks of its own."""
     if kv_memory is not None:
         budget, lines = kv_memory, [f"KV cache: {format_size(kv_memory)} (kv_memory)"]
     else:
@@ -72,7 +73,11 @@ def plan_kv(
         shared = f" / {num_engines} engines" if num_engines > 1 else ""
         lines = [f"KV cache: {format_size(free_bytes)} free x {fraction}{shared} = {format_size(budget)}"]
     lines.append(shape.explain())
-    tokens = budget // shape.bytes_per_token
+    bytes_per_token = shape.bytes_per_token
+    if draft_shape is not None:
+        bytes_per_token += draft_shape.bytes_per_token
+        lines.append(f"in the draft model, {draft_shape.explain()}; together {format_size(bytes_per_token)}")
+    tokens = budget // bytes_per_token
     target_len = min(max_model_len or model_max_len, model_max_len)
     block_tokens = (
         block_size or min(-(-target_len // block_multiple), tokens // block_multiple) * block_multiple or 1
@@ -81,7 +86,7 @@ def plan_kv(
     if num_blocks == 0:
         raise CapacityError(
             f"{'; '.join(lines)}. That is less than one block of {block_tokens} tokens"
-            f" ({format_size(block_tokens * shape.bytes_per_token)}): raise kv_memory or kv_fraction,"
+            f" ({format_size(block_tokens * bytes_per_token)}): raise kv_memory or kv_fraction,"
             " or free memory"
         )
     if max_model_len is not None and min(max_model_len, model_max_len) > num_blocks * block_tokens:
@@ -91,14 +96,14 @@ def plan_kv(
         )
     context = min(target_len, num_blocks * block_tokens)
     lines.append(
-        f"{format_size(budget)} / ({block_tokens} tokens x {format_size(shape.bytes_per_token)})"
+        f"{format_size(budget)} / ({block_tokens} tokens x {format_size(bytes_per_token)})"
         f" = {num_blocks:,} blocks = {num_blocks * block_tokens:,} tokens"
     )
     lines.append(
         sequences_that_fit(num_blocks * block_tokens // context, context)
         + (f" (the model supports {model_max_len:,})" if context < model_max_len else "")
     )
-    return KVPlan(num_blocks, block_tokens, context, tuple(lines), shape.bytes_per_token)
+    return KVPlan(num_blocks, block_tokens, context, tuple(lines), bytes_per_token)
 
 
 def sequences_that_fit(number: int, length: int) -> str:

@@ -43,6 +43,7 @@ class SequenceSlice(msgspec.Struct, frozen=True):
     num_sampled: int  # how many of the last rows sample a token; 0 in the middle of a prompt
     score_ids: tuple[int, ...] = ()  # prompt logprobs: the token that followed row 0, 1, ...
     num_drafted: int = 0  # how many of the last tokens are drafts; then `num_sampled` is one more
+    num_granted: int = 0  # how many drafts the worker may add with its draft model; there are blocks for them
 
     @property
     def num_known(self) -> int:
@@ -52,6 +53,16 @@ class SequenceSlice(msgspec.Struct, frozen=True):
     @property
     def draft_ids(self) -> tuple[int, ...]:
         return self.token_ids[self.num_known :]
+
+    def with_drafts(self, drafted: tuple[int, ...]) -> "SequenceSlice":
+        """Return this slice of known tokens with drafts at the end, instead of a grant."""
+        return msgspec.structs.replace(
+            self,
+            token_ids=self.token_ids + drafted,
+            num_sampled=1 + len(drafted),
+            num_drafted=len(drafted),
+            num_granted=0,
+        )
 
 
 class StepPlan(msgspec.Struct, frozen=True):
@@ -74,9 +85,20 @@ class SliceResult(msgspec.Struct, frozen=True):
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     failure: Failure | None = None
     is_late: bool = False
-    num_accepted: int = 0  # drafts: `token_ids` begins with these, then comes one that was not drafted
+    num_drafted: int = 0  # drafts that the slice had, of the plan or of the worker's draft model
+    num_accepted: int = 0  # of these: `token_ids` begins with them, then comes one that was not drafted
+
+
+class DraftPass(msgspec.Struct, frozen=True):
+    """One pass of the worker's draft model over `num_rows` tokens."""
+
+    num_rows: int
+    seconds: float
+    catches_up: bool = False  # it computed known tokens and drafted none
 
 
 class StepResult(msgspec.Struct, frozen=True):
     slices: tuple[SliceResult, ...]  # one per slice of the plan, in its order
     late: tuple[int, ...] = ()  # slots that still cannot sample a token
+    draft_passes: tuple[DraftPass, ...] = ()
+    draft_model_failed: bool = False  # in this step or before: it drafts nothing any more

@@ -143,14 +143,16 @@ class Replay:
                 drawing += range(first_row - piece.num_sampled, first_row)
             if followed:
                 self._step(
-                    build_batch(plan, slots, self.steps.block_size, self.ops.device),
+                    build_batch(plan.slices, slots, self.steps.block_size, self.ops.device),
                     followed,
                     drawing,
                     listen,
                 )
             elif plan.slices:
                 self.ops.report = lambda label, outcome: None
-                self.model.forward(build_batch(plan, slots, self.steps.block_size, self.ops.device), self.kv)
+                self.model.forward(
+                    build_batch(plan.slices, slots, self.steps.block_size, self.ops.device), self.kv
+                )
 
     def _step(
         self, batch: Batch, followed: Mapping[int, int], drawing: list[int], listen: Callable[[Call], None]

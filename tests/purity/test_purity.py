@@ -66,7 +66,7 @@ def compare(
         some = [requests[number] for number in numbers]
         expected = plain.only(numbers)
         found = model.run(way, some, expected.answers)
-        if way.drafts:
+        if way.drafts or way.draft_model:
             num_tokens = sum(len(answer.token_ids) for answers in found.answers for answer in answers)
             assert min(found.num_accepted, found.num_rejected) > num_tokens // 40, (
                 way,

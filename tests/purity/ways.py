@@ -168,6 +168,7 @@ class Way:
     caching: bool = True  # runs everything twice, with a cold and a warm cache
     spare_blocks: int | None = None  # blocks beyond the need of the longest request; None: enough for all
     drafts: bool = False  # draft tokens from the plain answers, right and wrong ones
+    draft_model: bool = False  # the model drafts for itself, and is right; some tokens are drafted at random
     first: int = 0  # to save time, run only requests[first::every]
     every: int = 1
 
@@ -182,6 +183,7 @@ class Way:
         ]
         words += [] if self.spare_blocks is None else [f"{self.spare_blocks} spare blocks"]
         words += ["drafts"] if self.drafts else []
+        words += ["a draft model"] if self.draft_model else []
         return ", ".join(words)
 
 
@@ -197,6 +199,7 @@ WAYS = (
     Way(one_by_one, chunk=1, first=1, every=7),
     Way(together, chunk=128, drafts=True, first=1, every=2),
     Way(losing_steps, chunk=512, drafts=True, every=5),
+    Way(joining, chunk=128, draft_model=True, first=3, every=6),
 )
 # For tiny models, where another engine costs little.
 MORE_WAYS = (
@@ -208,6 +211,9 @@ MORE_WAYS = (
     Way(joining, chunk=33, tape=False, drafts=True),
     Way(preempted, chunk=128, slots=3, drafts=True),
     Way(resumed, chunk=512, spare_blocks=4, drafts=True),
+    Way(together, chunk=128, draft_model=True),
+    Way(preempted, chunk=33, slots=3, draft_model=True, first=1, every=2),
+    Way(losing_steps, chunk=512, spare_blocks=4, draft_model=True, every=2),
 )
 ALL_WAYS_WITHOUT_DRAFTS = tuple(
     Way(manner, chunk, threads, tape, slots, caching, spare)
@@ -226,6 +232,11 @@ ALL_WAYS = (
     *ALL_WAYS_WITHOUT_DRAFTS,
     *(replace(way, drafts=True) for way in ALL_WAYS_WITHOUT_DRAFTS if way.chunk > 1 and way.threads > 1),
     *(Way(losing_steps, chunk, drafts=drafts) for chunk in (128, 512) for drafts in (True, False)),
+    *(
+        Way(manner, chunk, draft_model=True)
+        for manner in (together, joining, preempted, resumed, losing_steps)
+        for chunk in (33, 512)
+    ),
 )
 
 
@@ -269,7 +280,7 @@ class Model:
         """`options`: further options of `LLM`."""
         self.path, self.dtype, self.kernels = path, dtype, kernels
         self._options = {"kv_memory": kv_memory, **options}
-        self._loaded: dict[tuple[int, bool], LLM] = {}
+        self._loaded: dict[tuple[int, bool, bool], LLM] = {}
 
     def run(self, way: Way, requests: Sequence[Request], expected: Answers | None = None) -> Run:
         llm = self._llm(way)
@@ -303,7 +314,7 @@ class Model:
         )
 
     def _llm(self, way: Way) -> LLM:
-        key = way.threads, way.tape
+        key = way.threads, way.tape, way.draft_model
         if key not in self._loaded:
             self._loaded[key] = LLM(
                 str(self.path),
@@ -311,6 +322,7 @@ class Model:
                 kernels=self.kernels,
                 threads=way.threads,
                 tape=way.tape,
+                speculate=f"draft:{self.path}" if way.draft_model else "off",
                 progress=False,
                 **self._options,
             )
@@ -323,6 +335,7 @@ class Model:
             max_running=min(way.slots, way.chunk or way.slots),
             max_model_len=facts.max_model_len,
             max_step_tokens=way.chunk or UNLIMITED,
+            draft_context=facts.max_model_len if way.draft_model else 0,
             draft_policy=DraftPolicy.ALL,
         )
         blocks = facts.num_blocks
@@ -330,7 +343,8 @@ class Model:
             longest = max(request.num_tokens for request in requests)
             blocks = min(blocks, -(-longest // facts.block_size) + way.spare_blocks)
         kv = KVManager(blocks, facts.block_size, prefix_caching=way.caching)
-        return Scheduler(config, kv, _known(requests, expected) if way.drafts else None)
+        known = _known(requests, expected) if way.drafts else KnownAnswers([])  # the latter drafts at random
+        return Scheduler(config, kv, known if way.drafts or way.draft_model else None)
 
     def close(self) -> None:
         for llm in self._loaded.values():

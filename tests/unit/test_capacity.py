@@ -14,8 +14,8 @@ from octavo.errors import CapacityError
 SMOLLM2 = KVShape(num_layers=30, num_kv_heads=3, head_dim=64, item_bytes=4)
 
 
-def plan(**changes: int | float | None) -> KVPlan:
-    values: dict[str, int | float | None] = {
+def plan(**changes: int | float | KVShape | None) -> KVPlan:
+    values: dict[str, int | float | KVShape | None] = {
         "free_bytes": 8 << 30,
         "fraction": 0.5,
         "kv_memory": None,
@@ -31,6 +31,14 @@ def test_engines_share_the_free_memory() -> None:
     assert alone.num_blocks // 4 == one_of_four.num_blocks
     assert "0.5 / 4 engines" in one_of_four.explanation[0]
     assert plan(kv_memory=1 << 30, num_engines=4) == plan(kv_memory=1 << 30), "kv_memory is of each engine"
+
+
+def test_a_draft_model_takes_its_part_of_each_token() -> None:
+    alone, shared = plan(), plan(draft_shape=KVShape(10, 3, 64, 4))
+    assert shared.bytes_per_token == alone.bytes_per_token * 4 // 3
+    assert shared.num_blocks == (4 << 30) // (32 * shared.bytes_per_token)
+    assert "60.00 KiB" in shared.explanation[2]
+    assert "32 tokens x 60.00 KiB" in shared.explanation[3]
 
 
 @given(

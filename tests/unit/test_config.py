@@ -47,7 +47,7 @@ SAMPLES: Mapping[str, tuple[tuple[str, object], ...]] = {
     "max_running": (("1", 1), ("2", 2), ("512", 512)),
     "max_step_tokens": (("0", 0), ("64", 64), ("8192", 8192)),
     "admission": (("static", "static"), ("continuous", "continuous"), ("static", "static")),
-    "speculate": (("ngram", "ngram"), ("suffix", "suffix"), ("ngram", "ngram")),
+    "speculate": (("auto", "auto"), ("suffix", "suffix"), ("draft:a/b", "draft:a/b")),
     "draft_tokens": (("1", 1), ("4", 4), ("64", 64)),
     "log_level": (("debug", "debug"), ("info", "info"), ("error", "error")),
     "host": (("0.0.0.0", "0.0.0.0"), ("::1", "::1"), ("localhost", "localhost")),
@@ -179,8 +179,16 @@ def test_off_in_yaml_needs_no_quotes(tmp_path: Path) -> None:
     assert options.speculate == "ngram"
     assert resolve_options({}, {}, path).options.speculate == "off"
     path.write_text("speculate: on\n")
-    with pytest.raises(ConfigError, match="off, ngram"):
+    with pytest.raises(ConfigError, match="off, auto"):
         resolve_options({}, {}, path)
+
+
+def test_a_draft_model_is_named_after_the_method() -> None:
+    assert EngineOptions(speculate="draft:./a:b.gguf").draft_model == "./a:b.gguf"
+    assert EngineOptions(speculate="suffix").draft_model is None
+    for text in ("draft", "draft:", "Draft:a", "none"):
+        with pytest.raises(ConfigError, match="draft:MODEL"):
+            EngineOptions(speculate=text)
 
 
 def test_config_variable_names_the_file_unless_a_flag_does(tmp_path: Path) -> None:

@@ -142,6 +142,9 @@ def _figures(summary: "Summary") -> list[tuple[str, ...]]:
     ]
     if summary.cache_hit_rate is not None:
         rows.append(("prompt tokens cached", f"{summary.cache_hit_rate:.1%}"))
+    if summary.acceptance is not None:
+        text = f"{summary.acceptance:.1%} of {summary.drafted_tokens:,}"
+        rows.append(("drafted tokens accepted", text))
     if summary.goodput is not None and summary.slo_attainment is not None:
         text = f"{summary.goodput:,.2f} requests/s ({summary.slo_attainment:.1%} of requests met the SLO)"
         rows.append(("goodput", text))

@@ -3,6 +3,7 @@
 import argparse
 import json
 from collections import Counter
+from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -69,28 +70,35 @@ def run(call: Invocation) -> int:
 
 def describe(checkpoint: "Checkpoint", options: EngineOptions) -> dict[str, Any]:
     """Return all facts about a checkpoint, in groups, as JSON values."""
+    from octavo.checkpoint import open_checkpoint
+    from octavo.checkpoint.same_tokens import check_same_tokens
     from octavo.models.config import ModelConfig
 
     config = ModelConfig.from_huggingface(checkpoint.config)
     dtype = options.dtype_for(checkpoint.config)
     memory = _free_memory_of(options.device)
-    in_memory = _bytes_in_memory(checkpoint, config, options, memory[0])
+    in_memory = _bytes_in_memory(checkpoint, config, options, dtype, memory[0])
+    configs, weight_bytes = [config], in_memory.total()
+    if options.draft_model is not None:
+        draft = open_checkpoint(options.draft_model)
+        check_same_tokens(checkpoint, draft)
+        configs.append(ModelConfig.from_huggingface(draft.config))
+        weight_bytes += _bytes_in_memory(draft, configs[1], options, dtype, memory[0]).total()
     return {
         "model": _describe_files(checkpoint, config, options, in_memory),
         "shape": _describe_shape(config),
         "text": _describe_text(checkpoint),
-        "kv": _describe_kv(config, options, DTYPE_BYTES[dtype], memory, in_memory.total()),
+        "kv": _describe_kv(configs, options, DTYPE_BYTES[dtype], memory, weight_bytes),
     }
 
 
 def _bytes_in_memory(
-    checkpoint: "Checkpoint", config: "ModelConfig", options: EngineOptions, device: str
+    checkpoint: "Checkpoint", config: "ModelConfig", options: EngineOptions, dtype: str, device: str
 ) -> Counter[str]:
     """Return the bytes of the loaded weights by format: as stored if the kernels keep it, else the dtype."""
     from octavo.kernels.library import KernelLibrary, find_library
     from octavo.kernels.shapes import native_problem
 
-    dtype = options.dtype_for(checkpoint.config)
     library = find_library()
     keeps = (
         options.weights == "kept"
@@ -186,31 +194,45 @@ def _token(tokenizer: Any, token_id: int) -> dict[str, Any]:
 
 
 def _describe_kv(
-    config: "ModelConfig", options: EngineOptions, item_bytes: int, memory: tuple[str, int], weights: int
+    configs: Sequence["ModelConfig"],
+    options: EngineOptions,
+    item_bytes: int,
+    memory: tuple[str, int],
+    weights: int,
 ) -> dict[str, Any]:
-    """Return how much KV fits. `memory` is the device type and its free bytes."""
+    """Return how much KV fits. `configs`: of the model, and of the draft model if there is one.
+
+    `memory` is the device type and its free bytes.
+    """
     from octavo.capacity import KVShape, plan_kv
 
     device, free_now = memory
-    shape = KVShape(config.num_layers, config.num_kv_heads, config.head_dim, item_bytes)
+    shapes = [KVShape(one.num_layers, one.num_kv_heads, one.head_dim, item_bytes) for one in configs]
     facts: dict[str, Any] = {
-        "bytes_per_token": shape.bytes_per_token,
+        "bytes_per_token": sum(shape.bytes_per_token for shape in shapes),
         "device": device,
+        "weight_bytes": weights,
         "free_bytes": free_now,
         "free_bytes_after_weights": max(0, free_now - weights),
     }
     try:
         plan = plan_kv(
-            shape,
+            shapes[0],
             free_bytes=facts["free_bytes_after_weights"],
             fraction=options.kv_fraction_on(device),
             kv_memory=options.kv_memory,
             block_size=options.block_size,
             max_model_len=options.max_model_len,
-            model_max_len=config.max_positions,
+            model_max_len=configs[0].max_positions,
+            draft_shape=shapes[1] if len(shapes) > 1 else None,
         )
     except CapacityError as error:
-        return facts | {"tokens": 0, "problem": str(error), "explanation": [shape.explain()], "sequences": []}
+        return facts | {
+            "tokens": 0,
+            "problem": str(error),
+            "explanation": [one.explain() for one in shapes],
+            "sequences": [],
+        }
     lengths = [plan.max_model_len, *(length for length in SEQUENCE_LENGTHS if length < plan.max_model_len)]
     return facts | {
         "max_model_len": plan.max_model_len,
@@ -275,7 +297,7 @@ def _print(facts: dict[str, Any], terminal: Terminal) -> None:
         _heading('chat template applied to the user message "Hello!"', terminal)
         terminal.write(_indented(text["rendered_sample"].rstrip("\n").splitlines()))
     _heading(f"memory ({kv['device']})", terminal)
-    terminal.write(_indented(_memory_lines(model, kv)))
+    terminal.write(_indented(_memory_lines(kv)))
 
 
 def _sizes(by_form: dict[str, int]) -> str:
@@ -290,11 +312,11 @@ def _indented(lines: list[str]) -> str:
     return "".join(f"  {line}".rstrip() + "\n" for line in lines)
 
 
-def _memory_lines(model: dict[str, Any], kv: dict[str, Any]) -> list[str]:
+def _memory_lines(kv: dict[str, Any]) -> list[str]:
     from octavo.capacity import sequences_that_fit
 
     lines = [
-        f"{format_size(kv['free_bytes'])} free - {format_size(model['bytes_in_memory'])} of weights"
+        f"{format_size(kv['free_bytes'])} free - {format_size(kv['weight_bytes'])} of weights"
         f" = {format_size(kv['free_bytes_after_weights'])}"
     ]
     lines += kv["explanation"]

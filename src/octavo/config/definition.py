@@ -38,6 +38,11 @@ class AllowedText:
     text: str
 
 
+@dataclass(frozen=True)
+class SwitchableOff:
+    """Marks a field with the value `off`, which YAML reads as a boolean."""
+
+
 def option(
     default: Any, group: Group, description: str, *, former_name: str | None = None, **constraints: Any
 ) -> Any:
@@ -55,10 +60,10 @@ class Options(pydantic.BaseModel, frozen=True, extra="forbid"):
     @pydantic.field_validator("*", mode="before")
     @classmethod
     def _check_bool(cls, value: object, info: ValidationInfo) -> object:
-        annotation = cls.model_fields[str(info.field_name)].annotation
-        if value is False and "off" in typing.get_args(annotation):
-            return "off"  # YAML reads `off` as a boolean
-        if isinstance(value, bool) and annotation is not bool:
+        field = cls.model_fields[str(info.field_name)]
+        if value is False and SwitchableOff() in field.metadata:
+            return "off"
+        if isinstance(value, bool) and field.annotation is not bool:
             raise ValueError(f"{value} is a boolean")
         return value
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 import pydantic
 from pydantic import ValidationInfo
 
-from octavo.config.definition import AllowedText, ByteCount, Group, Options, option
+from octavo.config.definition import AllowedText, ByteCount, Group, Options, SwitchableOff, option
 from octavo.errors import ConfigError
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -124,11 +124,17 @@ class EngineOptions(Options, frozen=True):
         "when a waiting sequence starts; continuous: once there is space; static: when all others are done",
     )
 
-    speculate: Literal["off", "ngram", "suffix"] = option(
+    speculate: Annotated[
+        str,
+        AllowedText("off, auto, ngram, suffix, or draft:MODEL with the path or Hub id of a small model"),
+        SwitchableOff(),
+    ] = option(
         "off",
         Group.SCHEDULING,
         "how to guess the next tokens of an answer, which a step then verifies together; ngram: from its own"
-        " text; suffix: also from earlier answers with the same cache salt; answers are the same",
+        " text; suffix: also from earlier answers with the same cache salt; draft:MODEL: also by a small"
+        " model with the same tokens; auto: suffix with native kernels, else off; answers are the same",
+        pattern=r"^(off|auto|ngram|suffix|draft:.+)$",
     )
     draft_tokens: int = option(
         8,
@@ -140,6 +146,12 @@ class EngineOptions(Options, frozen=True):
     )
 
     log_level: Literal["debug", "info", "warning", "error"] = option("info", Group.LOGS, "minimum log level")
+
+    @property
+    def draft_model(self) -> str | None:
+        """The path or Hub id of the draft model."""
+        method, _, name = self.speculate.partition(":")
+        return name if method == "draft" else None
 
     def kv_fraction_on(self, device_type: str) -> float:
         """Return the fraction of free memory for KV. A CPU's memory is shared with all other processes."""

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from octavo.cache import KVManager
-from octavo.checkpoint import Checkpoint
+from octavo.checkpoint import Checkpoint, open_checkpoint
 from octavo.config import EngineOptions
 from octavo.drafting import speculation_for
 from octavo.engine.core import EngineCore, Execute
@@ -23,15 +23,21 @@ def build_engine(
     on_loaded: Callable[[int, int], None] = lambda done, total: None,
     around_execute: Callable[[Execute], Execute] = lambda execute: execute,
     num_engines: int = 1,
+    draft_checkpoint: Checkpoint | None = None,
 ) -> tuple[EngineCore, EngineFacts]:
     """Load the model and return an engine and its facts.
 
     `progress`: show a bar on stderr. `on_loaded` gets the bytes of weights read so far, and in total.
     `around_execute` wraps the function that executes plans, to observe it. `num_engines` is how many engines
-    of this server share the machine.
+    of this server share the machine. `draft_checkpoint`: from `open_draft_checkpoint`.
     """
     worker = start_worker(
-        checkpoint, options, progress=progress, on_loaded=on_loaded, num_engines=num_engines
+        checkpoint,
+        options,
+        progress=progress,
+        on_loaded=on_loaded,
+        num_engines=num_engines,
+        draft_checkpoint=draft_checkpoint,
     )
     plan = worker.kv_plan
     fingerprint = system_fingerprint(checkpoint, worker.ops)
@@ -42,15 +48,10 @@ def build_engine(
         key_maker=block_hasher(fingerprint, plan.block_size),
     )
     scheduler = Scheduler(
-        SchedulerConfig(
-            max_running=options.max_running,
-            max_model_len=plan.max_model_len,
-            max_step_tokens=options.max_step_tokens or UNLIMITED,
-            admission=AdmissionPolicy(options.admission),
-            max_draft_tokens=options.draft_tokens,
-        ),
+        _scheduler_config(options, plan.max_model_len, worker.draft_context),
         kv,
-        speculation_for(options.speculate),
+        # Only native kernels have an arithmetic with a version number, in which rows are independent.
+        speculation_for(options.speculate, has_exact_rows=isinstance(worker.ops.arithmetic, int)),
     )
     facts = EngineFacts(
         vocab_size=worker.config.vocab_size,
@@ -69,3 +70,18 @@ def build_engine(
     execute = around_execute(worker.runner.execute)
     core = EngineCore(scheduler, execute, time.monotonic, worker.ops.kernel_times, worker.prepare)
     return core, facts
+
+
+def open_draft_checkpoint(options: EngineOptions) -> Checkpoint | None:
+    return None if options.draft_model is None else open_checkpoint(options.draft_model)
+
+
+def _scheduler_config(options: EngineOptions, max_model_len: int, draft_context: int) -> SchedulerConfig:
+    return SchedulerConfig(
+        max_running=options.max_running,
+        max_model_len=max_model_len,
+        max_step_tokens=options.max_step_tokens or UNLIMITED,
+        admission=AdmissionPolicy(options.admission),
+        max_draft_tokens=options.draft_tokens,
+        draft_context=draft_context,
+    )

@@ -76,7 +76,8 @@ class EngineCore:
             raise
         now = self._clock()
         self._scheduler.apply(plan, result, now)
-        self._times.note(plan.slices, now - began)
+        num_drafted = sum([outcome.num_drafted for outcome in result.slices])
+        self._times.note(plan.slices, num_drafted, now - began)
         if self._log is not None:
             self._log.note(plan, result, self._scheduler.preempted, began, now)
         change = self._scheduler.kv.take_change()

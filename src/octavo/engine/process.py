@@ -19,7 +19,7 @@ def start_engine(
     preload_torch()
     from octavo.checkpoint import open_checkpoint
     from octavo.config import EngineOptions
-    from octavo.engine.build import build_engine
+    from octavo.engine.build import build_engine, open_draft_checkpoint
 
     heartbeat.write(Phase.OPENING, timeout=DOWNLOADING_TIMEOUT)
     options = EngineOptions(**settings.options)
@@ -30,6 +30,7 @@ def start_engine(
         tokenizer=options.tokenizer,
         quantize=options.quantize,
     )
+    draft_checkpoint = open_draft_checkpoint(options)
     heartbeat.write(Phase.LOADING)
     return build_engine(
         checkpoint,
@@ -38,6 +39,7 @@ def start_engine(
         on_loaded=lambda done, total: heartbeat.write(Phase.LOADING, done, total),
         around_execute=around,
         num_engines=settings.num_engines,
+        draft_checkpoint=draft_checkpoint,
     )
 
 

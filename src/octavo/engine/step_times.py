@@ -20,12 +20,11 @@ class StepTimes:
         self._decodes = DecayingLine()  # (rows, seconds) of steps that only decode
         self._prompt_tokens = self._prompt_seconds = 0.0
 
-    def note(self, slices: Sequence[SequenceSlice], seconds: float) -> None:
-        """Add a step."""
+    def note(self, slices: Sequence[SequenceSlice], num_drafted: int, seconds: float) -> None:
+        """Add a step with so many drafts."""
         lengths = [piece.num_known for piece in slices]
         num_prompt_tokens = sum(length for length in lengths if length > 1)
         num_decodes = lengths.count(1)
-        num_drafted = sum(piece.num_drafted for piece in slices)
         num_rows = num_decodes + num_drafted  # a drafted row adds about as much as a sequence
         if num_prompt_tokens:
             rest = max(0.0, seconds - (self._decodes.at(num_rows, MIN_PART) if num_rows else 0.0))

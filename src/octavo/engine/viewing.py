@@ -42,7 +42,7 @@ class RecordedStep:
     began: float  # by the engine's clock
     seconds: float
     slices: tuple[SequenceSlice, ...]
-    num_accepted: tuple[int, ...]  # of each slice
+    drafts: tuple[tuple[int, int], ...]  # of each slice: how many, and how many of these were accepted
     preempted: tuple[int, ...]
 
 
@@ -56,9 +56,9 @@ class StepLog:
     def note(
         self, plan: StepPlan, result: StepResult, preempted: list[int], began: float, ended: float
     ) -> None:
-        accepted = tuple([one.num_accepted for one in result.slices])
+        drafts = tuple([(one.num_drafted, one.num_accepted) for one in result.slices])
         self._steps.append(
-            RecordedStep(plan.step, began, ended - began, plan.slices, accepted, tuple(preempted))
+            RecordedStep(plan.step, began, ended - began, plan.slices, drafts, tuple(preempted))
         )
         self._num_recorded += 1
 
@@ -73,7 +73,7 @@ class StepLog:
                     recorded.step,
                     since_1970 + recorded.began,
                     recorded.seconds,
-                    tuple([(s.slot, s.start, len(s.token_ids), s.num_sampled) for s in recorded.slices]),
+                    _slices(recorded),
                     recorded.preempted,
                     _drafts(recorded),
                 )
@@ -86,9 +86,19 @@ class StepLog:
         return taken, left_out
 
 
+def _slices(recorded: RecordedStep) -> tuple[tuple[int, int, int, int], ...]:
+    """Return slot, start, number of tokens and number of sampled rows of each slice, drafts included."""
+    return tuple(
+        [
+            (one.slot, one.start, one.num_known + num_drafted, num_drafted + min(1, one.num_sampled))
+            for one, (num_drafted, _) in zip(recorded.slices, recorded.drafts, strict=True)
+        ]
+    )
+
+
 def _drafts(recorded: RecordedStep) -> tuple[tuple[int, int, int], ...]:
-    results = zip(recorded.slices, recorded.num_accepted, strict=True)
-    return tuple([(one.slot, one.num_drafted, accepted) for one, accepted in results if one.num_drafted])
+    pairs = zip(recorded.slices, recorded.drafts, strict=True)
+    return tuple([(one.slot, drafted, accepted) for one, (drafted, accepted) in pairs if drafted])
 
 
 def view_of(scheduler: Scheduler, log: StepLog | None, now: float) -> EngineView:

@@ -36,9 +36,10 @@ class InProcessChannel:
         cls, checkpoint: Checkpoint, options: EngineOptions, *, progress: bool | None
     ) -> InProcessChannel:
         # The only place where the front end imports torch, and only when it is called.
-        from octavo.engine.build import build_engine
+        from octavo.engine.build import build_engine, open_draft_checkpoint
 
-        return cls(*build_engine(checkpoint, options, progress=progress))
+        draft_checkpoint = open_draft_checkpoint(options)
+        return cls(*build_engine(checkpoint, options, progress=progress, draft_checkpoint=draft_checkpoint))
 
     def send(self, message: GenerateRequest | Abort) -> None:
         """Queue a message, from any thread. It takes effect before the next step."""

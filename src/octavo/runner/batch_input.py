@@ -1,24 +1,27 @@
-"""Convert the plan of a step to the batch for the model."""
+"""Convert the slices of a step to the batch for the model."""
 
 from array import array
+from collections.abc import Sequence
 
 import torch
 
 from octavo.ops import Batch
 from octavo.ops.batch import INTEGER
-from octavo.plan import StepPlan
+from octavo.plan import SequenceSlice
 from octavo.runner.slots import Slots
 
 
-def build_batch(plan: StepPlan, slots: Slots, block_size: int, device: torch.device) -> Batch:
-    """Return the batch, with rows in the order of the plan's slices.
+def build_batch(
+    slices: Sequence[SequenceSlice], slots: Slots, block_size: int, device: torch.device
+) -> Batch:
+    """Return the batch, with rows in the order of the slices.
 
     Uses plain arrays: for the few numbers of a decode step, any other method has a higher start-up cost.
     """
     token_ids, positions, kv_slots = array(INTEGER), array(INTEGER), array(INTEGER)
     first_rows, row_counts, contexts = array(INTEGER), array(INTEGER), array(INTEGER)
     block_offsets, blocks = array(INTEGER, [0]), array(INTEGER)
-    for piece in plan.slices:
+    for piece in slices:
         table = slots.tables[piece.slot]
         num_rows = len(piece.token_ids)
         start, end = piece.start, piece.start + num_rows
@@ -36,4 +39,4 @@ def build_batch(plan: StepPlan, slots: Slots, block_size: int, device: torch.dev
         blocks.extend(table[:num_blocks])
         block_offsets.append(len(blocks))
     vectors = token_ids + positions + kv_slots + first_rows + row_counts + contexts + block_offsets + blocks
-    return Batch(vectors, len(token_ids), len(plan.slices), block_size, device)
+    return Batch(vectors, len(token_ids), len(slices), block_size, device)

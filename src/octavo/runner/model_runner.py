@@ -9,9 +9,10 @@ import msgspec
 import torch
 
 from octavo.ops import Batch, Ops
-from octavo.plan import SequenceSlice, SliceResult, StepPlan, StepResult
+from octavo.plan import DraftPass, SequenceSlice, SliceResult, StepPlan, StepResult
 from octavo.protocol import Failure, TokenLogprob
 from octavo.runner.batch_input import build_batch
+from octavo.runner.draft_model import DraftModel
 from octavo.runner.slot_grammars import AllowedTokens, SlotGrammars
 from octavo.runner.slots import Slots
 from octavo.sampling import SAMPLING_FAILED, UNUSABLE_LOGITS, RowError, RowOutcome, Sampler, SampleRow
@@ -38,6 +39,7 @@ class ModelRunner:
         block_size: int,
         max_running: int,
         grammars: SlotGrammars,
+        draft_model: DraftModel | None = None,
     ) -> None:
         self._forward = forward
         self._logits = logits
@@ -46,28 +48,37 @@ class ModelRunner:
         self._block_size = block_size
         self._slots = Slots(max_running)
         self._grammars = grammars
+        self._draft_model = draft_model
 
     def execute(self, plan: StepPlan) -> StepResult:
         self._slots.update(plan)
+        passes: tuple[DraftPass, ...] = ()
+        if self._draft_model is not None:
+            plan, passes = self._draft_model.extend(plan, self._slots)
         self._grammars.begin(plan)
         if not plan.slices:
             return StepResult((), self._grammars.late(idle=True))
         began = time.monotonic()
-        batch = build_batch(plan, self._slots, self._block_size, self._ops.device)
+        batch = build_batch(plan.slices, self._slots, self._block_size, self._ops.device)
         hidden = self._forward(batch)
         ends = list(itertools.accumulate(len(piece.token_ids) for piece in plan.slices))
         failures = self._unusable(plan, hidden, ends)
         scores = self._score_prompts(plan, hidden, ends, failures)
         drawn = self._draw(plan, hidden, ends, failures, began)
-        return StepResult(
-            tuple(
-                SliceResult(failure=failures[i])
+        results = tuple(
+            [
+                SliceResult(failure=failures[i], num_drafted=piece.num_drafted)
                 if i in failures
-                else msgspec.structs.replace(drawn.get(i, NOTHING), prompt_logprobs=scores.get(i, ()))
-                for i in range(len(plan.slices))
-            ),
-            self._grammars.late(idle=False),
+                else msgspec.structs.replace(
+                    drawn.get(i, NOTHING), prompt_logprobs=scores.get(i, ()), num_drafted=piece.num_drafted
+                )
+                for i, piece in enumerate(plan.slices)
+            ]
         )
+        if self._draft_model is not None:
+            self._draft_model.settle(plan, results, self._slots)
+        has_failed = self._draft_model is not None and self._draft_model.has_failed
+        return StepResult(results, self._grammars.late(idle=False), passes, has_failed)
 
     def _unusable(self, plan: StepPlan, hidden: torch.Tensor, ends: list[int]) -> dict[int, Failure]:
         """Return a failure for every slice with a row that is not finite.

@@ -1,29 +1,29 @@
 """Start a worker: select device and dtype, build the model, load its weights, allocate KV blocks."""
 
 import logging
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import prod
+from functools import partial
 
 import torch
 
 from octavo.capacity import KVPlan, KVShape, plan_kv
 from octavo.checkpoint import Checkpoint
-from octavo.checkpoint.load import LoadedWeights, OnLoaded, load_weights
-from octavo.checkpoint.packed_cache import PackedCache, default_folder
-from octavo.checkpoint.tensors import CHUNK_NUMPY_TYPES
-from octavo.config import EngineOptions, format_size
+from octavo.checkpoint.load import OnLoaded
+from octavo.checkpoint.same_tokens import check_same_tokens
+from octavo.config import EngineOptions
 from octavo.devices import free_device_memory, resolve_device
 from octavo.errors import ConfigError
 from octavo.grammar.vocabulary import vocabulary_of
 from octavo.kernels.library import usable_cores
 from octavo.kernels.shapes import NATIVE_BLOCK, native_problem
 from octavo.models.config import ModelConfig
-from octavo.models.registry import Model, build_model
-from octavo.models.weights import WeightTarget, bytes_by_format
+from octavo.models.registry import Model
 from octavo.ops import KV, Batch, Forward, Ops, select_ops
+from octavo.runner.draft_model import DraftModel
 from octavo.runner.kv_store import allocate_kv
+from octavo.runner.loaded_model import LoadedModel, load_model
 from octavo.runner.model_runner import ModelRunner
 from octavo.runner.slot_grammars import SlotGrammars
 from octavo.text.tokenizer import Tokenizer
@@ -42,6 +42,7 @@ class Worker:
     kv: Sequence[KV]  # of each layer
     weight_bytes: dict[str, int]  # by storage format
     prepare: Callable[[bool], None]  # starts making what grammars need; True: waits until done
+    draft_context: int  # how many tokens the draft model can see; 0: there is none
 
 
 def start_worker(
@@ -51,108 +52,70 @@ def start_worker(
     progress: bool | None,
     on_loaded: OnLoaded = lambda done, total: None,
     num_engines: int = 1,
+    draft_checkpoint: Checkpoint | None = None,
 ) -> Worker:
     """`num_engines` is how many engines of this server share the cores and the memory of this machine."""
     threads = options.threads or max(1, usable_cores() // num_engines)
     torch.set_num_threads(options.threads or min(threads, torch.get_num_threads()))
     config = ModelConfig.from_huggingface(checkpoint.config)
+    configs = [config]
+    if draft_checkpoint is not None:
+        check_same_tokens(checkpoint, draft_checkpoint)
+        configs.append(ModelConfig.from_huggingface(draft_checkpoint.config))
     grammars = SlotGrammars(
         lambda: vocabulary_of(Tokenizer(checkpoint.text), config.vocab_size), config.vocab_size
     )
-    device = resolve_device(options.device)
     ops = select_ops(
-        device,
+        resolve_device(options.device),
         DTYPES[options.dtype_for(checkpoint.config)],
-        kernels=_kernels_for(config, options),
+        kernels=_kernels_for(configs, options),
         threads=threads,
         keeps_formats=options.weights == "kept",
     )
-    model, targets = build_model(config, ops, checkpoint.formats)
-    _log_widened(checkpoint, targets, ops, options)
-    loading = time.perf_counter()
-    weights = load_weights(
-        checkpoint,
-        targets,
-        cache=_weight_cache(ops, options),
-        progress=progress,
-        on_loaded=on_loaded,
-        threads=threads,
+    load = partial(
+        load_model, ops=ops, options=options, progress=progress, on_loaded=on_loaded, threads=threads
     )
-    weight_bytes = bytes_by_format(targets, ops.dtype)
-    logger.info("weights: %s", ", ".join(f"{format_size(n)} as {form}" for form, n in weight_bytes.items()))
-    _log_loaded(checkpoint.name, weights, time.perf_counter() - loading)
-    # The other engines map the same file, but each has its own copy of what is not mapped.
-    copies = (num_engines - 1) * max(0, sum(weight_bytes.values()) - weights.mapped_bytes)
-    free_bytes = free_device_memory(ops.device, weights.mapped_bytes) - copies
-    kv_plan = _plan_memory(config, ops, options, free_bytes, num_engines)
+    loaded = load(checkpoint, config)
+    draft = None if draft_checkpoint is None else load(draft_checkpoint, configs[1])
+    models = [loaded] if draft is None else [loaded, draft]
+    # The other engines map the same files, but each has its own copy of what is not mapped.
+    copies = (num_engines - 1) * sum(one.unmapped_bytes for one in models)
+    free_bytes = free_device_memory(ops.device, sum(one.mapped_bytes for one in models)) - copies
+    kv_plan = _plan_memory(configs, ops, options, free_bytes, num_engines)
     for line in kv_plan.explanation:
         logger.info("%s", line)
     kv = allocate_kv(config, kv_plan, ops)
     runner = ModelRunner(
-        _forward_pass(model, ops, kv, kv_plan, taped=options.tape),
-        model.logits,
+        _forward_pass(loaded.model, ops, kv, kv_plan, taped=options.tape),
+        loaded.model.logits,
         ops.new_sampler(),
         ops=ops,
         block_size=kv_plan.block_size,
         max_running=options.max_running,
         grammars=grammars,
+        draft_model=None if draft is None else _draft_model(draft, config, ops, kv_plan, options),
     )
-    return Worker(runner, config, kv_plan, ops, kv, weight_bytes, grammars.prepare)
+    weight_bytes = sum((Counter(one.weight_bytes) for one in models), Counter[str]())
+    draft_context = 0 if draft is None else min(draft.config.max_positions, kv_plan.max_model_len)
+    return Worker(runner, config, kv_plan, ops, kv, dict(weight_bytes), grammars.prepare, draft_context)
 
 
-def _log_widened(
-    checkpoint: Checkpoint, targets: Mapping[str, WeightTarget], ops: Ops, options: EngineOptions
-) -> None:
-    """Log which quantised matrices take more memory than in the file, and why."""
-    widened = [
-        tensor
-        for name, target in targets.items()
-        if target.format is None
-        and len(target.shape) > 1
-        and (tensor := checkpoint.tensors.get(name)) is not None
-        and tensor.source_dtype not in CHUNK_NUMPY_TYPES
-    ]
-    if not widened:
-        return
-    if options.weights == "widened":
-        reason = "as requested"
-    elif ops.dtype != torch.bfloat16:
-        reason = "quantised weights are kept with --dtype bfloat16 only"
-    else:
-        reason = "there are no kernels for them here"
-    logger.info(
-        "widened to %s, %s: %s, %s in the file and %s in memory",
-        str(ops.dtype).removeprefix("torch."),
-        reason,
-        ", ".join(sorted({tensor.source_dtype for tensor in widened})),
-        format_size(sum(tensor.nbytes for tensor in widened)),
-        format_size(sum(prod(tensor.shape) for tensor in widened) * ops.dtype.itemsize),
+def _draft_model(
+    draft: LoadedModel, config: ModelConfig, ops: Ops, kv_plan: KVPlan, options: EngineOptions
+) -> DraftModel:
+    """`config` is that of the model that verifies the drafts."""
+    kv = allocate_kv(draft.config, kv_plan, ops)
+    return DraftModel(
+        _forward_pass(draft.model, ops, kv, kv_plan, taped=options.tape),
+        draft.model.logits,
+        ops.new_sampler(),
+        ops=ops,
+        num_blocks=kv_plan.num_blocks,
+        block_size=kv_plan.block_size,
+        max_running=options.max_running,
+        vocab_size=config.vocab_size,
+        num_embeddings=draft.config.vocab_size,
     )
-
-
-def _weight_cache(ops: Ops, options: EngineOptions) -> PackedCache | None:
-    """Return the cache of packed weights; None if it is disabled, or weights are not packed."""
-    if not options.weight_cache_size or ops.packing is None:
-        return None
-    return PackedCache(
-        default_folder() / "packed",
-        options.weight_cache_size,
-        ops.packing.checksum,
-        layout_version=ops.packing.layout_version,
-    )
-
-
-def _log_loaded(name: str, weights: LoadedWeights, seconds: float) -> None:
-    if weights.from_cache:
-        logger.info(
-            "weights of %s mapped from the cache in %.1f s (%s)",
-            name,
-            seconds,
-            format_size(weights.mapped_bytes),
-        )
-    else:
-        kept = " and kept for the next start" if weights.mapped_bytes else ""
-        logger.info("weights of %s loaded in %.1f s%s", name, seconds, kept)
 
 
 def _forward_pass(model: Model, ops: Ops, kv: Sequence[KV], kv_plan: KVPlan, *, taped: bool) -> Forward:
@@ -165,9 +128,17 @@ def _forward_pass(model: Model, ops: Ops, kv: Sequence[KV], kv_plan: KVPlan, *, 
     return ops.capture(forward, block_size=kv_plan.block_size, max_positions=kv_plan.max_model_len)
 
 
-def _kernels_for(config: ModelConfig, options: EngineOptions) -> str:
-    """Return the kernels to use: torch where native attention does not work, unless native is required."""
-    problem = native_problem(options.block_size, config.head_dim)
+def _kernels_for(configs: Sequence[ModelConfig], options: EngineOptions) -> str:
+    """Return the kernels to use: torch where native attention does not work, unless native is required.
+
+    A draft model never changes what the kernels of the large model are, and so its answers.
+    """
+    problem, *of_draft = [native_problem(options.block_size, config.head_dim) for config in configs]
+    if options.kernels != "torch" and problem is None and any(of_draft):
+        raise ConfigError(
+            f"the draft model cannot use native kernels: {of_draft[0]}; choose another draft model, or use"
+            " --kernels torch for both"
+        )
     if problem is None or options.kernels == "torch":
         return options.kernels
     if options.kernels != "auto":
@@ -179,16 +150,20 @@ def _kernels_for(config: ModelConfig, options: EngineOptions) -> str:
 
 
 def _plan_memory(
-    config: ModelConfig, ops: Ops, options: EngineOptions, free_bytes: int, num_engines: int
+    configs: Sequence[ModelConfig], ops: Ops, options: EngineOptions, free_bytes: int, num_engines: int
 ) -> KVPlan:
+    shape, *others = [
+        KVShape(one.num_layers, one.num_kv_heads, one.head_dim, ops.dtype.itemsize) for one in configs
+    ]
     return plan_kv(
-        KVShape(config.num_layers, config.num_kv_heads, config.head_dim, ops.dtype.itemsize),
+        shape,
         free_bytes=max(0, free_bytes),
         fraction=options.kv_fraction_on(ops.device.type),
         kv_memory=options.kv_memory,
         block_size=options.block_size,
         block_multiple=NATIVE_BLOCK,
         max_model_len=options.max_model_len,
-        model_max_len=config.max_positions,
+        model_max_len=configs[0].max_positions,
+        draft_shape=others[0] if others else None,
         num_engines=num_engines,
     )

@@ -21,11 +21,16 @@ LONGEST = 8.0  # times the mean step: a longer step counts as this
 MARGIN = 1.1  # A draft must be worth this many times its break-even: chances and costs are estimates.
 
 
-class StepDuration(NamedTuple):
-    """A step with `num_rows` rows takes `fixed + per_row * num_rows` seconds."""
+class Duration(NamedTuple):
+    """A step, or a pass of the draft model, takes `fixed + per_row * num_rows` seconds."""
 
     fixed: float
     per_row: float
+
+
+def measured(line: DecayingLine) -> Duration:
+    """Return the duration that a line of (rows, seconds) gives; `per_row` is always positive."""
+    return Duration(max(0.0, line.at(0, MIN_SLOPE)), line.slope(MIN_SLOPE))
 
 
 class RowCosts:
@@ -44,15 +49,15 @@ class RowCosts:
     def is_known(self) -> bool:
         return self._line.mean_y > 0
 
-    def at(self, num_rows: int) -> StepDuration:
-        """Return the duration of steps with about `num_rows` rows; `per_row` is always positive.
+    def at(self, num_rows: int) -> Duration:
+        """Return the duration of steps with about `num_rows` rows.
 
         Before the first measurement, the unit is not a second, but one step of `num_rows` rows.
         """
         if self.is_known:
-            return StepDuration(max(0.0, self._line.at(0, MIN_SLOPE)), self._line.slope(MIN_SLOPE))
+            return measured(self._line)
         per_row = min(ASSUMED_SLOPE, 1 / max(num_rows, 1))
-        return StepDuration(max(0.0, 1 - per_row * num_rows), per_row)
+        return Duration(max(0.0, 1 - per_row * num_rows), per_row)
 
 
 def worth_drafting(

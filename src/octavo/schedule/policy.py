@@ -32,6 +32,7 @@ class SchedulerConfig:
     max_step_tokens: int = UNLIMITED
     admission: AdmissionPolicy = AdmissionPolicy.CONTINUOUS
     max_draft_tokens: int = 8  # per sequence and step
+    draft_context: int = 0  # how many tokens the worker's draft model can see; 0: there is none
     draft_policy: DraftPolicy = DraftPolicy.WORTH
 
     @property

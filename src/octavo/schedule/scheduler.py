@@ -175,10 +175,10 @@ class Scheduler:
                 self._queues.charge(sequence, piece.start, computed)
             if piece.num_known > 1 or piece.start < sequence.num_prompt:  # else it is a decode
                 sequence.record_chunk(piece.start, piece.num_known, seconds)
-            counters.tokens_computed += len(piece.token_ids)
-            counters.tokens_drafted += piece.num_drafted
+            counters.tokens_computed += piece.num_known + outcome.num_drafted
+            counters.tokens_drafted += outcome.num_drafted
             counters.tokens_accepted += outcome.num_accepted
-            self._drafts.note(sequence, piece, outcome.num_accepted, num_new)
+            self._drafts.note(sequence, piece, outcome, num_new)
             table = sequence.block_table
             assert table is not None
             if computed >= (table.num_shared + 1) * kv.block_size:
@@ -186,7 +186,7 @@ class Scheduler:
             if piece.num_sampled or piece.score_ids:
                 tokens = outcome.token_ids[:num_new]
                 self._emit(sequence, piece, outcome, now, tokens=tokens, finish=finish)
-        self._drafts.note_step(plan.slices, seconds)
+        self._drafts.note_step(plan, result, seconds)
 
     def lose_step(self) -> None:
         """Discard a plan that was not completed; how much of it the workers executed is unknown.

@@ -4,6 +4,8 @@ from bisect import bisect_left
 from enum import Enum
 from operator import attrgetter
 
+import msgspec
+
 from octavo.cache import BlockTable
 from octavo.fairness.accounts import Account
 from octavo.lazy_heap import LazyHeap
@@ -122,16 +124,13 @@ class Sequence:
     def with_drafts(self, piece: SequenceSlice, drafted: tuple[int, ...]) -> SequenceSlice:
         """Return its slice with drafts at the end, whose blocks are in the table."""
         _, block_ids = self._send_blocks()
-        return SequenceSlice(
-            piece.slot,
-            piece.start,
-            piece.token_ids + drafted,
-            piece.table_from,
-            piece.block_ids + block_ids,
-            1 + len(drafted),
-            piece.score_ids,
-            len(drafted),
-        )
+        piece = piece.with_drafts(drafted)
+        return msgspec.structs.replace(piece, block_ids=piece.block_ids + block_ids)
+
+    def with_grant(self, piece: SequenceSlice, num_granted: int) -> SequenceSlice:
+        """Return its slice with room for drafts of the worker, whose blocks are in the table."""
+        _, block_ids = self._send_blocks()
+        return msgspec.structs.replace(piece, block_ids=piece.block_ids + block_ids, num_granted=num_granted)
 
     def _send_blocks(self) -> tuple[int, tuple[int, ...]]:
         """Return how many blocks the workers know, and the others, which they get with this slice."""

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from octavo.drafting.proposer import Proposer
 
+FIRST_CHANCE = 0.6  # that a drafted token is accepted, before any was
 KEPT = 0.9  # of the weight of earlier drafts, with each draft
 PRIOR_WEIGHT = 2.0  # how many tokens count as much as the prior
 
@@ -35,7 +36,10 @@ class SequenceDrafts:
 
     def __init__(self, proposer: Proposer) -> None:
         self.proposer = proposer
-        self.acceptance = Acceptance()
+        self.acceptance = Acceptance()  # of drafts from text
+        self.model_acceptance = Acceptance()  # of those of the draft model
+        self.num_steps = 0  # in which it decoded
+        self.steps_since_grant = 0
         self.num_drafted = 0
         self.num_accepted = 0
         self.num_read = 0  # tokens of the sequence that the proposer has seen

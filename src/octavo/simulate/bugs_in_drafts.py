@@ -9,12 +9,12 @@ from octavo.simulate.fake_worker import FakeWorker
 from octavo.simulate.planted_bug import PlantedBug
 
 PLANNED_DRAFT_BUGS = (
-    PlantedBug("drafts exceed the budget", Drafts, "add", "min(depth, budget)", "depth"),
+    PlantedBug("drafts exceed the budget", Drafts, "_add_from_text", "min(depth, room.budget)", "depth"),
     PlantedBug(
         "drafts of other sequences are not subtracted from the budget",
         Drafts,
-        "add",
-        "budget -= len(drafted)",
+        "_fitting",
+        "room.budget -= num_drafts",
         "pass",
     ),
     PlantedBug(
@@ -41,23 +41,23 @@ PLANNED_DRAFT_BUGS = (
     PlantedBug(
         "blocks for drafts of other sequences are not subtracted",
         Drafts,
-        "add",
-        "spare_blocks -= num_blocks",
+        "_fitting",
+        "room.spare_blocks -= len(table.block_ids) - num_held",
         "pass",
     ),
     PlantedBug(
         "the margin of blocks is ignored",
         Drafts,
         "_fitting",
-        "num_held + max(0, spare_blocks)",
+        "num_held + max(0, room.spare_blocks)",
         "num_held + kv.num_available",
     ),
     PlantedBug(
         "drafts without blocks are kept",
         Drafts,
         "_fitting",
-        "drafted[: max(0, num_blocks * kv.block_size - num_known)]",
-        "drafted",
+        "min(num_drafts, num_blocks * kv.block_size - num_known)",
+        "num_drafts",
     ),
     PlantedBug(
         "blocks of drafts are not sent to the workers",
@@ -95,20 +95,60 @@ PLANNED_DRAFT_BUGS = (
     ),
 )
 
+GRANT_BUGS = (
+    PlantedBug(
+        "the draft model exceeds the budget",
+        Drafts,
+        "_add_grants",
+        "min(depth, room.budget, rest)",
+        "min(depth, rest)",
+    ),
+    PlantedBug(
+        "the draft model drafts beyond the end", Drafts, "_add_grants", "stop_length - 1,", "stop_length,"
+    ),
+    PlantedBug(
+        "the draft model drafts beyond its context",
+        Drafts,
+        "_add_grants",
+        "min(sequences[i].stop_length - 1, self._config.draft_context)",
+        "sequences[i].stop_length - 1",
+    ),
+    PlantedBug(
+        "the draft model slows down a prompt", Drafts, "_add_grants", "elif self._only_decodes:", "elif True:"
+    ),
+    PlantedBug(
+        "the draft model drafts more than the limit",
+        Drafts,
+        "_add_grants",
+        "longest = self._config.max_draft_tokens",
+        "longest = self._config.max_draft_tokens + 1",
+    ),
+    PlantedBug(
+        "blocks for the draft model are not sent to the workers",
+        Sequence,
+        "with_grant",
+        "piece.block_ids + block_ids",
+        "piece.block_ids",
+    ),
+    PlantedBug(
+        "a slice has drafts from text and of the model", Drafts, "_add_from_text", "else:", "if True:"
+    ),
+)
+
 ACCEPTED_DRAFT_BUGS = (
     PlantedBug(
         "KV of rejected drafts is taken for computed",
         Scheduler,
         "apply",
         "piece.num_known + outcome.num_accepted",
-        "piece.num_known + piece.num_drafted",
+        "piece.num_known + outcome.num_drafted",
     ),
     PlantedBug(
         "the first rejected draft is taken for computed",
         Scheduler,
         "apply",
         "piece.num_known + outcome.num_accepted",
-        "piece.num_known + min(outcome.num_accepted + 1, piece.num_drafted)",
+        "piece.num_known + min(outcome.num_accepted + 1, outcome.num_drafted)",
     ),
     PlantedBug(
         "accepted drafts are computed again",
@@ -171,8 +211,15 @@ ACCEPTED_DRAFT_BUGS = (
         "drafts of steps without an accepted one are not counted",
         Scheduler,
         "apply",
+        "counters.tokens_drafted += outcome.num_drafted",
+        "counters.tokens_drafted += outcome.num_drafted if outcome.num_accepted else 0",
+    ),
+    PlantedBug(
+        "drafts of the draft model are not counted",
+        Scheduler,
+        "apply",
+        "counters.tokens_drafted += outcome.num_drafted",
         "counters.tokens_drafted += piece.num_drafted",
-        "counters.tokens_drafted += piece.num_drafted if outcome.num_accepted else 0",
     ),
     PlantedBug(
         "a request reports every token after a draft as accepted",

@@ -2,12 +2,13 @@
 
 import random
 
-from octavo.plan import SequenceSlice, SliceResult, SlotOpening, StepPlan, StepResult
+from octavo.plan import DraftPass, SequenceSlice, SliceResult, SlotOpening, StepPlan, StepResult
 from octavo.protocol import Failure, FailureCode, TokenLogprob
 from octavo.simulate.fake_grammar import MAX_FORCED, FakeMatcher
 from octavo.simulate.fake_model import Hints, draw_token, empty_context, kv_row, logprob_of
 
 NOTHING = SliceResult()
+DRAFT_ERRORS = 0.2  # fraction of the draft model's tokens that are wrong
 POISONED = Failure(FailureCode.ENGINE_FAILED, "poisoned")
 
 
@@ -26,6 +27,7 @@ class Slot:
         "matcher",
         "seed",
         "start",
+        "stop_ids",
         "table",
         "tally",
         "wants_logprobs",
@@ -36,6 +38,7 @@ class Slot:
         self.hints = Hints(0, 0)
         self.seed = self.start = self.choice = self.tally = 0
         self.fails_at = -1  # the position of the token that cannot be drawn
+        self.stop_ids: tuple[int, ...] = ()
         self.matcher = FakeMatcher()
         self.wants_logprobs = False
         self.table: list[int] = []
@@ -48,6 +51,7 @@ class Slot:
         self.hints = Hints.from_seed(seed)
         self.start = empty_context(self.hints.salt)
         self.choice = opening.choice
+        self.stop_ids = opening.stop_ids
         poison = self.hints.poison
         self.fails_at = opening.num_prompt + poison - 2 if poison > 1 else -1
         self.wants_logprobs = opening.params.logprobs is not None
@@ -88,11 +92,13 @@ class FakeWorker:
             self._open(opening)
         # All reads come before all writes: a plan must not depend on the order of its slices.
         contexts = [self._read(piece) for piece in plan.slices]
+        pieces = [self._drafted(piece, context) for piece, context in zip(plan.slices, contexts, strict=True)]
         self._late = {slot: steps - 1 for slot, steps in self._late.items() if steps > 1}
         results = tuple(
-            [self._compute(piece, context) for piece, context in zip(plan.slices, contexts, strict=True)]
+            [self._compute(piece, context) for piece, context in zip(pieces, contexts, strict=True)]
         )
-        return StepResult(results, tuple(self._late))
+        passes = tuple([DraftPass(1, 1e-3) for piece in plan.slices if piece.num_granted])
+        return StepResult(results, tuple(self._late), passes)
 
     def lose_step(self, plan: StepPlan | None) -> None:
         """Simulate a step that failed before it began (None), or after it wrote garbage to its rows."""
@@ -129,7 +135,8 @@ class FakeWorker:
                 raise PlanError(f"slot {piece.slot} has {len(table)} blocks, not {piece.table_from}")
             table[piece.table_from :] = piece.block_ids
         size, blocks = self.block_size, self.blocks
-        if not piece.token_ids or len(table) * size < piece.start + len(piece.token_ids):
+        end = piece.start + len(piece.token_ids) + piece.num_granted
+        if not piece.token_ids or len(table) * size < end:
             raise PlanError(f"slot {piece.slot} has no tokens, or too few blocks for them")
         full, rest = divmod(piece.start, size)
         context = slot.start
@@ -137,12 +144,38 @@ class FakeWorker:
             context += sum(blocks[block])
         return context + sum(blocks[table[full]][:rest]) if rest else context
 
+    def _drafted(self, piece: SequenceSlice, context: int) -> SequenceSlice:
+        """Return the slice with drafts as from a draft model that is often right, and sometimes not ready."""
+        if not piece.num_granted:
+            return piece
+        slot, drafted = self.slots[piece.slot], list[int]()
+        for position, token in enumerate(piece.token_ids, piece.start):
+            context += kv_row(context, token, position)
+        for _ in range(self._rng.randint(0, piece.num_granted)):
+            position = piece.start + piece.num_known + len(drafted)
+            token = draw_token(
+                context,
+                seed=slot.seed,
+                choice=slot.choice,
+                position=position,
+                tally=slot.tally + sum(drafted),
+                mask=slot.matcher.masks_ahead(tuple(drafted))[-1],
+                vocab=self.vocab,
+            )
+            if self._rng.random() < DRAFT_ERRORS:
+                token = (token + 1) % self.vocab
+            if token in slot.stop_ids:
+                break
+            drafted.append(token)
+            context += kv_row(context, token, position)
+        return piece.with_drafts(tuple(drafted))
+
     def _compute(self, piece: SequenceSlice, context: int) -> SliceResult:
         slot = self.slots[piece.slot]
         fails = piece.num_sampled > 0 and slot.fails_at == piece.start + piece.num_known
         if fails or slot.hints.poison == 1:
             self._spoil(piece, piece.start)
-            return SliceResult(failure=POISONED)
+            return SliceResult(failure=POISONED, num_drafted=piece.num_drafted)
         contexts = self._write(piece, context)
         scores = tuple(
             [
@@ -155,7 +188,7 @@ class FakeWorker:
         if self._rng.random() < self._late_rate:
             if steps := self._rng.randrange(4):  # 0: ready when the step ends
                 self._late[piece.slot] = steps
-            return SliceResult(prompt_logprobs=scores, is_late=True)
+            return SliceResult(prompt_logprobs=scores, is_late=True, num_drafted=piece.num_drafted)
         return self._answer(piece, contexts[piece.num_known - 1 :], scores)
 
     def _write(self, piece: SequenceSlice, context: int) -> list[int]:
@@ -189,12 +222,20 @@ class FakeWorker:
                 TokenLogprob(token, logprob_of(context, token))
                 for token, context in zip(tokens, contexts, strict=False)
             ]
-            return SliceResult(tuple(tokens), tuple(logprobs), scores, num_accepted=num_accepted)
+            return SliceResult(
+                tuple(tokens),
+                tuple(logprobs),
+                scores,
+                num_drafted=piece.num_drafted,
+                num_accepted=num_accepted,
+            )
         end = piece.start + piece.num_known + len(tokens)
         num_healthy = slot.fails_at - end if slot.fails_at >= 0 else MAX_FORCED
         forced = slot.matcher.forced(self.vocab, min(MAX_FORCED, num_healthy))
         slot.tally += sum(forced)
-        return SliceResult((*tokens, *forced), (), scores, num_accepted=num_accepted)
+        return SliceResult(
+            (*tokens, *forced), (), scores, num_drafted=piece.num_drafted, num_accepted=num_accepted
+        )
 
     def _draw(self, piece: SequenceSlice, contexts: list[int]) -> list[int]:
         """Draw a token for each row, as if the drafts before the row were in the answer.

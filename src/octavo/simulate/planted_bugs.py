@@ -4,7 +4,12 @@ If the code changes so that a bug no longer applies, planting it fails. Rewrite 
 """
 
 from octavo.simulate.bugs_in_cache import BLOCK_POOL_BUGS, KV_MANAGER_BUGS, RADIX_BUGS
-from octavo.simulate.bugs_in_drafts import ACCEPTED_DRAFT_BUGS, DRAFT_WORKER_BUGS, PLANNED_DRAFT_BUGS
+from octavo.simulate.bugs_in_drafts import (
+    ACCEPTED_DRAFT_BUGS,
+    DRAFT_WORKER_BUGS,
+    GRANT_BUGS,
+    PLANNED_DRAFT_BUGS,
+)
 from octavo.simulate.bugs_in_fairness import FAIRNESS_BUGS
 from octavo.simulate.bugs_in_schedule import SCHEDULER_BUGS, SEQUENCE_AND_QUEUE_BUGS
 from octavo.simulate.bugs_in_viewing import VIEWING_BUGS
@@ -31,6 +36,7 @@ ALL_BUGS = (
     *FAIRNESS_BUGS,
     *VIEWING_BUGS,
     *PLANNED_DRAFT_BUGS,
+    *GRANT_BUGS,
     *ACCEPTED_DRAFT_BUGS,
     *WORKER_BUGS,
     *DRAFT_WORKER_BUGS,

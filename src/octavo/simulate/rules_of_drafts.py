@@ -23,10 +23,11 @@ class DraftRules:
         for piece in plan.slices:
             tracked = running[piece.slot]
             has_prompt |= piece.start < tracked.num_prompt
-            num_drafted += piece.num_drafted
+            num_of_slice = piece.num_drafted + piece.num_granted
+            num_drafted += num_of_slice
             num_blocks += self._new_blocks(tracked, piece)
-            if piece.num_drafted:
-                self._check_slice(tracked, piece)
+            if num_of_slice:
+                self._check_slice(tracked, piece, num_of_slice)
         if num_drafted and has_prompt and self._config.draft_policy is DraftPolicy.WORTH:
             raise Violation("a step that computes a prompt has drafts, which slow it down")
         if num_blocks and num_available < len(running):
@@ -40,13 +41,16 @@ class DraftRules:
         tracked.num_blocks = piece.table_from + len(piece.block_ids)
         return tracked.num_blocks - num_before
 
-    def _check_slice(self, tracked: TrackedRequest, piece: SequenceSlice) -> None:
-        num_drafted = piece.num_drafted
+    def _check_slice(self, tracked: TrackedRequest, piece: SequenceSlice, num_drafted: int) -> None:
+        if piece.num_granted and piece.num_drafted:
+            raise Violation(f"{tracked} has drafts of a model beside others")
+        if piece.num_granted and piece.start + piece.num_known + num_drafted > self._config.draft_context:
+            raise Violation(f"{tracked} has {num_drafted} drafts of a model that cannot see so many tokens")
         if not self._speculates or num_drafted > self._config.max_draft_tokens:
             raise Violation(f"{tracked} has {num_drafted} drafts, more than the settings allow")
         if piece.start < tracked.num_prompt:
             raise Violation(f"{tracked} computes its prompt, but has drafts")
-        if piece.start + len(piece.token_ids) >= tracked.stop_length:
+        if piece.start + piece.num_known + num_drafted >= tracked.stop_length:
             raise Violation(f"{tracked} has {num_drafted} drafts: the last can only be after the end")
         if not set(piece.draft_ids).isdisjoint(tracked.request.stop_ids):
             raise Violation(f"{tracked} has the drafts {piece.draft_ids}, and a token that may end it")

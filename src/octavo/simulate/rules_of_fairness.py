@@ -86,9 +86,13 @@ class FairnessRules:
             *opened[-1:],
             *(t for t in waiting if not any(self.is_behind(t, other) for other in waiting)),
         ]
-        for victim in victims:
+        for number, victim in enumerate(victims):
             is_last = not any(self.is_behind(other, victim) for other in running)
-            if not is_last and not any(self._may_preempt(head, victim, self._were_running) for head in heads):
+            # Those that run when it is preempted. A tenant that has given up its only slot may take another.
+            then = [t for t in (*self._were_running, *opened) if t not in victims[:number]]
+            if not is_last and not any(
+                self._may_preempt(head, victim, [t for t in then if t is not head]) for head in heads
+            ):
                 raise Violation(f"{victim} was preempted although others run behind it in the order")
             for other in running:
                 if other.queue == victim.queue and other.key > victim.key and other in self._were_running:
@@ -139,7 +143,7 @@ class FairnessRules:
         tenant = victim.request.tenant
         kept = [
             t
-            for t in self._were_running
+            for t in running
             if t.request.tenant == tenant and (t.queue != victim.queue or t.key < victim.key)
         ]
         is_below = own == 0 or own + 1 <= self._share(head.request.tenant)

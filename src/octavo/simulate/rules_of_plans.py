@@ -65,12 +65,13 @@ class PlanRules:
         """
         self._late = set(result.late)
         for piece, outcome in zip(plan.slices, result.slices, strict=True):
+            self.num_tokens += outcome.num_drafted
             if outcome.failure is not None:
                 continue
             tracked = self.running[piece.slot]
-            self.num_drafted += piece.num_drafted
+            self.num_drafted += outcome.num_drafted
             self.num_accepted += outcome.num_accepted
-            tracked.num_drafted += piece.num_drafted
+            tracked.num_drafted += outcome.num_drafted
             tracked.num_accepted += outcome.num_accepted
             tracked.num_computed += outcome.num_accepted - outcome.is_late
             tracked.num_prompt_computed -= outcome.is_late and tracked.num_computed < tracked.num_prompt
@@ -155,8 +156,8 @@ class PlanRules:
             if start < tracked.num_prompt:
                 tracked.num_prompt_computed += min(end, tracked.num_prompt) - start
             served.add(piece.slot)
-            budget -= len(piece.token_ids)
-            self.num_tokens += len(piece.token_ids)
+            budget -= len(piece.token_ids) + piece.num_granted
+            self.num_tokens += piece.num_known
         if budget < 0:
             raise Violation("the step's token budget was exceeded")
         return served

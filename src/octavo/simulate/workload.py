@@ -45,7 +45,7 @@ class SimulationSettings:
         return self.block_size * self.num_blocks
 
 
-def draw_settings(rng: random.Random, crowded: bool) -> SimulationSettings:
+def draw_settings(rng: random.Random, *, crowded: bool, thrashing: bool) -> SimulationSettings:
     """Draw the settings. A crowded simulation starts with hundreds of waiting requests."""
     max_model_len = rng.randint(6, 40)
     block_size = rng.choice((1, 2, 2, 3, 3, 4, 4, 8, max_model_len))
@@ -83,18 +83,50 @@ def draw_settings(rng: random.Random, crowded: bool) -> SimulationSettings:
         max_prompt_tokens=max_model_len * rng.randint(1, 5) // 5 - 1,
         max_tokens=3 if crowded else rng.randint(4, 30),
     )
+    speculates = rng.random() < 2 / 3
     scheduler = replace(
         settings.scheduler,
         max_draft_tokens=rng.randint(1, 5),
         draft_policy=rng.choice((DraftPolicy.ALL, DraftPolicy.WORTH)),
+        draft_context=_draft_context(rng, max_model_len) if speculates else 0,
     )
-    return replace(settings, scheduler=scheduler, speculates=rng.random() < 2 / 3)
+    settings = replace(settings, scheduler=scheduler, speculates=speculates)
+    return _thrashing(rng, settings) if thrashing else settings
+
+
+def _thrashing(rng: random.Random, settings: SimulationSettings) -> SimulationSettings:
+    """Return the settings with long answers in few blocks: chunks of answers are computed again."""
+    max_model_len = rng.randint(16, 40)
+    block_size = rng.choice((1, 2, 2, 3))
+    return replace(
+        settings,
+        block_size=block_size,
+        num_blocks=round(max_model_len * rng.uniform(1.0, 2.0) / block_size),
+        max_prompt_tokens=max_model_len // 6,
+        max_tokens=30,
+        arrival_rate=0.9,
+        speculates=True,
+        scheduler=replace(
+            settings.scheduler,
+            draft_policy=DraftPolicy.ALL,
+            max_model_len=max_model_len,
+            draft_context=_draft_context(rng, max_model_len),
+            max_running=rng.choice((3, 4, 6, 8)),
+            max_step_tokens=rng.choice((4, 5, 8, 10)),
+            admission=AdmissionPolicy.CONTINUOUS,
+        ),
+    )
+
+
+def _draft_context(rng: random.Random, max_model_len: int) -> int:
+    """Draw 0 for half of the simulations, and otherwise sometimes fewer tokens than the large model sees."""
+    return rng.choice((0, 0, max_model_len, max(2, max_model_len // 2)))
 
 
 class SimulatedWorkload:
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)
-        self.settings = draw_settings(self._rng, crowded=seed % 32 == 5)
+        self.settings = draw_settings(self._rng, crowded=seed % 32 == 5, thrashing=seed % 4 == 2)
         self._serial = 0
         self._past: list[tuple[int, ...]] = []  # prompts with their answers
         self._last_prompt: tuple[int, ...] = ()

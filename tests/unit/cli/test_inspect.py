@@ -105,6 +105,20 @@ def test_quantised_weights_are_counted_at_their_size_in_memory(
     )
 
 
+def test_a_draft_model_is_counted(tiny_checkpoint: Path, run_octavo: RunCommand) -> None:
+    flags = ("--device", "cpu", "--kv-memory", "4MiB")
+    speculate = f"draft:{tiny_checkpoint}"
+    alone = json.loads(run_octavo("inspect", str(tiny_checkpoint), "--json", *flags).out)["kv"]
+    ran = run_octavo("inspect", str(tiny_checkpoint), "--json", *flags, "--speculate", speculate)
+    both = json.loads(ran.out)["kv"]
+    assert both["bytes_per_token"] == 2 * alone["bytes_per_token"]
+    assert both["weight_bytes"] == 2 * alone["weight_bytes"]
+    with LLM(str(tiny_checkpoint), kv_memory="4MiB", device="cpu", speculate=speculate) as llm:
+        facts = llm.facts
+    assert (facts.num_blocks, facts.block_size) == (both["blocks"], both["block_size"])
+    assert list(facts.explanation) == both["explanation"]
+
+
 def test_the_text_output_shows_the_same_facts(checkpoint: Path, run_octavo: RunCommand) -> None:
     out = run_octavo("inspect", str(checkpoint), "--device", "cpu", "--kv-memory", "1MiB").out
     rows = {line[:13].strip(): line[15:] for line in out.splitlines()}

@@ -105,6 +105,8 @@ def example_of(spec: OptionSpec) -> list[str]:
     examples = {"N": "99", "X": "0.5", "SIZE": "3MiB", "TEXT": "abc"}
     if spec.is_switch:
         return [f"--no-{spec.flag.removeprefix('--')}"]
+    if spec.name == "speculate":  # a text with a pattern
+        return [spec.flag, "draft:small.gguf"]
     return [spec.flag, examples.get(spec.metavar) or spec.metavar.split("|")[-1]]
 
 

@@ -136,24 +136,30 @@ def test_only_the_last_steps_are_kept() -> None:
     assert log.take(0.0) == ((), 0)
 
 
-@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.booleans())))
-def test_a_step_shows_the_drafts_of_each_slice(pieces: list[tuple[int, int, bool]]) -> None:
-    """A slice that failed has accepted nothing; one without drafts is not listed."""
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.booleans(), st.booleans())))
+def test_a_step_shows_the_drafts_of_each_slice(pieces: list[tuple[int, int, bool, bool]]) -> None:
+    """A slice that failed has accepted nothing; one without drafts is not listed. The drafts may come from
+    the plan or from the draft model of the worker."""
     slices, results, expected = [], [], []
-    for slot, (num_drafted, num_accepted, fails) in enumerate(pieces):
+    for slot, (num_drafted, num_accepted, fails, by_model) in enumerate(pieces):
         accepted = min(num_drafted, num_accepted)
         token_ids = tuple(range(1 + num_drafted))
         slices.append(
-            SequenceSlice(slot, 9, token_ids, 0, (), num_sampled=1 + num_drafted, num_drafted=num_drafted)
+            SequenceSlice(slot, 9, token_ids[:1], 0, (), num_sampled=1, num_granted=4)
+            if by_model
+            else SequenceSlice(slot, 9, token_ids, 0, (), 1 + num_drafted, num_drafted=num_drafted)
         )
-        result = SliceResult(token_ids[: accepted + 1], num_accepted=accepted)
-        failed = SliceResult(failure=Failure(FailureCode.ENGINE_FAILED, "failed"))
+        result = SliceResult(token_ids[: accepted + 1], num_drafted=num_drafted, num_accepted=accepted)
+        failed = SliceResult(failure=Failure(FailureCode.ENGINE_FAILED, "failed"), num_drafted=num_drafted)
         results.append(failed if fails else result)
         expected += [(slot, num_drafted, 0 if fails else accepted)] if num_drafted else []
     log = StepLog()
     log.note(StepPlan(1, (), (), tuple(slices)), StepResult(tuple(results)), [], 0.0, 0.0)
     (step,), _ = log.take(0.0)
     assert step.drafts == tuple(expected)
+    assert step.slices == tuple(
+        [(slot, 9, 1 + num_drafted, 1 + num_drafted) for slot, (num_drafted, *_) in enumerate(pieces)]
+    )
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=400), st.integers(0, 400))

@@ -10,6 +10,7 @@ from octavo.frontend.intake import PreparedRequest
 from octavo.frontend.output import RequestOutput, RequestText
 from octavo.protocol import Abort, Failure, FailureCode, FinishReason, SamplingParams, Timings, TokenOutput
 from octavo.server.explanation import explanation
+from octavo.server.openai.response import usage_of
 from octavo.text.assets import TextAssets
 from octavo.text.tokenizer import Tokenizer
 
@@ -77,7 +78,9 @@ def test_stream_and_result_end_at_the_stop_string(tokenizer: Tokenizer, text: st
         assert (result.finish_reason, result.token_ids, aborts) == ("length", tuple(ids), [])
 
 
-def test_a_result_and_its_explanation_count_drafted_and_accepted_tokens(tokenizer: Tokenizer) -> None:
+def test_a_result_its_explanation_and_the_usage_count_drafted_and_accepted_tokens(
+    tokenizer: Tokenizer,
+) -> None:
     _, result, _ = drive(tokenizer, tokenizer.encode("ab"), SamplingParams(seed=0), FinishReason.LENGTH)
     (choice,) = result.choices
     assert (choice.num_drafted, choice.num_accepted) == (NUM_DRAFTED, NUM_ACCEPTED)
@@ -85,6 +88,8 @@ def test_a_result_and_its_explanation_count_drafted_and_accepted_tokens(tokenize
         shown = explanation([result], shown_with, tokenise_seconds=0, num_restarts=0, shows_prompt=False)
         (explained,) = shown["requests"][0]["choices"]
         assert (explained["drafted_tokens"], explained["accepted_tokens"]) == (NUM_DRAFTED, NUM_ACCEPTED)
+    details = usage_of([result, result])["completion_tokens_details"]
+    assert (details["drafted_tokens"], details["accepted_tokens"]) == (2 * NUM_DRAFTED, 2 * NUM_ACCEPTED)
 
 
 def test_a_stop_token_is_counted_but_is_not_text(tokenizer: Tokenizer) -> None:

@@ -22,9 +22,8 @@ def test_rows_follow_their_block_tables() -> None:
             tables[slot] = [blocks.pop() for _ in range(num_blocks)]
             tokens = tuple(chance.randrange(99) for _ in range(count))
             slices.append(SequenceSlice(slot, start, tokens, 0, tuple(tables[slot]), 1))
-        plan = StepPlan(1, (), (), tuple(slices))
-        slots.update(plan)
-        batch = build_batch(plan, slots, BLOCK, torch.device("cpu"))
+        slots.update(StepPlan(1, (), (), tuple(slices)))
+        batch = build_batch(slices, slots, BLOCK, torch.device("cpu"))
 
         expected = [token for piece in slices for token in piece.token_ids]
         rows = [(p.slot, p.start + i) for p in slices for i in range(len(p.token_ids))]

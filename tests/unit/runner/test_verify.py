@@ -1,9 +1,7 @@
 """Drafts are accepted as if each token had been sampled in a step of its own."""
 
-import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 import pytest
 import torch
@@ -11,16 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.grammar.vocabulary import byte_vocabulary
-from octavo.ops import Batch
 from octavo.ops.torch_ops import TorchOps
 from octavo.plan import SequenceSlice, SlotOpening, StepPlan
 from octavo.protocol import Failure, FailureCode, SamplingParams
 from octavo.runner.model_runner import ModelRunner, verified
 from octavo.runner.slot_grammars import SlotGrammars
 from octavo.sampling import UNUSABLE_LOGITS, RowOutcome, TorchSampler
+from unit.runner.hash_model import BLOCK_SIZE, VOCAB, HashModel
 
-VOCAB = 24
-BLOCK_SIZE = 4
 PROMPT = (1, 2, 3, 4, 5)
 ANSWER_TOKENS = 12
 BLOCKS = tuple(range(8))
@@ -45,33 +41,6 @@ def test_drafts_are_accepted_until_the_first_that_was_not_sampled(
         number += 1
         expected.append(outcomes[number])
     assert verified(outcomes, tuple(drafts)) == expected
-
-
-@dataclass
-class HashModel:
-    """The logits of a row are a function of the tokens that it sees, which are read from blocks."""
-
-    is_poisoned: Callable[[tuple[int, ...]], bool] = lambda context: False
-    kv: dict[int, int] = field(default_factory=dict)  # token by block and offset
-
-    def forward(self, batch: Batch) -> torch.Tensor:
-        self.kv |= zip(batch.kv_slots.tolist(), batch.token_ids.tolist(), strict=True)
-        rows = []
-        for sequence in batch.sequences:
-            blocks = sequence.blocks.tolist()
-            seen = [
-                self.kv[blocks[p // BLOCK_SIZE] * BLOCK_SIZE + p % BLOCK_SIZE]
-                for p in range(sequence.context)
-            ]
-            ends = range(sequence.context - sequence.num_rows + 1, sequence.context + 1)
-            rows += [self._row(tuple(seen[:end])) for end in ends]
-        return torch.tensor(rows)
-
-    def _row(self, context: tuple[int, ...]) -> list[float]:
-        if self.is_poisoned(context):
-            return [math.nan] * VOCAB
-        chance = random.Random(str(context))
-        return [chance.gauss(0, 2) for _ in range(VOCAB)]
 
 
 Guess = Callable[[Sequence[int]], tuple[int, ...]]

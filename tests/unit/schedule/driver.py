@@ -4,10 +4,12 @@ from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import TypedDict, Unpack
 
+import msgspec
+
 from data.sampling_fields import SamplingFields
 from octavo.cache import KVManager
 from octavo.drafting import Speculation
-from octavo.plan import SequenceSlice, SliceResult, StepPlan, StepResult
+from octavo.plan import DraftPass, SequenceSlice, SliceResult, StepPlan, StepResult
 from octavo.protocol import (
     Failure,
     FailureCode,
@@ -50,13 +52,24 @@ class Driver:
         speculation: Speculation | None = None,
         draft_policy: DraftPolicy = DraftPolicy.WORTH,
         seconds_of: Callable[[StepPlan], float] = lambda plan: STEP_SECONDS,
+        drafts_of: Callable[[SequenceSlice], tuple[int, ...]] | None = None,
+        draft_context: int | None = None,
     ) -> None:
+        """`drafts_of`: what the draft model drafts for a slice, in one pass per token."""
         self.kv = KVManager(num_blocks, block_size, prefix_caching=prefix_caching)
         config = SchedulerConfig(
-            max_running, max_model_len, max_step_tokens, admission, draft_policy=draft_policy
+            max_running,
+            max_model_len,
+            max_step_tokens,
+            admission,
+            draft_policy=draft_policy,
+            draft_context=0 if drafts_of is None else draft_context or max_model_len,
         )
         self.scheduler = Scheduler(config, self.kv, speculation)
         self._seconds_of = seconds_of
+        self._drafts_of = drafts_of
+        self.pass_seconds = 0.0
+        self.draft_model_failed = False
         self.outputs: list[TokenOutput] = []
         self.now = 0.0
         self._owner_of_slot: dict[int, str] = {}
@@ -92,13 +105,27 @@ class Driver:
             self._owner_of_slot[opening.slot] = f"{name}/{opening.choice}" if opening.choice else name
             self._num_tokens[opening.slot] = len(opening.token_ids)
         slices = {self._owner_of_slot[piece.slot]: piece for piece in plan.slices}
-        results = [self._answer(piece, name == fails) for name, piece in slices.items()]
-        self.now += self._seconds_of(plan)
-        self.scheduler.apply(plan, StepResult(tuple(results)), self.now)
+        computed = {name: self._with_drafts(piece) for name, piece in slices.items()}
+        results = [self._answer(piece, name == fails) for name, piece in computed.items()]
+        granted = [name for name, piece in slices.items() if piece.num_granted]
+        num_passes = max([computed[name].num_drafted for name in granted], default=0)
+        passes = (DraftPass(len(granted), self.pass_seconds),) * num_passes
+        computed_plan = msgspec.structs.replace(plan, slices=tuple(computed.values()))
+        self.now += self._seconds_of(computed_plan) + num_passes * self.pass_seconds
+        result = StepResult(tuple(results), (), passes, self.draft_model_failed)
+        self.scheduler.apply(plan, result, self.now)
         self.outputs += self.scheduler.drain()
         self.scheduler.check()
         self.plan: StepPlan = plan
         return slices
+
+    def _with_drafts(self, piece: SequenceSlice) -> SequenceSlice:
+        """Return the slice as it is computed."""
+        if not piece.num_granted or self.draft_model_failed:
+            return piece
+        assert self._drafts_of is not None
+        assert not piece.num_drafted
+        return piece.with_drafts(self._drafts_of(piece)[: piece.num_granted])
 
     def _answer(self, piece: SequenceSlice, fails: bool) -> SliceResult:
         if fails:
@@ -110,7 +137,13 @@ class Driver:
         assert piece.start + piece.num_known == self._num_tokens[piece.slot], "it follows no known token"
         num_accepted = sum(1 for _ in takewhile(TOKEN.__eq__, piece.draft_ids))
         self._num_tokens[piece.slot] += num_accepted + 1
-        return SliceResult((TOKEN,) * (num_accepted + 1), (), scores, num_accepted=num_accepted)
+        return SliceResult(
+            (TOKEN,) * (num_accepted + 1),
+            (),
+            scores,
+            num_drafted=piece.num_drafted,
+            num_accepted=num_accepted,
+        )
 
     def finished(self) -> dict[str, str]:
         return {output.request_id: str(output.finish) for output in self.outputs if output.finish}

@@ -104,7 +104,7 @@ export interface Usage {
   prompt_tokens: number;
   completion_tokens: number;
   prompt_tokens_details?: { cached_tokens: number };
-  completion_tokens_details?: { reasoning_tokens: number };
+  completion_tokens_details?: { reasoning_tokens: number; drafted_tokens?: number; accepted_tokens?: number };
 }
 
 /** The `octavo` object of a response, or of a finished request (then without any text): its timing, and what is needed to reproduce it. */

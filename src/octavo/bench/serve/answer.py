@@ -22,10 +22,16 @@ class PromptDetails(msgspec.Struct):
     cached_tokens: int | None = None
 
 
+class CompletionDetails(msgspec.Struct):
+    drafted_tokens: int | None = None
+    accepted_tokens: int | None = None
+
+
 class Usage(msgspec.Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     prompt_tokens_details: PromptDetails | None = None
+    completion_tokens_details: CompletionDetails | None = None
 
 
 class ExplainedChoice(msgspec.Struct):
@@ -66,11 +72,13 @@ class MeasuredAnswer:
 
     __slots__ = (
         "_rest",
+        "accepted_tokens",
         "cached_tokens",
         "chunk_times",
         "chunk_tokens",
         "completion_tokens",
         "done_at",
+        "drafted_tokens",
         "error",
         "finish_reason",
         "is_done",
@@ -88,6 +96,8 @@ class MeasuredAnswer:
         self.prompt_tokens: int | None = None
         self.cached_tokens: int | None = None
         self.completion_tokens: int | None = None
+        self.drafted_tokens: int | None = None
+        self.accepted_tokens: int | None = None
         self.queue_seconds: float | None = None
         self.finish_reason: str | None = None
         self.error: str | None = None
@@ -152,6 +162,9 @@ class MeasuredAnswer:
             self.prompt_tokens = usage.prompt_tokens
         if usage.prompt_tokens_details is not None:
             self.cached_tokens = usage.prompt_tokens_details.cached_tokens
+        if usage.completion_tokens_details is not None:
+            self.drafted_tokens = usage.completion_tokens_details.drafted_tokens
+            self.accepted_tokens = usage.completion_tokens_details.accepted_tokens
         return (self.completion_tokens or 0) - before if is_counted else 0
 
     def _take_explanation(self, explanation: Explanation) -> None:

@@ -60,7 +60,7 @@ def load_page(report: LoadReport) -> str:
             warnings(report.warnings),
             section("Latency", _latencies(report), _curves(report)),
             section("Requests over time", *_timeline(report)),
-            section("Throughput over time", _rates(report)),
+            section("StepForecast over time", _rates(report)),
             section("Method", paragraph(_method(report))),
             folded("All requests", _requests(report)),
         ),
@@ -84,6 +84,8 @@ def _cards(report: LoadReport) -> str:
         items.append(
             (_number("cache_hit_rate", summary.cache_hit_rate, "{:.1%}"), "of prompt tokens from the cache")
         )
+    if summary.acceptance is not None:
+        items.append((_number("acceptance", summary.acceptance, "{:.1%}"), "of drafted tokens accepted"))
     if summary.goodput is not None:
         items.append(
             (_number("goodput", summary.goodput, "{:,.2f}"), f"requests per second within {_slo(report)}")

@@ -26,6 +26,8 @@ class LoadRecord:
     finish_reason: str | None
     status: int | None  # None: no response
     error: str | None
+    reported_drafted_tokens: int | None = None  # in usage, by Octavo only; None: nothing was drafted
+    reported_accepted_tokens: int | None = None
 
     @property
     def is_good(self) -> bool:
@@ -96,6 +98,8 @@ def record_of(
         reported_prompt_tokens=answer.prompt_tokens,
         reported_cached_tokens=answer.cached_tokens,
         reported_completion_tokens=answer.completion_tokens,
+        reported_drafted_tokens=answer.drafted_tokens,
+        reported_accepted_tokens=answer.accepted_tokens,
         reported_queue_seconds=answer.queue_seconds,
         finish_reason=answer.finish_reason,
         status=answer.status,

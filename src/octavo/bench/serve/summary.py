@@ -70,12 +70,19 @@ class Summary:
     num_short: int  # answers with fewer tokens than requested
     num_within_slo: int | None  # None: no SLO was given
     goodput: float | None  # requests per second within the SLO
+    drafted_tokens: int = 0  # by speculative decoding
+    accepted_tokens: int = 0  # of these
 
     @property
     def cache_hit_rate(self) -> float | None:
         if self.cached_tokens is None or not self.prompt_tokens:
             return None
         return self.cached_tokens / self.prompt_tokens
+
+    @property
+    def acceptance(self) -> float | None:
+        """The fraction of drafted tokens that were accepted."""
+        return self.accepted_tokens / self.drafted_tokens if self.drafted_tokens else None
 
     @property
     def slo_attainment(self) -> float | None:
@@ -103,6 +110,8 @@ def summarise(records: Sequence[LoadRecord], slo: Slo) -> Summary:
         prompt_tokens=prompt_tokens,
         cached_tokens=sum(cached) if cached else None,
         completion_tokens=completion_tokens,
+        drafted_tokens=sum(record.reported_drafted_tokens or 0 for record in good),
+        accepted_tokens=sum(record.reported_accepted_tokens or 0 for record in good),
         requests_per_second=_over(len(good), seconds),
         output_tokens_per_second=_over(completion_tokens, seconds),
         total_tokens_per_second=_over(prompt_tokens + completion_tokens, seconds),

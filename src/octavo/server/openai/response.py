@@ -29,14 +29,25 @@ def usage(num_prompt: int, num_completion: int, num_cached: int, num_reasoning: 
 
 
 def usage_of(results: Iterable[RequestOutput], *, hidden: int = 0) -> dict[str, Any]:
-    """Return the usage. A prompt counts once, whatever `n` is. `hidden` generated tokens are not counted."""
+    """Return the usage. A prompt counts once, whatever `n` is. `hidden` generated tokens are not counted.
+
+    Drafts have names of their own: OpenAI's `rejected_prediction_tokens` are a part of `completion_tokens`.
+    """
     outputs = list(results)
-    return usage(
+    choices = [choice for output in outputs for choice in output.choices]
+    counted = usage(
         sum(len(output.prompt_ids) for output in outputs),
-        sum(len(choice.token_ids) for output in outputs for choice in output.choices) - hidden,
+        sum(len(choice.token_ids) for choice in choices) - hidden,
         sum(output.num_cached for output in outputs),
-        sum(choice.num_reasoning for output in outputs for choice in output.choices),
+        sum(choice.num_reasoning for choice in choices),
     )
+    if num_drafted := sum(choice.num_drafted for choice in choices):
+        num_accepted = sum(choice.num_accepted for choice in choices)
+        counted["completion_tokens_details"] |= {
+            "drafted_tokens": num_drafted,
+            "accepted_tokens": num_accepted,
+        }
+    return counted
 
 
 class ChunkFrame:

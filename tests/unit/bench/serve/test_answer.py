@@ -22,7 +22,8 @@ def text(content: str, finish: str | None = None, **more: Json) -> JsonObject:
 
 
 def usage(completion: int, cached: int | None = None) -> JsonObject:
-    details = {} if cached is None else {"prompt_tokens_details": {"cached_tokens": cached}}
+    details: JsonObject = {} if cached is None else {"prompt_tokens_details": {"cached_tokens": cached}}
+    details["completion_tokens_details"] = {"reasoning_tokens": 0, "drafted_tokens": 6, "accepted_tokens": 5}
     return {"usage": {"prompt_tokens": 9, "completion_tokens": completion, **details}}
 
 
@@ -49,6 +50,7 @@ def test_network_chunk_boundaries_do_not_matter(cuts: list[int], end: str) -> No
     assert answer.error is None
     assert len(answer.chunk_times) == 3
     assert (answer.prompt_tokens, answer.cached_tokens, answer.completion_tokens) == (9, 4, 3)
+    assert (answer.drafted_tokens, answer.accepted_tokens) == (6, 5)
     assert (answer.finish_reason, answer.is_done) == ("length", True)
 
 

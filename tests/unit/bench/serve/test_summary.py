@@ -125,6 +125,14 @@ def test_chunks_are_counted_when_the_server_reports_no_usage() -> None:
     assert found.goodput is None
 
 
+def test_drafts_of_successful_requests_are_counted() -> None:
+    drafts = {"reported_drafted_tokens": 8, "reported_accepted_tokens": 3}
+    failed = record(2, 2.0, (), 2.1, error="no", **drafts)
+    found = summarise([FAST, record(1, 1.5, (4.5, 4.6), 6.0, **drafts), failed], Slo())
+    assert (found.drafted_tokens, found.accepted_tokens, found.acceptance) == (8, 3, 3 / 8)
+    assert summarise([FAST], Slo()).acceptance is None
+
+
 def test_a_load_without_a_success_has_a_summary() -> None:
     found = summarise([FAILED], Slo(ttft=1.0))
     assert (found.ttft, found.itl, found.goodput, found.output_tokens_per_second) == (None, None, 0.0, 0.0)
