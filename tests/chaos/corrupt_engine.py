@@ -40,14 +40,14 @@ class FlippedBit:
 def start_corrupt(
     settings: EngineSettings, heartbeat: HeartbeatFile, around: Around
 ) -> tuple[EngineCore, EngineFacts]:
-    from octavo.runner import worker
+    from octavo.runner import loaded_model
 
-    load_weights: Any = worker.load_weights  # type: ignore[attr-defined]
+    load_weights: Any = loaded_model.load_weights  # type: ignore[attr-defined]
 
     def load_corrupt(checkpoint: Any, targets: Any, **options: Any) -> Any:
         return load_weights(checkpoint, {**targets, WEIGHT: FlippedBit(targets[WEIGHT])}, **options)
 
-    with mock.patch.object(worker, "load_weights", load_corrupt):
+    with mock.patch.object(loaded_model, "load_weights", load_corrupt):
         return start_engine(settings, heartbeat, around)
 
 
