@@ -3,7 +3,7 @@ PYTHON ?= python
 # More than there are cores: many tests wait for a process to start or for a server to react.
 TEST_WORKERS ?= 3
 
-.PHONY: check static format lint types layers cycles sizes test coverage sanitize figures attack image-check test-fast docs reference wheels lock
+.PHONY: check static format lint types layers cycles sizes test coverage sanitize figures attack clients image-check test-fast docs reference wheels lock
 
 check: static test sanitize
 
@@ -76,6 +76,11 @@ attack:
 	PYTHONPATH=tests $(PYTHON) -m attacker --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 	PYTHONPATH=tests $(PYTHON) -m attacker --fleet --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 	PYTHONPATH=tests $(PYTHON) -m attacker --planted
+
+# Run real clients of every API, newest versions, with a model that always calls the tool it is given: docs/clients.md.
+# With MODEL=path, coding agents get that model instead.
+clients:
+	PYTHONPATH=tests $(PYTHON) -m clients $(if $(MODEL),codex opencode --model $(MODEL))
 
 # Build the image on a stand-in base and run the pods of deploy/kubernetes. Needs root, buildah and uv.
 image-check:

@@ -1,8 +1,8 @@
 """Generate pages of docs/ from the code: run by `make reference`.
 
 Options come from their definitions, commands from their parsers, and the Python API from its source. A test
-compares the pages with the output of this script, so that they stay current. reference/http.md is written
-by hand; `http_fields` returns what its tables must list.
+compares the pages with the output of this script, so that they stay current. The pages about the HTTP APIs
+in reference/ are written by hand; `http_fields` returns what their tables must list.
 """
 
 import argparse
@@ -45,6 +45,9 @@ from octavo.protocol import (
     Timings,
     TokenLogprob,
 )
+from octavo.server.anthropic.schema import CountTokensRequest, MessagesRequest
+from octavo.server.ollama.schema import OllamaChat, OllamaCompletion, OllamaOptions, OllamaShow
+from octavo.server.openai.responses.schema import ResponsesRequest
 from octavo.server.openai.schema import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -302,13 +305,24 @@ def _comments(kind: type) -> dict[str, str]:
     return found
 
 
-# -- the HTTP API ------------------------------------------------------------------------------------------
+# -- the HTTP APIs -----------------------------------------------------------------------------------------
+
+REQUESTS: tuple[type[pydantic.BaseModel], ...] = (
+    *(ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest),
+    *(MessagesRequest, CountTokensRequest, ResponsesRequest),
+    *(OllamaChat, OllamaCompletion, OllamaOptions, OllamaShow),
+)
+SAME_BOUNDS = {
+    "top_logprobs": "logprobs",
+    "max_completion_tokens": "max_tokens",
+    "max_output_tokens": "max_tokens",
+    "repeat_penalty": "repetition_penalty",
+}
 
 
 def http_fields() -> dict[str, dict[str, str]]:
-    """Return the fields of each request and their types: the first two columns in reference/http.md."""
-    kinds = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
-    return {kind.__name__: {name: _accepted(kind, name) for name in _wire_names(kind)} for kind in kinds}
+    """Return the fields of each request and their types: the first two columns of the tables."""
+    return {kind.__name__: {name: _accepted(kind, name) for name in _wire_names(kind)} for kind in REQUESTS}
 
 
 def _wire_names(kind: type[pydantic.BaseModel]) -> list[str]:
@@ -319,8 +333,7 @@ def _accepted(kind: type[pydantic.BaseModel], name: str) -> str:
     schema = kind.model_json_schema()
     types = " or ".join(dict.fromkeys(_type_names(schema["properties"][name], schema.get("$defs", {}))))
     bounds: Mapping[str, tuple[float, float]] = {**NUMBERS, **whole_numbers(NO_BOUND)}
-    like = {"top_logprobs": "logprobs", "max_completion_tokens": "max_tokens"}
-    low, high = bounds.get(like.get(name, name), (None, None))
+    low, high = bounds.get(SAME_BOUNDS.get(name, name), (None, None))
     if low is None or types in ("boolean", "any"):
         return types
     if high is not None and high >= 1 << 31:
@@ -335,7 +348,7 @@ def _type_names(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> It
                 yield from _type_names(part, definitions)
     elif "$ref" in schema:
         yield from _type_names(definitions[schema["$ref"].rpartition("/")[2]], definitions)
-    elif "enum" in schema:
+    elif any(isinstance(value, str) for value in schema.get("enum", ())):
         yield from (f'`"{value}"`' for value in schema["enum"])
     else:
         yield schema.get("type", "any")

@@ -111,7 +111,8 @@ class Attack:
         except OSError as error:
             self.findings.violate(Invariant.ENDS_AS_DOCUMENTED, f"{note}: cannot connect: {error}")
             return None
-        self.check(reply, expected, note, began)
+        path = data.split(b" ", 2)[1].decode("latin-1")
+        self.check(reply, expected, note, began, path=path)
         return reply if reply.is_complete else None
 
     async def ask(
@@ -119,7 +120,9 @@ class Attack:
     ) -> Reply | None:
         return await self.exchange(post(path, tenant.key, body), expected, f"{tenant.name}: {note}")
 
-    def check(self, reply: Reply, expected: Iterable[str], note: str, began: float) -> None:
+    def check(
+        self, reply: Reply, expected: Iterable[str], note: str, began: float, *, path: str = COMPLETIONS
+    ) -> None:
         """Check invariants 1 and 5 of one reply to a request that was sent at `began`."""
         self.findings.counts[f"status {reply.status}"] += 1
         if not reply.is_complete:
@@ -130,7 +133,7 @@ class Attack:
             )
             return
         self.num_answers += 1
-        problem = problems(reply, expected, lambda label: self.faults.explain(label, began))
+        problem = problems(reply, expected, lambda label: self.faults.explain(label, began), path)
         if problem is not None:
             is_server_error = reply.status >= 500
             invariant = Invariant.NO_SERVER_ERROR if is_server_error else Invariant.ENDS_AS_DOCUMENTED

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterable
 
 from attacker.answers import answer_of, is_stream
+from attacker.api_forms import form_of, problem_in
 from attacker.wire import Reply
 from data.json_types import Json
 from server.hostile import LEAKS
@@ -55,8 +56,13 @@ def label_of(reply: Reply) -> str:
     return f"{reply.status} {_checked(error)}".rstrip()
 
 
-def problems(reply: Reply, expected: Iterable[str], is_explained: Callable[[str], bool]) -> str | None:
-    """Return how a complete reply differs from the documentation, if it does."""
+def problems(
+    reply: Reply, expected: Iterable[str], is_explained: Callable[[str], bool], path: str
+) -> str | None:
+    """Return how a complete reply to a request at `path` differs from the documentation, if it does."""
+    form = form_of(path)
+    if form is not None and (reply.status < 400 or form.error is not None):
+        return problem_in(form, reply, expected, is_explained)
     try:
         label = label_of(reply)
         codes = _event_codes(reply)

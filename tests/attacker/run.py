@@ -11,6 +11,7 @@ from pathlib import Path
 
 from attacker import hostile_bytes as raw
 from attacker import hostile_requests as api
+from attacker import hostile_surfaces as surfaces
 from attacker.attack import IS_HOSTILE, Actor, Attack, Settings
 from attacker.baseline import Held, check_baseline, check_large_requests, look
 from attacker.connections import watch_connections
@@ -44,6 +45,8 @@ SLOW_ACTIONS: tuple[tuple[Action, int], ...] = (
     (api.guess_prefixes, 4),
     (api.exceed_streams, 2),
     (api.exceed_requests, 1),
+    (surfaces.other_apis, 4),
+    (surfaces.stored_responses, 2),
     (raw.disconnect_anywhere, 6),
     (raw.slow_reader, 2),
 )
@@ -61,6 +64,8 @@ FAST_ACTIONS: tuple[tuple[Action, int], ...] = (
     (raw.silent_connections, 1),
     (raw.send_slowly, 1),
 )
+# The first actions of the first actors, so that every attack has them.
+FIRST_ACTIONS: tuple[Action, ...] = (surfaces.stored_responses, surfaces.other_apis)
 FLEET_ACTIONS: tuple[tuple[Action, int], ...] = ((knock, 5), (impersonate, 3))
 
 
@@ -282,6 +287,7 @@ async def _be_hostile(attack: Attack, number: int, tenant: TenantKey) -> None:
         weighted += FLEET_ACTIONS
     actions, weights = [action for action, _ in weighted], [weight for _, weight in weighted]
     first = actor.random.sample(actions, len(actions))  # so that a short attack has actions of every kind
+    first += FIRST_ACTIONS[number : number + 1]
     while not attack.has_ended:
         action = first.pop() if first else actor.random.choices(actions, weights)[0]
         with contextlib.suppress(ConnectionError, Abandoned):

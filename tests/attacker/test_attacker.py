@@ -53,6 +53,8 @@ def test_the_invariants_hold_without_a_planted_bug(tiny: Path, tmp_path: Path) -
     """The control for the planted bugs. The tiny model generates enough tokens to measure every share."""
     outcome = attack_with(None, tiny, tmp_path, min_share=SETTINGS.min_share / 2)
     assert outcome.is_clean, "\n".join([outcome.summary, *map(str, outcome.findings.violations)])
+    assert outcome.findings.counts["other apis"] > 0
+    assert outcome.findings.counts["stored responses"] > 0
 
 
 def test_the_invariants_hold_during_an_attack_on_a_fleet(tiny: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Fifty conversations have the same answers in every interface: `LLM` and the server, streamed and whole.
+"""Fifty conversations have the same answers in every interface: `LLM`, and all APIs of the server.
 Texts, reasoning, calls and their ids, token ids and logprobs are bit-identical."""
 
 import asyncio
@@ -9,19 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from conversations.conversations import FIFTY, Conversation, Kind
-from conversations.script import Script
-from conversations.scripted_model import scripted_llm, scripted_url, with_script
-from conversations.ways import (
+from conversations.all_ways import (
     ACHAT,
     ASTREAM_CHAT,
     CHAT,
+    MESSAGES,
+    RESPONSES,
     STREAMED_WITHOUT_IDS,
-    Answer,
-    Choice,
     ask_in_all_ways,
     differences,
 )
+from conversations.conversations import FIFTY, Conversation, Kind
+from conversations.script import Script
+from conversations.scripted_model import scripted_llm, scripted_url, with_script
+from conversations.ways import Answer, Choice
 from data.json_types import JsonObject
 from full_size import FULL
 from octavo import LLM
@@ -33,7 +34,7 @@ OPTIONS: JsonObject = {"dtype": "bfloat16", "kv_memory": "256MiB", "max_model_le
 FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in OPTIONS.items()]
 NUM_TOKENS = 48 if FULL else 16  # maximum for an answer of the real model
 # Slow with a real model, and similar to others.
-VARIANTS = () if FULL else (ACHAT, ASTREAM_CHAT, STREAMED_WITHOUT_IDS)
+VARIANTS = () if FULL else (ACHAT, ASTREAM_CHAT, STREAMED_WITHOUT_IDS, MESSAGES, RESPONSES)
 
 
 def test_there_are_fifty_conversations_of_all_kinds() -> None:

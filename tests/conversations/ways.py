@@ -2,10 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 import httpx
 import msgspec
@@ -17,7 +16,6 @@ from octavo.dialect.pieces import CallStart
 from octavo.frontend.output import RequestOutput, StreamDelta
 from octavo.protocol import TokenLogprob
 from octavo.text.tokenizer import Tokenizer
-from patience import HANG_SECONDS
 
 NUM_TOP = 3
 
@@ -155,7 +153,7 @@ class AskLLM:
                 tuple(Call(call.id, call.name, call.arguments) for call in choice.calls),
                 choice.finish_reason,
                 choice.token_ids,
-                _scores(choice.logprobs or (), self._llm.tokenizer),
+                scores(choice.logprobs or (), self._llm.tokenizer),
             )
             for choice in output.choices
         ]
@@ -174,11 +172,11 @@ class AskLLM:
                 else:
                     choice.add_arguments(piece.index, piece.text)
             choice.token_ids += delta.token_ids
-            choice.logprobs += _scores(delta.logprobs, self._llm.tokenizer)
+            choice.logprobs += scores(delta.logprobs, self._llm.tokenizer)
         return Answer(None, tuple(choice.whole() for choice in growing))
 
 
-def _scores(scored: Iterable[TokenLogprob], tokenizer: Tokenizer) -> tuple[Score, ...]:
+def scores(scored: Iterable[TokenLogprob], tokenizer: Tokenizer) -> tuple[Score, ...]:
     def score(token_id: int, logprob: float, top: tuple[Score, ...] = ()) -> Score:
         token_bytes = tuple(tokenizer.token_bytes(token_id))
         return Score(tokenizer.token_text(token_id), token_bytes, logprob, top)
@@ -309,64 +307,3 @@ def _finish_reason(reason: str, has_calls: bool) -> str:
 def _wire_score(entry: JsonObject) -> Score:
     top = tuple(map(_wire_score, entry.get("top_logprobs", ())))
     return Score(entry["token"], tuple(entry["bytes"]), entry["logprob"], top)
-
-
-# -- all of them -------------------------------------------------------------------------------------------
-
-CHAT, ACHAT, ASTREAM_CHAT = "LLM.chat", "LLM.achat", "LLM.astream_chat"
-STREAMED_WITHOUT_IDS = "the server, streamed without ids"
-
-
-@asynccontextmanager
-async def _ways(llm: LLM, url: str, limit: int) -> AsyncIterator[dict[str, Ask]]:
-    limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(base_url=url, timeout=HANG_SECONDS, limits=limits) as client:
-        with ThreadPoolExecutor(limit) as threads:
-            of_llm, of_server = AskLLM(llm, threads), AskServer(client)
-            yield {
-                CHAT: of_llm.chat,
-                "LLM.stream_chat": of_llm.stream_chat,
-                ACHAT: of_llm.achat,
-                ASTREAM_CHAT: of_llm.astream_chat,
-                "the server, whole": of_server.whole,
-                "the server, streamed": of_server.streamed,
-                STREAMED_WITHOUT_IDS: of_server.streamed_without_ids,
-            }
-
-
-async def ask_in_all_ways(
-    conversations: Sequence[Conversation], llm: LLM, url: str, *, leave_out: Sequence[str] = ()
-) -> dict[str, list[Answer]]:
-    """Use one interface after the other, each with all conversations concurrently."""
-    async with _ways(llm, url, len(conversations)) as ways:
-        return {
-            name: list(await asyncio.gather(*[ask(conversation) for conversation in conversations]))
-            for name, ask in ways.items()
-            if name not in leave_out
-        }
-
-
-def differences(conversations: Sequence[Conversation], answers: Mapping[str, Sequence[Answer]]) -> list[str]:
-    """List differences of each interface from the first one, which returns everything."""
-    first, *others = answers
-    found = []
-    for way in others:
-        for one, expected, answer in zip(conversations, answers[first], answers[way], strict=True):
-            found += [f"{one.name!r}, {way}: {what}" for what in _differences(answer, expected)]
-    return found
-
-
-def _differences(found: Answer, expected: Answer) -> list[str]:
-    """Compare the repr of values, which distinguishes 0.0 from -0.0."""
-    lines = []
-    if found.prompt_ids is not None and found.prompt_ids != expected.prompt_ids:
-        lines.append(f"prompt_ids {found.prompt_ids} instead of {expected.prompt_ids}")
-    if len(found.choices) != len(expected.choices):
-        return [*lines, f"{len(found.choices)} choices instead of {len(expected.choices)}"]
-    for number, (ours, theirs) in enumerate(zip(found.choices, expected.choices, strict=True)):
-        for name in [one.name for one in fields(Choice)]:
-            value, wanted = getattr(ours, name), getattr(theirs, name)
-            is_reported = value is not None or name == "reasoning"
-            if is_reported and repr(value) != repr(wanted):
-                lines.append(f"choice {number}, {name} {value!r} instead of {wanted!r}")
-    return lines

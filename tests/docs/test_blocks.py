@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import textwrap
+import tomllib
 
 import pytest
 import yaml
@@ -49,6 +50,8 @@ def check(block: Block) -> None:
         syntax_tree(block.body)  # and mypy, in test_types
     elif block.language == "json":
         json.loads(block.body)
+    elif block.language == "toml":
+        tomllib.loads(block.body)
     elif block.language == "yaml":
         check_yaml(block)
     else:
@@ -137,6 +140,7 @@ def test_every_marked_block_has_a_test() -> None:
         Block("page", 1, "fortran", None, None, "END"),
         Block("page", 1, "(indented)", None, None, "x"),
         Block("page", 1, "json", None, None, "{'a': 1}"),
+        Block("page", 1, "toml", None, None, "a = none"),
         Block("page", 1, "console", None, None, "$ octavo serve m --no-such-flag\n"),
         Block("page", 1, "console", None, None, "$ octavo generate m -p 'unfinished\n"),
         Block("page", 1, "console", None, None, "output without a command\n"),

@@ -91,7 +91,8 @@ def node_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("node") is None or shutil.which("npm") is None:
         pytest.skip("Node is not installed")
     folder = tmp_path_factory.mktemp("node")
-    packages = ["openai", "ai", "@ai-sdk/openai-compatible"]
+    packages = ["openai", "zod", "@anthropic-ai/sdk", "ai"]
+    packages += [f"@ai-sdk/{name}" for name in ("openai-compatible", "openai", "anthropic")]
     command = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(folder), *packages]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)

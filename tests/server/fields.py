@@ -121,6 +121,11 @@ BOTH = [
         {"return_token_ids": True},
         lambda a, _: (len(a["prompt_token_ids"]), len(a["token_ids"][0])) == a["usage"],
     ),
+    Case(
+        "timings_per_token",
+        {"timings_per_token": True},
+        lambda a, p: a["timings"] == list(a["usage"]) and p["timings"] is None,
+    ),
     Case("octavo", {"octavo": True}, lambda a, p: bool(a["explained"]) and not p["explained"]),
     Case("response_format", {"response_format": {"type": "text"}}, same),
     Case("response_format", {"response_format": {"type": "json_object"}}, begins("{")),
@@ -294,7 +299,8 @@ def streamed(endpoint: str, chunks: list[Json]) -> Answer:
             last["token_ids"] = [token for piece in pieces for token in piece["token_ids"]]
             last["prompt_token_ids"] = pieces[0].get("prompt_token_ids")
         lasts.append(last)
-    body = {"octavo": chunks[-1].get("octavo"), "prompt_token_ids": chunks[0].get("prompt_token_ids")}
+    body = {name: chunks[-1].get(name) for name in ("octavo", "timings")}
+    body |= {"prompt_token_ids": chunks[0].get("prompt_token_ids")}
     usage = chunks[-1]["usage"]
     return _answer(endpoint, usage, texts=texts, choices=lasts, logprobs=logprobs, body=body)
 
@@ -303,6 +309,7 @@ def _answer(
     endpoint: str, usage: Json, *, texts: list[str], choices: list[Json], logprobs: list[Json], body: Json
 ) -> Answer:
     explained = body.get("octavo")
+    timings = body.get("timings")
     has_prompt = body if endpoint == CHAT else choices[0]
     return {
         "texts": texts,
@@ -312,6 +319,7 @@ def _answer(
         "prompt_token_ids": has_prompt.get("prompt_token_ids"),
         "prompt_logprobs": has_prompt.get("prompt_logprobs"),
         "usage": (usage["prompt_tokens"], usage["completion_tokens"]),
+        "timings": timings and [timings["prompt_n"] + timings["cache_n"], timings["predicted_n"]],
         "explained": explained
         and {"prompt": explained["requests"][0].get("prompt"), "seed": explained["requests"][0]["seed"]},
     }

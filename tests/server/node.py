@@ -10,8 +10,11 @@ from data.json_types import Json
 from patience import HANG_SECONDS
 
 
-def run_node(program: str, folder: Path, url: str, data: Json = None) -> Json:
-    """Run a program of this folder and return its output as JSON. `folder` contains its packages."""
+def run_node(program: str | Path, folder: Path, url: str, data: Json = None) -> Json:
+    """Run a program (by its name in this folder, or its path) and return its output as JSON.
+
+    `folder` contains its packages.
+    """
     done = subprocess.run(
         ["node", shutil.copy(Path(__file__).parent / program, folder)],
         env=os.environ | {"URL": url},

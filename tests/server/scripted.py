@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -38,7 +38,9 @@ from server.direct_prompter import DirectPrompter
 from server.fake_replicas import FakeReplicas
 from server.recording import recorded
 
-FACTS = engine_facts(vocab_size=1 << 20, system_fingerprint="scripted")
+FACTS = engine_facts(vocab_size=1 << 20, max_model_len=1 << 17, system_fingerprint="scripted")
+
+Rule = Callable[[str], str]  # from the prompt to the answer
 
 
 def served_tokenizer(path: Path) -> TextModel:
@@ -63,18 +65,24 @@ class RecordingHub(Hub):
 
 
 class ScriptedChannel:
-    """A channel that answers each request with the next line of the script, one token at a time."""
+    """Answers each request with the next line of the script, or by the rule, one token at a time."""
 
-    def __init__(self, hub: Hub, tokenizer: Tokenizer) -> None:
+    def __init__(self, hub: Hub, tokenizer: Tokenizer, rule: Rule | None) -> None:
         self.facts = FACTS
         self.script: list[str] = []
+        self._rule = rule
         self._hub = hub
         self._tokenizer = tokenizer
 
     def send(self, message: GenerateRequest | Abort) -> None:
         if isinstance(message, GenerateRequest):
-            outputs = EngineOutputs(tuple(self._outputs(message, self.script.pop(0))), IDLE_STATS)
+            outputs = EngineOutputs(tuple(self._outputs(message, self._answer(message))), IDLE_STATS)
             asyncio.get_running_loop().call_soon(self._hub.receive, "r0", outputs)
+
+    def _answer(self, message: GenerateRequest) -> str:
+        if self._rule is None:
+            return self.script.pop(0)
+        return self._rule(self._tokenizer.decode(message.prompt_ids, skip_special_tokens=False))
 
     def _outputs(self, message: GenerateRequest, text: str) -> Iterator[TokenOutput]:
         ids = self._tokenizer.encode(text, add_special_tokens=False)
@@ -117,19 +125,29 @@ class ScriptedServer:
 
 
 @contextmanager
-def scripted_server(path: Path) -> Iterator[ScriptedServer]:
+def scripted_server(
+    path: Path, rule: Rule | None = None, names: str = "scripted"
+) -> Iterator[ScriptedServer]:
+    """Serve the next lines of a script or, with a rule, what it answers to a prompt."""
     model = served_tokenizer(path)
     hub = RecordingHub()
-    channel = ScriptedChannel(hub, model.tokenizer)
+    channel = ScriptedChannel(hub, model.tokenizer, rule)
     hub.connect("r0", channel)
-    with serving(model, hub, FACTS) as port:
+    with serving(model, hub, FACTS, ServerOptions(served_model_name=names)) as port:
         yield ScriptedServer(hub, channel, port)
 
 
 @contextmanager
-def serving(model: TextModel, hub: Hub, facts: EngineFacts) -> Iterator[int]:
+def serving(
+    model: TextModel, hub: Hub, facts: EngineFacts, options: ServerOptions | None = None
+) -> Iterator[int]:
     """Serve the application over HTTP in a thread of this process, and yield the port."""
-    state = ServerState(ServerOptions(), model, FakeReplicas(facts, hub), prompter=DirectPrompter(model))  # type: ignore[arg-type]
+    state = ServerState(
+        options or ServerOptions(),
+        model,
+        FakeReplicas(facts, hub),  # type: ignore[arg-type]
+        prompter=DirectPrompter(model),
+    )
     app = recorded(build_app(state, Keys()))
     config = uvicorn.Config(
         app, port=0, log_config=None, lifespan="off", ws="none", timeout_keep_alive=KEEP_ALIVE_SECONDS

@@ -48,7 +48,7 @@ def body(change: Callable[[Json], object]) -> Spoil:
 
 
 def with_objects(content: bytes, change: Callable[[Json], object]) -> bytes:
-    if not content.startswith((b"data:", b":")):
+    if not content.startswith((b"data:", b"event:", b":")):
         return json.dumps(change(json.loads(content))).encode()
     lines = content.split(b"\n")
     for at, line in enumerate(lines):
@@ -149,6 +149,29 @@ def without_key(transport: Transport) -> Transport:
     return lambda request: transport(
         replace(request, headers={"authorization": f"Bearer {KEY}", **JSON_BODY})
     )
+
+
+def with_system_text_only(transport: Transport) -> Transport:
+    """A server that ignores system blocks."""
+
+    def ask(request: Request) -> Reply:
+        if b'"system"' in request.body:
+            fields = json.loads(request.body)
+            if isinstance(fields["system"], list):
+                del fields["system"]
+            request = replace(request, body=json.dumps(fields).encode())
+        return transport(request)
+
+    return ask
+
+
+def renamed_event(name: bytes) -> Spoil:
+    """The name of an event is not its type."""
+    return lambda request, found: replace(found, body=found.body.replace(b"event: " + name, b"event: some"))
+
+
+def never_missing(request: Request, found: Reply) -> Reply:
+    return replace(found, status=200) if request.method == "GET" and found.status == 404 else found
 
 
 JSON_BODY: Mapping[str, str] = {"content-type": "application/json"}
@@ -317,6 +340,38 @@ FAULTS = (
         "repeats: different seeds, different answers",
         "repeats: no seed, different answers",
     ),
+    reply("messages by a user", field("role", "user"), "messages: response shape"),
+    reply(
+        "another text in messages",
+        field("content.text", lambda text: text + "!"),
+        "messages: same answer as chat",
+        "messages: streamed as unstreamed",
+    ),
+    fault("no system blocks", with_system_text_only, "messages: text and blocks"),
+    reply(
+        "every message ends its turn",
+        field("stop_reason", "end_turn"),
+        "messages: max_tokens",
+        "messages: tools",
+    ),
+    fault("no stop_sequences", ignoring("stop_sequences"), "messages: stop_sequences"),
+    reply("nine input tokens", field("input_tokens", 9), "messages: count_tokens"),
+    reply("another name of an event", renamed_event(b"message_stop"), "messages: order of events"),
+    reply("errors of another type", field("error.type", "wrong"), "messages: errors"),
+    fault("any x-api-key", without_key, "messages: x-api-key"),
+    reply("no display_name", field("data.display_name", GONE), "messages: models"),
+    fault("no forced calls", ignoring("tool_choice"), "messages: tools", "responses: tools"),
+    reply("done responses", field("status", "done"), "responses: response shape"),
+    reply(
+        "another text in responses",
+        field("output.content.text", lambda text: text + "!"),
+        "responses: same answer as chat",
+        "responses: streamed as unstreamed",
+    ),
+    fault("no max_output_tokens", ignoring("max_output_tokens"), "responses: max_output_tokens"),
+    fault("no text.format", ignoring("text"), "responses: text.format"),
+    reply("another first event", renamed_event(b"response.created"), "responses: order of events"),
+    reply("everything is stored", never_missing, "responses: stored responses", "responses: store: false"),
     fault("the developer role is ignored", deaf_to_developers, "chat: role developer"),
 )
 

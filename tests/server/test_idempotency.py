@@ -285,7 +285,7 @@ class Store:
         name = tenant.encode(), key
         answer = self.answers.open(name, tenant, b"body", None)  # type: ignore[arg-type]
         answer.add(b"x" * num_bytes)
-        answer.complete()
+        answer.end()
 
     def has(self, tenant: str, key: str) -> bool:
         return self.answers.find((tenant.encode(), key), b"body") is not None

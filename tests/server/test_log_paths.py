@@ -8,6 +8,7 @@ import pytest
 
 from octavo.server.operate.page import read_page
 from octavo.server.operate.record import MAX_PATH, UNKNOWN_PATH
+from octavo.server.served_names import ServedNames
 from server.null_bench import Bench
 from server.test_logs import lines_of
 
@@ -24,6 +25,7 @@ def shown(
     async def test(bench: Bench) -> None:
         if model_name is not None:
             bench.state.model = replace(bench.state.model, name=model_name)
+            bench.state.names = ServedNames((model_name,))
         await bench.ask(path, None).done()
 
     run_null(test)

@@ -114,13 +114,22 @@ def test_key_files(tmp_path: Path) -> None:
     keys = Keys.from_options(ServerOptions(api_key_file=str(path), api_key="key-c"))
 
     def name_of(authorization: bytes) -> str | None:
-        key = keys.identify(authorization)
+        return name_in((b"authorization", authorization))
+
+    def name_in(*headers: tuple[bytes, bytes]) -> str | None:
+        key = keys.identify([(b"accept", b"Bearer key-c"), *headers])
         return None if key is None else key.tenant.name
 
     assert name_of(b"Bearer the-key-a") == "alice"
     assert name_of(b"bearer the-key-b") not in (None, "", "alice", "the-key-b")
     assert name_of(b"Bearer key-c") not in (None, "", name_of(b"Bearer the-key-b"))
     assert name_of(b"Bearer alice") is None
+    alice, other = (b"x-api-key", b"the-key-a"), (b"x-api-key", b"the-key-b")
+    assert name_in(alice) == name_in(alice, (b"authorization", b"Bearer the-key-a")) == "alice"
+    assert name_in(alice, (b"authorization", b"Bearer of another server")) == "alice"
+    assert name_in((b"x-api-key", b"Bearer the-key-a")) is None
+    assert name_in(other, (b"authorization", b"Bearer the-key-a")) is None  # two different keys
+    assert name_in(alice, alice) is None
 
 
 def test_answers_before_the_application_is_imported() -> None:

@@ -70,6 +70,8 @@ SAMPLES: Mapping[str, tuple[tuple[str, object], ...]] = {
     "max_queued_requests": (("1", 1), ("2", 2), ("100000", 100000)),
     "max_queued_tokens": (("1", 1), ("2", 2), ("100000", 100000)),
     "max_body": (("1MiB", 1 << 20), ("8MB", 8_000_000), ("1024", 1024)),
+    "max_stored_responses": (("0", 0), ("8MB", 8_000_000), ("64MiB", 64 << 20)),
+    "response_store": (("a.db", "a.db"), ("/b", "/b"), ("none", None)),
     "max_kept_answers": (("0", 0), ("8MB", 8_000_000), ("64MiB", 64 << 20)),
     "max_held": (("64MiB", 64 << 20), ("8MB", 8_000_000), ("131072", 131_072)),
     "max_n": (("1", 1), ("2", 2), ("128", 128)),

@@ -19,7 +19,11 @@ class ServerOptions(Options, frozen=True):
     )
     port: int = option(8000, Group.SERVER, "port to listen on; 0: any free port", ge=0, le=65535)
     served_model_name: str | None = option(
-        None, Group.SERVER, "model name that clients send (none: the name of the checkpoint)", min_length=1
+        None,
+        Group.SERVER,
+        "model names that clients send, separated by commas; * in a name stands for any characters (none: the"
+        " name of the checkpoint)",
+        min_length=1,
     )
     replicas: int = option(
         1,
@@ -136,6 +140,18 @@ class ServerOptions(Options, frozen=True):
         Group.LIMITS,
         "maximum bytes of answers kept for requests that repeat an Idempotency-Key (0: keep none)",
         ge=0,
+    )
+    max_stored_responses: ByteCount = option(
+        32 * MIB,
+        Group.LIMITS,
+        "maximum bytes of responses stored for GET /v1/responses and previous_response_id (0: store none)",
+        ge=0,
+    )
+    response_store: str | None = option(
+        None,
+        Group.SERVER,
+        "SQLite file for stored responses, which then survive a restart (none: keep them in memory)",
+        min_length=1,
     )
     max_n: int = option(8, Group.LIMITS, "maximum number of answers per prompt", ge=1, le=128)
     request_timeout: float = option(

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+import msgspec
+
 from octavo.conformance.target import CheckTarget, UnexpectedStatus
 from octavo.conformance.transport import Unreachable
 
@@ -62,7 +64,7 @@ def _outcome(check: Check, target: CheckTarget) -> tuple[CheckOutcome, str]:
         return CheckOutcome.NOT_SUPPORTED if may_reject else CheckOutcome.FAILED, str(rejection)
     except (Wrong, Unreachable) as problem:
         return CheckOutcome.FAILED, str(problem)
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError, msgspec.MsgspecError) as error:
         # A part that no check verifies explicitly is missing or has another type.
         return CheckOutcome.FAILED, f"unexpected response shape: {type(error).__name__} {error}"[:80]
     return CheckOutcome.PASSED, ""

@@ -3,7 +3,17 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from octavo.conformance import chat, completions, errors, identity, models, repeats, streams
+from octavo.conformance import (
+    chat,
+    completions,
+    errors,
+    identity,
+    messages,
+    models,
+    repeats,
+    responses,
+    streams,
+)
 from octavo.conformance.check import Check, CheckResult, Wrong, run_check
 from octavo.conformance.models import listed_models
 from octavo.conformance.target import CheckTarget, UnexpectedStatus
@@ -18,6 +28,8 @@ ALL_CHECKS: tuple[Check, ...] = (
     *errors.CHECKS,
     *identity.CHECKS,
     *repeats.CHECKS,
+    *messages.CHECKS,
+    *responses.CHECKS,
 )
 
 

@@ -36,6 +36,7 @@ class Stream:
 
     reply: Reply
     events: tuple[Any, ...]  # without [DONE]
+    names: tuple[str, ...]  # of the events, as far as they have one
     is_done: bool  # [DONE] was the last event and occurred once
 
     def choices(self, index: int) -> list[dict[str, Any]]:
@@ -63,6 +64,9 @@ class CheckTarget:
         headers = self._headers(api_key) | {"content-type": "application/json"}
         return self.transport(Request("POST", path, headers, content))
 
+    def delete(self, path: str) -> Reply:
+        return self.transport(Request("DELETE", path, self._headers(None)))
+
     def chat_fields(self, **fields: Any) -> dict[str, Any]:
         """Return the fields of a valid request, overridden by `fields`."""
         return {**CHAT, "model": self.model, **fields}
@@ -81,6 +85,18 @@ class CheckTarget:
 
     def stream_completion(self, **fields: Any) -> Stream:
         return self._stream("/completions", self.completion_fields(stream=True, **fields))
+
+    def message(self, **fields: Any) -> Any:
+        return self._answer("/messages", {**MESSAGE, "model": self.model, **fields})
+
+    def stream_message(self, **fields: Any) -> Stream:
+        return self._stream("/messages", {**MESSAGE, "model": self.model, "stream": True, **fields})
+
+    def respond(self, **fields: Any) -> Any:
+        return self._answer("/responses", {**RESPONSE, "model": self.model, **fields})
+
+    def stream_response(self, **fields: Any) -> Stream:
+        return self._stream("/responses", {**RESPONSE, "model": self.model, "stream": True, **fields})
 
     def _headers(self, api_key: str | None) -> dict[str, str]:
         """Use the key of the target if `api_key` is None, and no key if it is empty."""
@@ -105,9 +121,9 @@ def read_stream(reply: Reply) -> Stream:
     lines = reply.body.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
     payloads = [line.removeprefix(b"data:").strip() for line in lines if line.startswith(b"data:")]
     is_done = payloads[-1:] == [DONE] and DONE not in payloads[:-1]
-    return Stream(
-        reply, tuple(msgspec.json.decode(payload) for payload in payloads if payload != DONE), is_done
-    )
+    names = [line.removeprefix(b"event:").strip().decode() for line in lines if line.startswith(b"event:")]
+    events = [msgspec.json.decode(payload) for payload in payloads if payload != DONE]
+    return Stream(reply, tuple(events), tuple(names), is_done)
 
 
 def user(content: Any) -> list[dict[str, Any]]:
@@ -118,4 +134,6 @@ GREETING = "Count from one to ten in words."
 PROMPT = "One, two, three, four,"
 # Temperature 0 lets checks detect what a field changes.
 CHAT: Mapping[str, Any] = {"messages": user(GREETING), "temperature": 0, "max_tokens": 16}
+MESSAGE: Mapping[str, Any] = CHAT
+RESPONSE: Mapping[str, Any] = {"input": GREETING, "temperature": 0, "max_output_tokens": 16}
 COMPLETION: Mapping[str, Any] = {"prompt": PROMPT, "temperature": 0, "max_tokens": 16}

@@ -19,6 +19,7 @@ class CallStart(msgspec.Struct, frozen=True):
     index: int  # 0, 1, ... within the answer
     name: str
     id: str = ""  # models write no ids; the front end creates them
+    offset: int = 0  # characters of content before it, which the front end counts
 
 
 class CallArguments(msgspec.Struct, frozen=True):
@@ -38,6 +39,7 @@ class ParsedCall(msgspec.Struct, frozen=True):
     name: str
     arguments: str
     id: str = ""  # the message with the result refers to it
+    offset: int = 0  # characters of content before it
 
 
 class ParsedMessage(msgspec.Struct, frozen=True):
@@ -65,7 +67,7 @@ def joined(pieces: Sequence[Piece]) -> ParsedMessage:
             case CallArguments(index, text):
                 arguments[index].append(text)
     calls = tuple(
-        ParsedCall(start.name, "".join(texts), start.id)
+        ParsedCall(start.name, "".join(texts), start.id, start.offset)
         for start, texts in zip(starts, arguments, strict=True)
     )
     return ParsedMessage("".join(content), "".join(reasoning) if reasoning else None, calls)

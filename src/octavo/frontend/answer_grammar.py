@@ -24,9 +24,8 @@ def answer_grammars(
     parts = [] if requested is None else [requested]
     for tool in use.tools:
         if use.is_required or tool.is_strict or requested is not None:
-            field = f"tools[{tool.index}].function.parameters"
             schema = tool.function.get("parameters") or call_grammar.ANY_OBJECT
-            parts.append(FieldGrammar(field, schema_grammar(schema, field)))
+            parts.append(FieldGrammar(tool.field, schema_grammar(schema, tool.field)))
     # Fast checks, without compiling. The combined grammar then consists of parts that passed.
     for part in parts:
         with grammar_of(part.field):

@@ -17,8 +17,9 @@ from octavo.dialect.plain_text import in_plain_words
 from octavo.dialect.reader import AnswerFormat
 from octavo.dialect.reasoning import CLOSE, Reasons
 from octavo.dialect.tools import parse_tools
-from octavo.errors import RequestError
+from octavo.errors import RequestError, TemplateError
 from octavo.frontend.answer_grammar import answer_grammars
+from octavo.frontend.conversation import with_system_first
 from octavo.frontend.intake import FieldGrammar, PromptTask
 from octavo.frontend.text_model import TextModel
 from octavo.frontend.tool_use import OnlyTool, Tool, ToolChoice, ToolUse, tool_use
@@ -35,6 +36,7 @@ class ChatTask:
     params: SamplingParams  # an answer without calls conforms to its grammar
     grammar_field: str = "grammar"  # the caller's name for the field of the grammar, for error messages
     tools: Sequence[Tool] = ()
+    tool_fields: Sequence[str] = ()  # the caller's names for the fields of their schemas (none: as in a chat)
     tool_choice: ToolChoice | OnlyTool = ToolChoice.AUTO
     allows_several_calls: bool = True
     template: Mapping[str, Any] = field(default_factory=dict)  # arguments of `ChatTemplate.render`
@@ -50,6 +52,7 @@ def compose(task: ChatTask, model: TextModel) -> PromptTask:
         allows_several=task.allows_several_calls,
         family=model.dialect.family,
         has_format=requested is not None,
+        fields=task.tool_fields,
     )
     prompt = render(task.messages, use, model, task.template)
     reasons = reasons_after(prompt, model.dialect)
@@ -68,11 +71,21 @@ def compose(task: ChatTask, model: TextModel) -> PromptTask:
 
 def render(messages: Sequence[Message], use: ToolUse, model: TextModel, template: Mapping[str, Any]) -> str:
     """Return the prompt, rendered with the checkpoint's own template."""
-    plain = [_with_decoded_calls(message, f"messages[{i}]") for i, message in enumerate(messages)]
+    plain: Sequence[Message] = [
+        _with_decoded_calls(message, f"messages[{i}]") for i, message in enumerate(messages)
+    ]
+    tools = use.shown or None
     if use.tools and not model.dialect.renders_tools:
         plain = [_with_plain_content(message, f"messages[{i}]") for i, message in enumerate(plain)]
-        return model.template.render(in_plain_words(plain, use.shown, model.dialect.family), **template)
-    return model.template.render(plain, tools=use.shown or None, **template)
+        plain, tools = in_plain_words(plain, use.shown, model.dialect.family), None
+    try:
+        return model.template.render(plain, tools=tools, **template)
+    except TemplateError:
+        # Many templates allow a system message only at the beginning, but agents also send later ones.
+        adapted = with_system_first(plain)
+        if adapted is None:
+            raise
+        return model.template.render(adapted, tools=tools, **template)
 
 
 def _with_decoded_calls(message: Message, where: str) -> Message:

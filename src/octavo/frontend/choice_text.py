@@ -37,6 +37,7 @@ class ChoiceText:
         self._max_calls = None if format is None else format.max_calls
         self._stop_filter = StopStringFilter(params.stop, include_stop=params.include_stop)
         self._others: list[Other] = []
+        self._num_content = 0  # characters, including those that the stop filter holds back
         self.is_ended = False  # by a stop string, or because the maximum number of calls was reached
         self.num_reasoning = 0  # tokens, including those of the tags
 
@@ -83,13 +84,14 @@ class ChoiceText:
         content: list[str] = []
         for piece in pieces:
             if isinstance(piece, Content):
+                self._num_content += len(piece.text)
                 content.append(self._content(piece.text, may_stop=may_stop))
             elif isinstance(piece, CallStart) and piece.index == self._max_calls:
                 content.append(self._stop_filter.finish())
                 self.is_ended = True
             elif isinstance(piece, CallStart):
                 call_id = self._call_ids.of(self._choice, piece.index)
-                self._others.append(CallStart(piece.index, piece.name, call_id))
+                self._others.append(CallStart(piece.index, piece.name, call_id, self._num_content))
             else:
                 self._others.append(piece)
             if self.is_ended:

@@ -28,10 +28,10 @@ class OnlyTool:
 class OfferedTool:
     """A tool that the model sees."""
 
-    index: int  # in the caller's list
     name: str
     is_strict: bool  # arguments always conform to the schema
     shown: dict[str, Any]  # in the form that templates expect, without `strict`
+    field: str  # the caller's name for the field of its schema, for error messages
 
     @property
     def function(self) -> dict[str, Any]:
@@ -81,8 +81,11 @@ def tool_use(
     allows_several: bool,
     family: str,
     has_format: bool,
+    fields: Sequence[str] = (),
 ) -> ToolUse:
-    offered = tuple(_offered(index, tool) for index, tool in enumerate(tools))
+    """Return how the tools are used. `fields` are the caller's names for the fields of their schemas."""
+    names_of_fields = fields or [f"tools[{index}].function.parameters" for index in range(len(tools))]
+    offered = tuple(_offered(index, tool, names_of_fields[index]) for index, tool in enumerate(tools))
     names = [tool.name for tool in offered]
     for name in names:
         if names.count(name) > 1:
@@ -101,11 +104,11 @@ def tool_use(
     return ToolUse(offered, family, is_required, has_format, max_calls=None if allows_several else 1)
 
 
-def _offered(index: int, tool: Tool) -> OfferedTool:
+def _offered(index: int, tool: Tool, field: str) -> OfferedTool:
     function = tool.get("function") if isinstance(tool, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(name, str) or not name:
         shape = '{"type": "function", "function": {"name": ..., "parameters": ...}}'
         raise RequestError(f"tools[{index}]: a tool must have the form {shape}", "tools")
     shown = {key: value for key, value in function.items() if key != "strict"}
-    return OfferedTool(index, name, bool(function.get("strict")), {**tool, "function": shown})
+    return OfferedTool(name, bool(function.get("strict")), {**tool, "function": shown}, field)

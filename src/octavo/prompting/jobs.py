@@ -32,11 +32,12 @@ class ChatJob(msgspec.Struct, frozen=True, tag="chat"):
 
 
 class TextJob(msgspec.Struct, frozen=True, tag="text"):
-    """Tokenise plain prompts."""
+    """Tokenise plain prompts. With a suffix, each asks for the text between it and the suffix."""
 
     texts: tuple[str, ...]
     add_special_tokens: bool
     max_model_len: int
+    suffix: str = ""
 
 
 class TokensJob(msgspec.Struct, frozen=True, tag="tokens"):

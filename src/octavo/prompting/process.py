@@ -23,10 +23,9 @@ import msgspec
 
 from octavo.dialect.choose import dialect_of
 from octavo.errors import OctavoError, RequestError
-from octavo.frontend.chat import compose, render
+from octavo.frontend.chat import compose
 from octavo.frontend.intake import check_length
 from octavo.frontend.text_model import TextModel
-from octavo.frontend.tool_use import ToolUse
 from octavo.link.parent import bind_to_parent
 from octavo.prompting.jobs import (
     LENGTH,
@@ -52,6 +51,7 @@ from octavo.prompting.jobs import (
 from octavo.protocol import SamplingParams
 from octavo.text.assets import TextAssets
 from octavo.text.chat_template import ChatTemplate
+from octavo.text.fill_in_middle import NO_FILL_IN_MIDDLE, FillInMiddle
 from octavo.text.tokenizer import Tokenizer, is_panic
 
 logger = logging.getLogger(__name__)
@@ -131,16 +131,30 @@ class PromptBuilder:
                 ids = self._ids(task.prompt, task.add_special_tokens, job.max_model_len)
                 return ChatPrompt(task.prompt, ids, task.params, task.format, task.grammars)
             case TextJob():
-                return TextIds(
-                    tuple(self._ids(text, job.add_special_tokens, job.max_model_len) for text in job.texts)
-                )
+                return TextIds(tuple(self._text_ids(text, job) for text in job.texts))
             case TokensJob():
                 return self._tokens(job)
             case DecodeJob():
                 return DecodedText(self._decoded(job.ids))
 
-    def _ids(self, text: str, add_special_tokens: bool, max_model_len: int) -> tuple[int, ...]:
+    def _text_ids(self, text: str, job: TextJob) -> tuple[int, ...]:
+        if not job.suffix:
+            return self._ids(text, job.add_special_tokens, job.max_model_len)
+        fill, tokenizer = FillInMiddle.of_tokenizer(self._model.tokenizer), self._model.tokenizer
+        if fill is None:
+            raise RequestError(NO_FILL_IN_MIDDLE, "suffix")
+        self._check_text(text + job.suffix, job.max_model_len)
+        special = job.add_special_tokens
+        ids = tuple(fill.prompt_ids(tokenizer, text, job.suffix, add_special_tokens=special))
+        check_length(len(ids), job.max_model_len)
+        return ids
+
+    def _check_text(self, text: str, max_model_len: int) -> None:
+        """Check the minimum number of tokens, before tokenising takes time."""
         check_length(-(-len(text) // self._longest_token), max_model_len, at_least=True)
+
+    def _ids(self, text: str, add_special_tokens: bool, max_model_len: int) -> tuple[int, ...]:
+        self._check_text(text, max_model_len)
         ids = tuple(self._model.tokenizer.encode(text, add_special_tokens=add_special_tokens))
         check_length(len(ids), max_model_len)
         return ids
@@ -148,7 +162,9 @@ class PromptBuilder:
     def _tokens(self, job: TokensJob) -> EncodedTokens:
         tokenizer, text = self._model.tokenizer, job.text
         if job.chat is not None:
-            text = render(job.chat.messages, ToolUse(), self._model, job.chat.template)
+            prompt = compose(job.chat, self._model).prompt
+            assert isinstance(prompt, str)
+            text = prompt
         if len(text) > MAX_CHARS:
             raise RequestError(f"the text has {len(text)} characters; the maximum is {MAX_CHARS}", "prompt")
         ids = tokenizer.encode(text, add_special_tokens=job.add_special_tokens)

@@ -302,6 +302,9 @@ def _is_done(future: "Future[Any]", until: float) -> bool:
 
 
 def _lower_priority() -> None:
-    """Give this thread a lower priority than sampling. Only on Linux, where each thread has its own."""
+    """Give this thread a lower priority than sampling. Only on Linux, where each thread has its own.
+
+    The priority is relative: the engine may have a low one already, and may not raise that of a thread.
+    """
     if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), SLOW_NICENESS)
+        os.nice(SLOW_NICENESS)

@@ -145,4 +145,4 @@ class Admission:
 
     def _busy(self, tenant: Tenant) -> ApiError:
         what = "this key has too many waiting requests" if tenant.name else "too many requests are waiting"
-        return too_many(f"the server is busy: {what}", self.retry_after(tenant))
+        return too_many(f"the server is busy: {what}", self.retry_after(tenant), is_overload=True)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -16,16 +16,7 @@ from octavo.server.event_ids import EventIds
 from octavo.server.generation import Generation, Work
 from octavo.server.http.errors import ClientDisconnected, as_api_error
 from octavo.server.http.paced import PacedResponse
-from octavo.server.http.sse import (
-    AFTER_PING,
-    DONE,
-    HEADERS,
-    PING,
-    PING_SECONDS,
-    PING_WITH_IDS,
-    encode,
-    error_event,
-)
+from octavo.server.http.sse import PING_SECONDS, Framing, encode
 from octavo.server.kept_answers import KeptAnswer
 
 MAX_LOGPROBS = 256  # entries, each with up to 20 alternatives, that the event loop encodes itself
@@ -35,6 +26,9 @@ Encoded = TypeVar("Encoded")
 
 class AnswerWriter(Protocol):
     """How an endpoint encodes the output of a generation. Events are complete or empty."""
+
+    @property
+    def framing(self) -> Framing: ...
 
     def encode_delta(self, delta: StreamDelta) -> Sequence[tuple[StreamDelta, bytes]]:
         """Return deltas with their events, or none to hold the delta back until a later call."""
@@ -50,6 +44,8 @@ async def respond(
     work: Work,
     make_writer: Callable[[Generation], AnswerWriter],
     kept: KeptAnswer | None = None,
+    *,
+    headers: Mapping[str, str],
 ) -> Response:
     """Run a generation and return its response. Takes ownership of the generation and closes it.
 
@@ -61,13 +57,13 @@ async def respond(
         writer = make_writer(generation)
         if generation.context.is_stream:
             stack.pop_all()
-            return EventStream(generation, writer, kept)
+            return EventStream(generation, writer, kept, headers=headers)
         await generation.finish()
         body = await _encoded(generation.results.values(), lambda: encode(writer.full_body()))
         if kept is not None:
             kept.add(body)
-            kept.complete()
-        return PacedResponse(body)
+            kept.end()
+        return PacedResponse(body, headers=headers)
 
 
 async def _encoded(updates: Iterable[Update], encode_all: Callable[[], Encoded]) -> Encoded:
@@ -91,12 +87,19 @@ class EventStream(StreamingResponse):
     and `BoundedHttpProtocol` closes the connection.
     """
 
-    def __init__(self, generation: Generation, writer: AnswerWriter, kept: KeptAnswer | None = None) -> None:
-        super().__init__((), headers=HEADERS)
+    def __init__(
+        self,
+        generation: Generation,
+        writer: AnswerWriter,
+        kept: KeptAnswer | None = None,
+        *,
+        headers: Mapping[str, str],
+    ) -> None:
+        super().__init__((), headers={**writer.framing.headers, **headers})
         self._generation = generation
         self._ids = generation.event_ids
-        self._ping = PING if self._ids is None else PING_WITH_IDS
         self._writer = writer
+        self._framing = writer.framing
         self._kept = kept
         self._wrote_at = time.monotonic()
         self._has_pinged = False  # the last write was a ping
@@ -108,6 +111,7 @@ class EventStream(StreamingResponse):
             if self._kept is not None:
                 self._kept.begin()
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            await self._open(send)
             await self._pump(send)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except ClientDisconnected:
@@ -118,34 +122,43 @@ class EventStream(StreamingResponse):
                 self._kept.fail()  # unless it is complete
             await self._generation.close()
 
+    async def _open(self, send: Send) -> None:
+        if opening := self._framing.opening():
+            if self._kept is not None:
+                self._kept.add(opening)
+            await self._write(send, opening)
+
     async def _pump(self, send: Send) -> None:
         generation, kept = self._generation, self._kept
         is_done = has_failed = False
         while not is_done:
             events: list[bytes] = []
+            is_ping = False
             try:
                 updates = await generation.take()
                 is_done = generation.is_done
+                is_ping = not updates and not is_done
                 await _encoded(updates, partial(self._add, events, updates))
                 if is_done:
-                    events += (self._end(), DONE)
-                elif not updates:
-                    events.append(self._ping)
+                    events += (self._end(), self._framing.done)
+                elif is_ping:
+                    events.append(self._framing.ping())
             except ClientDisconnected:
                 raise
             except Exception as error:
                 is_done = has_failed = True
-                events += (self._failure(error), DONE)
+                events += (self._failure(error), self._framing.done)
             body = b"".join(events)
             if not body:
                 continue
-            is_ping = body == self._ping
             if kept is not None and not is_ping:
                 kept.add(body)
-                if is_done and not has_failed:
-                    kept.complete()
-            await self._write(send, AFTER_PING + body if self._has_pinged and not is_ping else body)
-            self._has_pinged = is_ping and self._ids is None
+                if is_done:
+                    kept.end(has_failed=has_failed)
+            await self._write(
+                send, body if is_ping or not self._has_pinged else self._framing.after_ping + body
+            )
+            self._has_pinged = is_ping
 
     def _add(self, events: list[bytes], updates: Iterable[Update]) -> None:
         for update in updates:
@@ -164,7 +177,7 @@ class EventStream(StreamingResponse):
         record = self._generation.record
         failure = as_api_error(error, record.request_id)
         record.note_error(failure)
-        return error_event(failure)
+        return self._framing.failure(failure)
 
     async def _write(self, send: Send, body: bytes) -> None:
         await send({"type": "http.response.body", "body": body, "more_body": True})

@@ -10,14 +10,21 @@ from starlette.responses import Response
 
 import octavo
 from octavo.errors import OctavoError
-from octavo.server.http.errors import ApiError, as_api_error, error_response
+from octavo.server.anthropic import messages
+from octavo.server.anthropic import models as anthropic_models
+from octavo.server.error_responses import respond_with
+from octavo.server.http.errors import ApiError, as_api_error
 from octavo.server.http.hosts import Hosts
 from octavo.server.http.keys import Keys, require_key
 from octavo.server.middleware import Boundary
+from octavo.server.ollama import chat as ollama_chat
+from octavo.server.ollama import generate as ollama_generate
+from octavo.server.ollama import models as ollama_models
 from octavo.server.openai import chat, completions, models
-from octavo.server.openapi import describe, failures
+from octavo.server.openai.responses import endpoint as responses
+from octavo.server.openapi import anthropic_failures, describe, failures
 from octavo.server.operate import fleet, probes, view
-from octavo.server.operate.page import page_router
+from octavo.server.operate.page import page_router, root_router
 from octavo.server.operate.record import record_of
 from octavo.server.state import ServerState
 
@@ -39,11 +46,18 @@ def build_app(state: ServerState, keys: Keys) -> FastAPI:
     if keys.is_required:
         state.key_usage = keys.accounts.usage
     app.include_router(probes.router, responses=failures(421))
-    if state.options.page:
-        app.include_router(page_router(), responses=failures(421))
+    app.include_router(page_router() if state.options.page else root_router(), responses=failures(421))
     # Default deny: every endpoint but the probes and the page is added here and requires the key.
-    routers = (chat.router, completions.router, models.router, probes.metrics_router)
-    for router in (*routers, view.router, fleet.router, schema_router(app)):
+    app.include_router(
+        messages.router,
+        dependencies=[Depends(require_key)],
+        responses=anthropic_failures(401, 421, 429, 500),
+    )
+    # Before the router of OpenAI's API, which has the same paths and answers all other clients.
+    app.include_router(anthropic_models.router, dependencies=[Depends(require_key)])
+    routers = (chat.router, completions.router, responses.router, models.router, probes.metrics_router)
+    ollama_routers = (ollama_chat.router, ollama_generate.router, ollama_models.router)
+    for router in (*routers, *ollama_routers, view.router, fleet.router, schema_router(app)):
         app.include_router(
             router, dependencies=[Depends(require_key)], responses=failures(401, 421, 429, 500)
         )
@@ -82,5 +96,4 @@ async def _handle_http_exception(request: Request, error: Exception) -> Response
 
 
 def _answer(request: Request, error: ApiError) -> Response:
-    record_of(request).note_error(error)
-    return error_response(error)
+    return respond_with(error, request.scope, record_of(request))

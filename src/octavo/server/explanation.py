@@ -1,11 +1,20 @@
 """The `octavo` object of a response: timings, cached tokens and what is needed to reproduce the answer."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from octavo.frontend.output import RequestOutput
+from octavo.frontend.output import Choice, RequestOutput
 from octavo.protocol import PrefillChunk
 from octavo.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class ExplainedParts:
+    """What the object contains on request."""
+
+    prompt: bool = False  # as text
+    token_ids: bool = False  # of prompt and answer, with the logprobs of the answer if it has them
 
 
 def explanation(
@@ -14,17 +23,17 @@ def explanation(
     *,
     tokenise_seconds: float,
     num_restarts: int,
-    shows_prompt: bool,
+    shown: ExplainedParts,
 ) -> dict[str, Any]:
     """Return the object. Without a tokenizer it has no text of the prompt, the answer or the request."""
     return {
         "tokenise_seconds": round(tokenise_seconds, 6),
         "engine_restarts": num_restarts,
-        "requests": [_explained(output, tokenizer, shows_prompt) for output in results],
+        "requests": [_explained(output, tokenizer, shown) for output in results],
     }
 
 
-def _explained(output: RequestOutput, tokenizer: Tokenizer | None, shows_prompt: bool) -> dict[str, Any]:
+def _explained(output: RequestOutput, tokenizer: Tokenizer | None, shown: ExplainedParts) -> dict[str, Any]:
     explained: dict[str, Any] = {
         "seed": output.seed,
         "prompt_tokens": len(output.prompt_ids),
@@ -43,17 +52,32 @@ def _explained(output: RequestOutput, tokenizer: Tokenizer | None, shows_prompt:
                 "steps_passed_over": choice.timings.num_passed_over,
                 **({} if tokenizer is None else {"stop_reason": choice.stop_reason}),
                 "tokens": len(choice.token_ids),
+                **({} if tokenizer is None or not shown.token_ids else _tokens(choice)),
             }
             for choice in output.choices
         ],
     }
-    if tokenizer is not None and shows_prompt:
+    if tokenizer is not None and shown.token_ids:
+        explained["prompt_token_ids"] = output.prompt_ids
+    if tokenizer is not None and shown.prompt:
         explained["prompt"] = (
             tokenizer.decode(output.prompt_ids, skip_special_tokens=False)
             if output.prompt is None
             else output.prompt
         )
     return explained
+
+
+def _tokens(choice: Choice) -> dict[str, Any]:
+    ids: dict[str, Any] = {"token_ids": choice.token_ids}
+    if choice.logprobs is None:
+        return ids
+    return ids | {
+        "logprobs": [
+            {"token_id": score.token_id, "logprob": score.logprob, "top": score.top}
+            for score in choice.logprobs
+        ]
+    }
 
 
 def _chunk(chunk: PrefillChunk) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 
 from starlette.responses import Response
@@ -12,7 +13,7 @@ from octavo.server.http.budget import Holding
 from octavo.server.http.disconnect import while_connected
 from octavo.server.http.errors import ApiError, unavailable
 from octavo.server.http.paced import PIECE_BYTES, PacedResponse
-from octavo.server.http.sse import DONE, HEADERS, PING, PING_SECONDS, PING_WITH_IDS, error_event
+from octavo.server.http.sse import PING_SECONDS, Framing
 from octavo.server.kept_answers import AnswerState, KeptAnswer
 from octavo.server.key_limits import KeyedRequest
 from octavo.server.state import ServerState
@@ -59,7 +60,13 @@ class Follower:
 
 
 async def follow(
-    kept: KeptAnswer, follower: Follower, receive: Receive, *, is_stream: bool, has_ids: bool
+    kept: KeptAnswer,
+    follower: Follower,
+    receive: Receive,
+    *,
+    is_stream: bool,
+    framing: Framing,
+    headers: Mapping[str, str],
 ) -> Response | None:
     """Return the response with the answer, or None if there will be none and the caller must compute it."""
     with ExitStack() as stack:
@@ -75,9 +82,9 @@ async def follow(
             return None
         if is_stream:
             stack.pop_all()  # the response leaves
-            return FollowedStream(kept, follower, PING_WITH_IDS if has_ids else PING)
+            return FollowedStream(kept, follower, framing, headers)
         follower.holding.take(sum(map(len, kept.pieces)))
-        return PacedResponse(b"".join(kept.pieces), headers=REPLAYED)
+        return PacedResponse(b"".join(kept.pieces), headers={**REPLAYED, **headers})
 
 
 def _can_respond(kept: KeptAnswer, *, is_stream: bool) -> bool:
@@ -91,12 +98,14 @@ class FollowedStream(Response):
     Their bytes are those of the kept answer, which are counted there.
     """
 
-    def __init__(self, kept: KeptAnswer, follower: Follower, ping: bytes) -> None:
-        super().__init__(headers=HEADERS | REPLAYED)
+    def __init__(
+        self, kept: KeptAnswer, follower: Follower, framing: Framing, headers: Mapping[str, str]
+    ) -> None:
+        super().__init__(headers={**framing.headers, **REPLAYED, **headers})
         del self.headers["content-length"]
         self._kept = kept
         self._follower = follower
-        self._ping = ping
+        self._framing = framing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -121,7 +130,7 @@ class FollowedStream(Response):
             else:
                 await self._wait(send)
         if failure is not None:
-            await _write(send, error_event(failure) + DONE)
+            await _write(send, self._framing.failure(failure) + self._framing.done)
         await _write(send, b"", more_body=False)
 
     async def _wait(self, send: Send) -> None:
@@ -130,7 +139,7 @@ class FollowedStream(Response):
             async with asyncio.timeout(min(PING_SECONDS, self._follower.seconds_left)):
                 await self._kept.change()
         except TimeoutError:
-            await _write(send, self._ping)
+            await _write(send, self._framing.ping())
 
 
 def _next_pieces(pieces: list[bytes], start: int) -> list[bytes]:
@@ -153,7 +162,7 @@ async def _write(send: Send, body: bytes, *, more_body: bool = True) -> None:
 
 def _is_lost(kept: KeptAnswer) -> bool:
     """Whether the answer will have no end, because its client has disconnected."""
-    return kept.state is AnswerState.FAILED and not (kept.pieces and kept.pieces[-1].endswith(DONE))
+    return kept.state is AnswerState.FAILED and not kept.has_end
 
 
 def _lost() -> ApiError:

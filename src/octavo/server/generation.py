@@ -22,7 +22,7 @@ from octavo.frontend.updates import Update, Updates
 from octavo.prompting.prompter import Prompter
 from octavo.protocol import FailureCode, SamplingParams
 from octavo.server.event_ids import ChoicePosition, EventIds, StreamOrigin, StreamPosition, make_event_ids
-from octavo.server.explanation import explanation
+from octavo.server.explanation import ExplainedParts, explanation
 from octavo.server.http.budget import Holding
 from octavo.server.http.disconnect import until_disconnected
 from octavo.server.http.errors import ApiError, ClientDisconnected, internal, unavailable
@@ -43,7 +43,8 @@ class RequestContext:
     engine_id: str  # unique among in-flight requests; others may have the same response id
     tenant: Tenant
     is_stream: bool
-    shows_prompt: bool  # in the explanation
+    model: str  # the name in the response, which the client may have chosen among several
+    shown: ExplainedParts  # in the explanation
     priority: int
     arrival: float  # of its first byte, by time.monotonic()
     timeout: float | None  # seconds from arrival
@@ -209,7 +210,7 @@ class Generation:
             self.state.model.tokenizer if has_text else None,
             tokenise_seconds=self._tokenise_seconds,
             num_restarts=self.state.replicas.num_restarts - self._restarts_before,
-            shows_prompt=self.context.shows_prompt,
+            shown=self.context.shown,
         )
 
     def choice_index(self, delta: StreamDelta) -> int:

@@ -18,7 +18,7 @@ class ResponseIdentity:
     seed: int  # for a request that has none
 
     def response_id(self, prefix: str) -> str:
-        return f"{prefix}-{self.suffix.hex()}"
+        return prefix + self.suffix.hex()
 
 
 class Identities:

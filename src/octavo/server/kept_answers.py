@@ -47,6 +47,7 @@ class KeptAnswer:
         self.pieces: list[bytes] | None = []  # None: the answer is too large to keep
         self.num_bytes = ENTRY_BYTES
         self.has_begun = False  # the response has a status, so followers send theirs
+        self.has_end = False  # the last piece is the explicit end, of an answer or of a failure
         self.num_followers = 0
         self._changed = asyncio.Event()
 
@@ -61,7 +62,12 @@ class KeptAnswer:
             self.pieces.append(piece)
         self._notify()
 
-    def complete(self) -> None:
+    def end(self, *, has_failed: bool = False) -> None:
+        """No piece follows. After a failure, the answer is forgotten."""
+        self.has_end = True
+        if has_failed:
+            self.fail()
+            return
         self.state = AnswerState.COMPLETE
         self._store.keep(self)
         self._notify()
@@ -135,7 +141,7 @@ class KeptAnswers:
         return answer
 
     def open(self, name: KeptName, tenant: str, body_digest: bytes, identity: ResponseIdentity) -> KeptAnswer:
-        """Return a new answer, which the caller must complete or fail. `find` has returned None."""
+        """Return a new answer, which the caller must end or fail. `find` has returned None."""
         answer = KeptAnswer(self, name, tenant, body_digest, identity)
         self._by_name[name] = answer
         self._by_tenant.setdefault(tenant, OrderedDict())[name] = answer

@@ -27,6 +27,7 @@ from octavo.server.http.listener import BACKLOG, EarlyAnswers, max_connections
 from octavo.server.http.tls import MAX_HANDSHAKES, TlsListener, tls_context
 from octavo.server.loop_watch import LoopWatch
 from octavo.server.notify import Notifier
+from octavo.server.served_names import ServedNames
 from octavo.server.signals import FORCED_EXIT_SECONDS, ShutdownSignals, force_exit_after
 from octavo.server.state import ServerState
 
@@ -96,7 +97,8 @@ class RunningServer:
             quantize=options.quantize,
         )
         keys = Keys.from_options(server_options, keepers)
-        model = TextModel.of_checkpoint(checkpoint, server_options.served_model_name)
+        names = ServedNames.parse(server_options.served_model_name, checkpoint.name)
+        model = TextModel.of_checkpoint(checkpoint, names.first)
         endpoint = server_options.otlp_endpoint
         return cls(server_options, model, keys, None if endpoint is None else open_tracing(endpoint))
 

@@ -7,12 +7,12 @@ import time
 from collections.abc import MutableMapping
 from typing import Any
 
-from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from octavo.server.error_responses import id_headers, respond_with
 from octavo.server.http.connection import ARRIVAL, OWNER, PROBES_ONLY
 from octavo.server.http.connection_owner import ConnectionOwner
-from octavo.server.http.errors import ClientDisconnected, as_api_error, error_response, unavailable
+from octavo.server.http.errors import ClientDisconnected, as_api_error, unavailable
 from octavo.server.http.hosts import Hosts
 from octavo.server.http.keys import Keys
 from octavo.server.key_limits import KeyedRequest
@@ -42,7 +42,7 @@ class Boundary:
                 record.status = message["status"]
                 if 400 <= message["status"] < 500 and keyed.errors is not None:
                     await _wait(keyed.errors.delay(), scope.get(OWNER))
-                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
+                message["headers"] = [*message.get("headers", ()), *id_headers(scope, request_id)]
             await send(message)
 
         try:
@@ -53,7 +53,7 @@ class Boundary:
         except ClientDisconnected:
             pass
         except Exception as error:
-            response = _response(error, record)
+            response = respond_with(as_api_error(error, request_id), scope, record)
             if record.status is None:
                 await response(scope, receive, send_with_id)
         finally:
@@ -74,9 +74,3 @@ async def _wait(seconds: float, connection: ConnectionOwner | None) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await connection.closed.wait()
-
-
-def _response(error: Exception, record: RequestRecord) -> Response:
-    api_error = as_api_error(error, record.request_id)
-    record.note_error(api_error)
-    return error_response(api_error)

@@ -13,7 +13,9 @@ from fastapi import FastAPI
 from octavo.frontend.intake import PRIORITY, TIMEOUT, RequestLimits, whole_numbers
 from octavo.frontend.text_model import TextModel
 from octavo.protocol import LOGIT_BIAS, NUMBERS
+from octavo.server.served_names import ServedNames
 from octavo.server.state import ServerState
+from octavo.text.fill_in_middle import FillInMiddle
 
 Schema = dict[str, Any]
 
@@ -33,6 +35,7 @@ ERRORS = {
     429: "the queue or the memory for requests is full, or the API key has reached a limit: see Retry-After",
     500: "internal error: see the server's log",
     503: "the server is loading, restarting or shutting down: see Retry-After",
+    529: "the server is loading, restarting, shutting down or full: see Retry-After",
 }
 ERROR_SCHEMA: Schema = {
     "type": "object",
@@ -50,11 +53,34 @@ ERROR_SCHEMA: Schema = {
         }
     },
 }
+ANTHROPIC_BODY_ERRORS = (*BODY_ERRORS, 529)
+ANTHROPIC_GENERATION_ERRORS = (*ANTHROPIC_BODY_ERRORS, 408, 409)
+ANTHROPIC_ERROR_SCHEMA: Schema = {
+    "type": "object",
+    "required": ["type", "error", "request_id"],
+    "properties": {
+        "type": {"enum": ["error"]},
+        "error": {
+            "type": "object",
+            "required": ["type", "message"],
+            "properties": {
+                "type": {"type": "string"},
+                "message": {"type": "string"},
+                "details": {"type": "object", "description": "why a client may send the request otherwise"},
+            },
+        },
+        "request_id": {"type": "string"},
+    },
+}
 EVENTS: Schema = {
     "description": "the answer; server-sent events if `stream` is true",
     "content": {"text/event-stream": {"schema": {"type": "string"}}},
 }
-REPEATED: Schema = {
+LINES_OF_JSON: Schema = {
+    "description": "the answer; lines of JSON unless `stream` is false",
+    "content": {"application/x-ndjson": {"schema": {"type": "string"}}},
+}
+IDEMPOTENCY: Schema = {
     "parameters": [
         {
             "name": "Idempotency-Key",
@@ -62,6 +88,11 @@ REPEATED: Schema = {
             "description": "a request with the key of an earlier one gets the answer of the earlier one",
             "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]*$"},
         },
+    ]
+}
+REPEATED: Schema = {
+    "parameters": [
+        *IDEMPOTENCY["parameters"],
         {
             "name": "Last-Event-ID",
             "in": "header",
@@ -72,14 +103,24 @@ REPEATED: Schema = {
 }
 # Accepted values of fields that are not supported: those that ask for nothing.
 NOTHING: Schema = {"enum": [None]}
+EMPTY: Schema = {"enum": [None, "", [], {}]}
 ALLOWED_VALUES: dict[str, Schema] = {
     "audio": NOTHING,
     "web_search_options": NOTHING,
     "function_call": NOTHING,
     "functions": {"enum": [None, []]},
     "modalities": {"enum": [None, ["text"]]},
-    "suffix": {"enum": [None, ""]},
+    "mcp_servers": {"enum": [None, []]},
+    "container": EMPTY,
+    "thread": EMPTY,
+    "compaction": EMPTY,
+    "background": {"enum": [None, False]},
+    "truncation": {"enum": [None, "disabled"]},
+    "conversation": NOTHING,
+    "moderation": NOTHING,
 }
+# In Ollama's API, clients append a tag to the names of models that have none.
+OLLAMA, OLLAMA_TAG = "/api/", "latest"
 UNKNOWN_SIZE = 1 << 31  # bound until the engine is ready and reports its own
 
 
@@ -99,15 +140,19 @@ def query(**parameters: Schema) -> Schema:
     return {"parameters": [{"name": name, "in": "query", "schema": s} for name, s in parameters.items()]}
 
 
-def failures(*statuses: int) -> dict[int | str, Schema]:
-    """Return the error responses, for `responses` of an endpoint."""
+def failures(*statuses: int, form: str = "Error") -> dict[int | str, Schema]:
+    """Return the error responses, for `responses` of an endpoint. `form` is the name of their schema."""
     return {
         status: {
             "description": ERRORS[status],
-            "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+            "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{form}"}}},
         }
         for status in statuses
     }
+
+
+def anthropic_failures(*statuses: int) -> dict[int | str, Schema]:
+    return failures(*statuses, form="AnthropicError")
 
 
 def describe(app: FastAPI, state: ServerState) -> Schema:
@@ -120,24 +165,25 @@ def describe(app: FastAPI, state: ServerState) -> Schema:
     )
     document = copy.deepcopy(app.openapi())
     components = document.setdefault("components", {})
-    components["schemas"] = {"Error": ERROR_SCHEMA}
+    components["schemas"] = {"Error": ERROR_SCHEMA, "AnthropicError": ANTHROPIC_ERROR_SCHEMA}
     components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-    for path in document["paths"].values():
-        for operation in path.values():
+    for path, operations in document["paths"].items():
+        names = state.names.with_tag(OLLAMA_TAG) if path.startswith(OLLAMA) else state.names
+        for operation in operations.values():
             # FastAPI assumes 422 for wrong parameters.
             operation["responses"].pop("422", None)
             if app.state.keys.is_required and "401" in operation["responses"]:
                 operation["security"] = [{"key": []}]
             for content in operation.get("requestBody", {}).get("content", {}).values():
-                _bound(content["schema"]["properties"], limits, state.model)
+                _bound(content["schema"]["properties"], limits, state.model, names)
     return document
 
 
-def _bound(properties: Schema, limits: RequestLimits, model: TextModel) -> None:
+def _bound(properties: Schema, limits: RequestLimits, model: TextModel, names: ServedNames) -> None:
     """Add bounds to the fields of a body."""
     ids = {"minimum": 0, "maximum": limits.vocab_size - 1}
     bounds: dict[str, dict[str, Schema]] = {  # by field and JSON type
-        "model": {"string": {"enum": [model.name]}},
+        "model": {"string": dict(names.allowed)},
         "stop": {
             "string": {"minLength": 1, "maxLength": limits.max_stop_bytes},
             "array": {"maxItems": limits.max_stop_strings},
@@ -160,7 +206,11 @@ def _bound(properties: Schema, limits: RequestLimits, model: TextModel) -> None:
     bounds["top_p"] = {"number": {"exclusiveMinimum": 0, "maximum": 1}}
     bounds["top_k"] = {"integer": {**bounds["top_k"]["integer"], "minimum": -1}}
     bounds["top_logprobs"] = bounds["logprobs"]
-    bounds["max_completion_tokens"] = bounds["max_tokens"]
+    bounds["max_completion_tokens"] = bounds["max_output_tokens"] = bounds["max_tokens"]
+    bounds["stop_sequences"] = bounds["stop"]
+    bounds["name"] = bounds["model"]  # in Ollama's API
+    bounds["repeat_penalty"] = bounds["repetition_penalty"]
+    bounds["num_predict"] = {"integer": {"maximum": bounds["max_tokens"]["integer"]["maximum"]}}
     bounds["best_of"] = bounds["n"]  # a schema cannot say that they must be equal
     if "echo" in properties:  # with echo, 0 means: only the prompt
         bounds["max_tokens"] = {"integer": {**bounds["max_tokens"]["integer"], "minimum": 0}}
@@ -169,6 +219,11 @@ def _bound(properties: Schema, limits: RequestLimits, model: TextModel) -> None:
             bounds["prompt"]["string"] = {"minLength": 1}
     for name in bounds.keys() & properties.keys():
         _apply(properties[name], bounds[name])
+    for part in properties.get("options", {}).get("anyOf", ()):
+        if "properties" in part:
+            _bound(part["properties"], limits, model, names)
+    if "suffix" in properties and FillInMiddle.of_tokenizer(model.tokenizer) is None:
+        properties["suffix"] |= {"enum": [None, ""]}
     for name in ALLOWED_VALUES.keys() & properties.keys():
         properties[name] |= ALLOWED_VALUES[name]
 

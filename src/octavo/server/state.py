@@ -27,6 +27,9 @@ from octavo.server.identity import Identities
 from octavo.server.kept_answers import KeptAnswers
 from octavo.server.operate.view_feed import ViewFeed
 from octavo.server.pool import RequestPool
+from octavo.server.served_names import ServedNames
+from octavo.server.sqlite_responses import SqliteResponses
+from octavo.server.stored_responses import MemoryResponses, ResponseStore
 
 
 class ServerState:
@@ -43,6 +46,7 @@ class ServerState:
     ) -> None:
         self.options = options
         self.model = model
+        self.names = ServedNames.parse(options.served_model_name, model.name)
         self.replicas = replicas
         self.operations = FleetOperations(replicas)
         self.admission = Admission(options.max_queued_requests, options.max_queued_tokens)
@@ -56,6 +60,11 @@ class ServerState:
         self.grammars = GrammarChecker()
         self.identities = Identities()
         self.kept_answers = KeptAnswers(options.max_kept_answers)
+        self.responses: ResponseStore = (
+            MemoryResponses(options.max_stored_responses)
+            if options.response_store is None
+            else SqliteResponses(options.response_store, options.max_stored_responses)
+        )
         self.created = int(time.time())
         self.is_draining = False
         self.num_open = 0  # generation requests without a complete response
@@ -64,6 +73,7 @@ class ServerState:
     def close(self) -> None:
         self.prompter.close()
         self.grammars.close()
+        self.responses.close()
 
     def usage_registry(self, key: str) -> CollectorRegistry:
         """Return a registry of what the keys of one name have used."""
@@ -140,10 +150,15 @@ class ServerState:
         maximum = self.options.request_timeout
         return maximum if requested is None else min(requested, maximum)
 
-    def check_model(self, name: str | None) -> None:
-        if name is not None and name != self.model.name:
+    def check_model(self, name: str | None, *, tag: str = "") -> None:
+        """Raise 404 for a model that is not served. A client may append the tag to its name."""
+        names = self.names.with_tag(tag) if tag else self.names
+        if name is not None and not names.has(name):
             raise ApiError(
-                404, f"this server has no model {name[:100]!r}", param="model", code="model_not_found"
+                404,
+                f"this server has no model {name[:100]!r}; it serves {self.names.described}",
+                param="model",
+                code="model_not_found",
             )
 
     # -- where new requests go, after `check_ready` ----------------------------------------------------

@@ -7,7 +7,7 @@ import pytest
 
 from data.json_types import Json, JsonObject
 from octavo.dialect.choose import dialect_of
-from octavo.errors import RequestError
+from octavo.errors import RequestError, TemplateError
 from octavo.frontend.chat import ChatTask, compose
 from octavo.frontend.text_model import TextModel
 from octavo.frontend.tool_use import OnlyTool, ToolChoice
@@ -73,6 +73,53 @@ def test_text_parts_are_joined() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     task = ChatTask([{"role": "user", "content": parts}], SamplingParams(), tools=[tool("add")])
     assert str(compose(task, text_model(PLAIN_TEMPLATE)).prompt).endswith("user: ab\n")
+
+
+STRICT_TEMPLATE = """\
+{%- for m in messages -%}
+{%- if m.role == "system" and not loop.first -%}{{ raise_exception("system must come first") }}{%- endif -%}
+{%- if not loop.first and m.role == loop.previtem.role -%}{{ raise_exception("alternate") }}{%- endif -%}
+{{ m.role }}: {{ m.content }}
+{% endfor %}"""
+
+
+def test_late_system_messages_become_text_of_the_user_where_the_template_requires_it() -> None:
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hi!"},
+        {"role": "system", "content": "It is noon."},
+        {"role": "assistant", "content": "Hello."},
+        {"role": "system", "content": "It is night."},
+        {"role": "user", "content": "And now?"},
+    ]
+
+    def prompt(template: str, last: int) -> str:
+        made = compose(ChatTask(messages[:last], SamplingParams()), text_model(template)).prompt
+        assert isinstance(made, str)
+        return made
+
+    expected = """\
+system: Be brief.
+user: Hi!
+
+It is noon.
+assistant: Hello.
+user: It is night.
+
+And now?
+"""
+    assert prompt(STRICT_TEMPLATE, 6) == expected
+    assert all(expected.startswith(prompt(STRICT_TEMPLATE, last)) for last in (1, 3, 4)), "prefixes stay"
+    plain = prompt(PLAIN_TEMPLATE, 6)
+    assert plain.count("system: ") == 3, "a template that allows late system messages gets them"
+
+
+def test_an_error_of_the_template_is_not_hidden_by_the_second_attempt() -> None:
+    always = "{{ raise_exception('never') }}"
+    late = {"role": "system", "content": "Late."}
+    for messages in ([QUESTION], [QUESTION, late]):
+        with pytest.raises(TemplateError, match="never"):
+            compose(ChatTask(messages, SamplingParams()), text_model(always))
 
 
 def with_call(arguments: Json) -> JsonObject:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from octavo.frontend.intake import PreparedRequest
 from octavo.frontend.output import RequestOutput, RequestText
 from octavo.protocol import Abort, Failure, FailureCode, FinishReason, SamplingParams, Timings, TokenOutput
-from octavo.server.explanation import explanation
+from octavo.server.explanation import ExplainedParts, explanation
 from octavo.server.openai.response import usage_of
 from octavo.text.assets import TextAssets
 from octavo.text.tokenizer import Tokenizer
@@ -85,7 +85,7 @@ def test_a_result_its_explanation_and_the_usage_count_drafted_and_accepted_token
     (choice,) = result.choices
     assert (choice.num_drafted, choice.num_accepted) == (NUM_DRAFTED, NUM_ACCEPTED)
     for shown_with in (tokenizer, None):
-        shown = explanation([result], shown_with, tokenise_seconds=0, num_restarts=0, shows_prompt=False)
+        shown = explanation([result], shown_with, tokenise_seconds=0, num_restarts=0, shown=ExplainedParts())
         (explained,) = shown["requests"][0]["choices"]
         assert (explained["drafted_tokens"], explained["accepted_tokens"]) == (NUM_DRAFTED, NUM_ACCEPTED)
     details = usage_of([result, result])["completion_tokens_details"]

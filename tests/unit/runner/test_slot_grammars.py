@@ -1,5 +1,7 @@
 """Slot grammars: a mask for every slot that samples, and no state shared between owners of a slot."""
 
+import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -10,7 +12,13 @@ from octavo.grammar.matcher import TOO_COMPLEX, GrammarMatcher
 from octavo.grammar.vocabulary import Vocabulary, byte_vocabulary
 from octavo.plan import SequenceSlice, SlotOpening, StepPlan
 from octavo.protocol import Failure, FailureCode, GrammarKind, GrammarSpec, SamplingParams
-from octavo.runner.slot_grammars import MAX_FORCED, AllowedTokens, SlotGrammars
+from octavo.runner.slot_grammars import (
+    MAX_FORCED,
+    SLOW_NICENESS,
+    AllowedTokens,
+    SlotGrammars,
+    _lower_priority,
+)
 
 LETTERS = GrammarSpec(GrammarKind.REGEX, "[a-c]+")
 DIGITS = GrammarSpec(GrammarKind.REGEX, "[1-3]{2}")
@@ -194,3 +202,21 @@ def test_a_grammar_has_a_time_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     failure = look(slots, 0).failure
     assert failure is not None
     assert failure.code is FailureCode.GRAMMAR_TOO_COMPLEX
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")
+@pytest.mark.parametrize("added", [0, SLOW_NICENESS + 1, 19])
+def test_a_thread_for_slow_grammars_has_a_lower_priority_than_its_engine(added: int) -> None:
+    """An engine that was started with a low priority needs a privilege to raise that of a thread."""
+    seen = []
+
+    def run() -> None:
+        before = os.nice(added)
+        _lower_priority()
+        seen.append((before, os.nice(0)))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    ((before, after),) = seen
+    assert after == min(19, before + SLOW_NICENESS)

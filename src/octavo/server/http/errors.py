@@ -40,6 +40,7 @@ class ApiError(OctavoError):
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
         error_id: str | None = None,
+        is_overload: bool = False,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -48,6 +49,7 @@ class ApiError(OctavoError):
         self.code = code
         self.error_id = error_id  # identifies the details in the log
         self.headers = dict(headers or {})
+        self.is_overload = is_overload  # the server is busy, whoever asks
 
     @property
     def body(self) -> dict[str, Any]:
@@ -74,8 +76,17 @@ def unavailable(message: str, *, code: str, retry_after: float = 1.0) -> ApiErro
     )
 
 
-def too_many(message: str, retry_after: float, *, code: str = "rate_limit_exceeded") -> ApiError:
-    return ApiError(429, message, kind="rate_limit_error", code=code, headers=_retry_after(retry_after))
+def too_many(
+    message: str, retry_after: float, *, code: str = "rate_limit_exceeded", is_overload: bool = False
+) -> ApiError:
+    return ApiError(
+        429,
+        message,
+        kind="rate_limit_error",
+        code=code,
+        headers=_retry_after(retry_after),
+        is_overload=is_overload,
+    )
 
 
 def internal() -> ApiError:

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Self
 
 from fastapi import Request
@@ -22,6 +22,8 @@ from octavo.server.key_limits import KeyAccounts, KeyedRequest
 logger = logging.getLogger(__name__)
 
 RELOAD_SECONDS = 1.0
+AUTHORIZATION, X_API_KEY = b"authorization", b"x-api-key"
+BEARER = b"bearer"
 
 
 class Keys:
@@ -50,14 +52,26 @@ class Keys:
     def from_options(cls, options: ServerOptions, transport: BudgetTransport | None = None) -> Self:
         return cls(KeySource(options), transport=transport)
 
-    def identify(self, authorization: bytes | None) -> Key | None:
-        """Return the key, which may have expired, or None.
+    def identify(self, headers: Iterable[tuple[bytes, bytes]]) -> Key | None:
+        """Return the key that the headers of a request contain, which may have expired, or None.
+
+        Some clients send one secret in each header and know only one of them. Two different keys identify
+        nobody, nor does a header that occurs twice.
+        """
+        secrets = [(name, value) for name, value in headers if name in (AUTHORIZATION, X_API_KEY)]
+        if len(dict(secrets)) < len(secrets):
+            return None
+        found = [key for key in (self._find(name, value) for name, value in secrets) if key is not None]
+        return found[0] if found and all(key is found[0] for key in found) else None
+
+    def _find(self, name: bytes, value: bytes) -> Key | None:
+        """Return the key in a header, if it is valid.
 
         The time reveals nothing about valid keys, because a client cannot choose digests that are similar.
         """
-        scheme, _, secret = (authorization or b"").partition(b" ")
+        scheme, _, secret = value.partition(b" ") if name == AUTHORIZATION else (BEARER, b"", value)
         found = self._table.keys.get(hashlib.sha256(secret.strip()).digest())
-        return found if scheme.lower() == b"bearer" else None
+        return found if scheme.lower() == BEARER else None
 
     def has_expired(self, key: Key) -> bool:
         return key.expires is not None and key.expires <= self._wall_clock()
@@ -100,10 +114,11 @@ async def require_key(request: Request) -> None:
     request.state.key = None
     if not keys.is_required:
         return
-    headers = [value for name, value in request.scope["headers"] if name == b"authorization"]
-    key = keys.identify(headers[0] if len(headers) == 1 else None)
+    key = keys.identify(request.scope["headers"])
     if key is None:
-        raise _unauthorized("a valid API key is needed: send it as 'Authorization: Bearer KEY'")
+        raise _unauthorized(
+            "a valid API key is needed: send it as 'Authorization: Bearer KEY' or as 'x-api-key: KEY'"
+        )
     keyed: KeyedRequest = request.state.keyed
     keyed.name = key.tenant.name
     if keys.has_expired(key):

@@ -1,7 +1,6 @@
 """POST /v1/chat/completions"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -10,14 +9,11 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from octavo.dialect.pieces import CallArguments, CallStart
-from octavo.fairness.tenant import Tenant
 from octavo.frontend.chat import ChatTask
-from octavo.frontend.intake import PromptTask
 from octavo.frontend.output import Choice, StreamDelta
 from octavo.frontend.tool_use import OnlyTool, ToolChoice
-from octavo.prompting.jobs import ChatJob, ChatPrompt
-from octavo.prompting.prompter import Prompter
 from octavo.protocol import SamplingParams
+from octavo.server.chat_work import ChatWork
 from octavo.server.generation import Generation, raise_if_failed
 from octavo.server.http.body import read_request
 from octavo.server.http.errors import unsupported
@@ -26,10 +22,10 @@ from octavo.server.http.sse import encode
 from octavo.server.openai.logprobs import chat_logprobs, prompt_logprobs
 from octavo.server.openai.messages import template_arguments, template_messages
 from octavo.server.openai.params import chat_params, requested_grammar
-from octavo.server.openai.repeatable import respond_once
-from octavo.server.openai.response import ChunkFrame, head, usage, usage_of
+from octavo.server.openai.response import ChunkFrame, extras, framing, head, usage, usage_of
 from octavo.server.openai.schema import ChatRequest, NamedTool
 from octavo.server.openapi import EVENTS, GENERATION_ERRORS, REPEATED, failures, json_body
+from octavo.server.repeatable import respond_once
 from octavo.server.state import ServerState
 
 router = APIRouter()
@@ -48,29 +44,12 @@ async def chat_completions(request: Request) -> Response:
     check_supported(body)
     state.check_model(body.model)
     work = ChatWork(chat_task(body, state.model.defaults))
-    return await respond_once(request, body, work, partial(ChatAnswer, body), prefix="chatcmpl")
+    return await respond_once(
+        request, body, work, partial(ChatAnswer, body), prefix="chatcmpl-", framing=framing(body)
+    )
 
 
 # -- body to task ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class ChatWork:
-    chat: ChatTask
-    num_prompts: int = 1
-
-    @property
-    def params(self) -> SamplingParams:
-        return self.chat.params
-
-    async def tasks(self, prompter: Prompter, tenant: Tenant, max_model_len: int) -> list[PromptTask]:
-        result = await prompter.run(tenant, ChatJob(self.chat, max_model_len))
-        assert isinstance(result, ChatPrompt)
-        return [
-            PromptTask(
-                result.ids, result.params, text=result.text, format=result.format, grammars=result.grammars
-            )
-        ]
 
 
 def check_supported(body: ChatRequest) -> None:
@@ -113,6 +92,7 @@ class ChatAnswer:
     def __init__(self, body: ChatRequest, generation: Generation) -> None:
         self._generation = generation
         self._body = body
+        self.framing = framing(body)
         self._tokenizer = generation.state.model.tokenizer
         self._frame = ChunkFrame(head(generation, "chat.completion.chunk"), has_usage=body.includes_usage)
         self._is_plain = not (body.logprobs or body.return_token_ids or body.has_continuous_usage)
@@ -138,9 +118,8 @@ class ChatAnswer:
         return self._full(index, delta)
 
     def encode_end(self) -> bytes:
-        body = self._body
-        more = {"octavo": self._generation.explanation()} if body.wants_explanation else {}
-        if body.includes_usage:
+        more = extras(self._body, self._generation)
+        if self._body.includes_usage:
             return self._frame.chunk(b"", usage=usage_of(self._generation.results.values()), **more)
         return self._frame.chunk(b"", **more) if more else b""
 
@@ -155,9 +134,7 @@ class ChatAnswer:
             answer["prompt_token_ids"] = output.prompt_ids
         if output.prompt_logprobs is not None:
             answer["prompt_logprobs"] = prompt_logprobs(self._tokenizer, output.prompt_logprobs)
-        if body.wants_explanation:
-            answer["octavo"] = generation.explanation()
-        return answer
+        return answer | extras(body, generation)
 
     def _whole_choice(self, choice: Choice) -> dict[str, Any]:
         logprobs = choice.logprobs

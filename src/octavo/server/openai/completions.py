@@ -1,7 +1,6 @@
 """POST /v1/completions"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -9,12 +8,9 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from octavo.fairness.tenant import Tenant
-from octavo.frontend.intake import FieldGrammar, PreparedRequest, Prompt, PromptTask
+from octavo.frontend.intake import PreparedRequest, Prompt
 from octavo.frontend.output import Choice, RequestOutput, StreamDelta
-from octavo.prompting.jobs import TextIds, TextJob
-from octavo.prompting.prompter import Prompter
-from octavo.protocol import SamplingParams
+from octavo.frontend.text_model import TextModel
 from octavo.server.generation import Generation, raise_if_failed
 from octavo.server.http.body import read_request
 from octavo.server.http.errors import invalid, unsupported
@@ -22,11 +18,12 @@ from octavo.server.http.keys import caller
 from octavo.server.http.sse import encode
 from octavo.server.openai.logprobs import LegacyLogprobs, prompt_logprobs
 from octavo.server.openai.params import completion_params, requested_grammar
-from octavo.server.openai.repeatable import respond_once
-from octavo.server.openai.response import ChunkFrame, head, usage, usage_of
+from octavo.server.openai.response import ChunkFrame, extras, framing, head, usage, usage_of
 from octavo.server.openai.schema import CompletionRequest
 from octavo.server.openapi import EVENTS, GENERATION_ERRORS, REPEATED, failures, json_body
+from octavo.server.repeatable import respond_once
 from octavo.server.state import ServerState
+from octavo.server.text_work import TextWork
 
 router = APIRouter()
 
@@ -43,55 +40,35 @@ async def completions(request: Request) -> Response:
     body = await read_request(request, CompletionRequest, state.options.max_body)
     check_supported(body)
     state.check_model(body.model)
-    work = prompt_work(body, state.model.defaults)
-    return await respond_once(request, body, work, partial(CompletionAnswer, body), prefix="cmpl")
+    work = text_work(body, state.model)
+    return await respond_once(
+        request, body, work, partial(CompletionAnswer, body), prefix="cmpl-", framing=framing(body)
+    )
 
 
 # -- body to tasks -----------------------------------------------------------------------------------------
 
 
 def check_supported(body: CompletionRequest) -> None:
-    if body.suffix:
-        raise unsupported("suffix", "suffix")
+    if body.suffix and body.echo:
+        raise unsupported("echo", "echo with suffix")
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise unsupported("best_of", "best_of other than n")
     if body.stream and body.prompt_logprobs is not None:
         raise unsupported("prompt_logprobs", "prompt_logprobs in a stream")
 
 
-@dataclass(frozen=True)
-class PromptWork:
-    prompts: Sequence[Prompt]
-    params: SamplingParams
-    add_special_tokens: bool
-    grammars: tuple[FieldGrammar, ...]
-
-    @property
-    def num_prompts(self) -> int:
-        return len(self.prompts)
-
-    async def tasks(self, prompter: Prompter, tenant: Tenant, max_model_len: int) -> list[PromptTask]:
-        texts = tuple([prompt for prompt in self.prompts if isinstance(prompt, str)])
-        if not texts:  # prompts are either all ids or all texts
-            return [self._task(prompt, None) for prompt in self.prompts]
-        result = await prompter.run(tenant, TextJob(texts, self.add_special_tokens, max_model_len))
-        assert isinstance(result, TextIds)
-        return [self._task(ids, text) for ids, text in zip(result.ids, texts, strict=True)]
-
-    def _task(self, ids: Prompt, text: str | None) -> PromptTask:
-        return PromptTask(ids, self.params, text=text, grammars=self.grammars)
-
-
-def prompt_work(body: CompletionRequest, defaults: SamplingParams) -> PromptWork:
-    params, grammar = completion_params(body, defaults), requested_grammar(body)
+def text_work(body: CompletionRequest, model: TextModel) -> TextWork:
+    params, grammar = completion_params(body, model.defaults), requested_grammar(body)
     if grammar is not None:
         params = msgspec.structs.replace(params, grammar=grammar.spec)
-    return PromptWork(
+    work = TextWork(
         as_prompts(body),
         params,
         add_special_tokens=body.add_special_tokens is not False,
         grammars=() if grammar is None else (grammar,),
     )
+    return work.before(body.suffix, model.tokenizer) if body.suffix else work
 
 
 def as_prompts(body: CompletionRequest) -> list[Prompt]:
@@ -129,6 +106,7 @@ class CompletionAnswer:
     def __init__(self, body: CompletionRequest, generation: Generation) -> None:
         self._generation = generation
         self._body = body
+        self.framing = framing(body)
         self._frame = ChunkFrame(head(generation, "text_completion"), has_usage=body.includes_usage)
         self._wants_logprobs = body.logprobs is not None
         self._is_plain = not (self._wants_logprobs or body.return_token_ids or body.has_continuous_usage)
@@ -154,9 +132,8 @@ class CompletionAnswer:
         return ((delta, self._full(delta)),)
 
     def encode_end(self) -> bytes:
-        body, generation = self._body, self._generation
-        more = {"octavo": generation.explanation()} if body.wants_explanation else {}
-        if body.includes_usage:
+        more = extras(self._body, self._generation)
+        if self._body.includes_usage:
             return self._frame.chunk(b"", usage=self._usage(), **more)
         return self._frame.chunk(b"", **more) if more else b""
 
@@ -171,9 +148,7 @@ class CompletionAnswer:
             ],
             "usage": self._usage(),
         }
-        if self._body.wants_explanation:
-            answer["octavo"] = generation.explanation()
-        return answer
+        return answer | extras(self._body, generation)
 
     def _whole_choice(self, output: RequestOutput, choice: Choice, index: int) -> dict[str, Any]:
         body, tokenizer = self._body, self._generation.state.model.tokenizer

@@ -1,7 +1,7 @@
 """Log-probabilities in the three formats of the API."""
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -29,7 +29,11 @@ def encoded(entries: Iterable[object]) -> msgspec.Raw:
 
 
 def chat_logprobs(tokenizer: Tokenizer, logprobs: Iterable[TokenLogprob]) -> dict[str, Any]:
-    return {"content": encoded(_chat_entry(tokenizer, entry) for entry in logprobs), "refusal": None}
+    return {"content": encoded(chat_entries(tokenizer, logprobs)), "refusal": None}
+
+
+def chat_entries(tokenizer: Tokenizer, logprobs: Iterable[TokenLogprob]) -> Iterator[dict[str, Any]]:
+    return (_chat_entry(tokenizer, entry) for entry in logprobs)
 
 
 def _chat_entry(tokenizer: Tokenizer, entry: TokenLogprob) -> dict[str, Any]:

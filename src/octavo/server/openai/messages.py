@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+from octavo.frontend.conversation import tool_call
 from octavo.server.http.errors import invalid, unsupported
-from octavo.server.openai.schema import TEXT_PARTS, ContentPart, Message, TemplateFields, ToolCall
+from octavo.server.openai.schema import TEXT_PARTS, ContentPart, Message, TemplateFields
 
 
 def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -43,7 +44,9 @@ def _template_message(message: Message, where: str) -> dict[str, Any]:
     if message.refusal is not None and not plain["content"]:
         plain["content"] = message.refusal
     if message.tool_calls:
-        plain["tool_calls"] = [_tool_call(call) for call in message.tool_calls]
+        plain["tool_calls"] = [
+            tool_call(call.id, call.function.name, call.function.arguments) for call in message.tool_calls
+        ]
     elif message.content is None and message.refusal is None:
         raise invalid(f"{where}.content: a message without tool calls requires content", f"{where}.content")
     return plain
@@ -61,11 +64,3 @@ def _text(content: str | list[ContentPart] | None, where: str) -> str:
             raise invalid(f"{where}[{index}]: the part has no text", f"{where}[{index}]")
         texts.append(text)
     return "".join(texts)
-
-
-def _tool_call(call: ToolCall) -> dict[str, Any]:
-    return {
-        **({} if call.id is None else {"id": call.id}),
-        "type": "function",
-        "function": {"name": call.function.name, "arguments": call.function.arguments},
-    }

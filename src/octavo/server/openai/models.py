@@ -25,20 +25,21 @@ router = APIRouter()
 
 @router.get("/v1/models")
 async def models(request: Request) -> dict[str, Any]:
-    return {"object": "list", "data": [_described(request.app.state.server)]}
+    state: ServerState = request.app.state.server
+    return {"object": "list", "data": [_described(state, name) for name in state.names.names]}
 
 
 @router.get("/v1/models/{model_id:path}", responses=failures(404))
 async def model(request: Request, model_id: str) -> dict[str, Any]:
     state: ServerState = request.app.state.server
     state.check_model(model_id)
-    return _described(state)
+    return _described(state, model_id)
 
 
-def _described(state: ServerState) -> dict[str, Any]:
+def _described(state: ServerState, name: str) -> dict[str, Any]:
     facts = state.replicas.facts
     return {
-        "id": state.model.name,
+        "id": name,
         "object": "model",
         "created": state.created,
         "owned_by": "octavo",

@@ -1,4 +1,4 @@
-"""Convert fields that chats and completions share to `SamplingParams`, grammars and a `RequestContext`.
+"""Convert fields that chats and completions share to `SamplingParams` and grammars.
 
 The checkpoint's recommended sampling parameters are the defaults.
 """
@@ -8,15 +8,11 @@ from typing import Any
 import msgspec
 
 from octavo.errors import RequestError
-from octavo.fairness.tenant import Tenant
 from octavo.frontend.answer_grammar import schema_grammar
 from octavo.frontend.intake import FieldGrammar
 from octavo.grammar import specs
 from octavo.protocol import GrammarKind, GrammarSpec, SamplingParams
-from octavo.server.event_ids import StreamOrigin
-from octavo.server.generation import RequestContext
 from octavo.server.http.errors import invalid
-from octavo.server.identity import ResponseIdentity
 from octavo.server.openai.schema import ChatRequest, CompletionRequest, SamplingFields, StructuredOutputs
 
 LEGACY_MAX_TOKENS = 16  # default of OpenAI's completions
@@ -106,32 +102,6 @@ def _structured_spec(fields: StructuredOutputs, param: str) -> GrammarSpec:
         return GrammarSpec(GrammarKind.REGEX, fields.regex)
     assert fields.grammar is not None
     return GrammarSpec(GrammarKind.LARK, fields.grammar)
-
-
-def request_context(
-    request: SamplingFields,
-    identity: ResponseIdentity,
-    *,
-    prefix: str,
-    engine_id: str,
-    tenant: Tenant,
-    arrival: float,
-    origin: StreamOrigin | None,
-) -> RequestContext:
-    return RequestContext(
-        response_id=identity.response_id(prefix),
-        created=identity.created,
-        seed=identity.seed,
-        engine_id=engine_id,
-        origin=origin,
-        tenant=tenant,
-        is_stream=bool(request.stream),
-        shows_prompt=request.shows_prompt,
-        priority=request.priority or 0,
-        arrival=arrival,
-        timeout=request.timeout,
-        cache_salt=request.cache_salt or "",
-    )
 
 
 def _params(request: SamplingFields, defaults: SamplingParams, **given: Any) -> SamplingParams:

@@ -5,7 +5,9 @@ from typing import Any
 
 from octavo.frontend.output import RequestOutput
 from octavo.server.generation import Generation
-from octavo.server.http.sse import encode
+from octavo.server.http.sse import COMMENTS, COMMENTS_WITH_IDS, Framing, encode
+from octavo.server.openai.schema import SamplingFields
+from octavo.server.openai.timings import timings_of
 
 
 def head(generation: Generation, kind: str) -> dict[str, Any]:
@@ -13,7 +15,7 @@ def head(generation: Generation, kind: str) -> dict[str, Any]:
         "id": generation.context.response_id,
         "object": kind,
         "created": generation.context.created,
-        "model": generation.state.model.name,
+        "model": generation.context.model,
         "system_fingerprint": generation.pool.fingerprint,
     }
 
@@ -48,6 +50,20 @@ def usage_of(results: Iterable[RequestOutput], *, hidden: int = 0) -> dict[str, 
             "accepted_tokens": num_accepted,
         }
     return counted
+
+
+def extras(body: SamplingFields, generation: Generation) -> dict[str, Any]:
+    """Return what a finished response contains only on request, because it depends on the server's load."""
+    shown: dict[str, Any] = {}
+    if body.wants_explanation:
+        shown["octavo"] = generation.explanation()
+    if body.timings_per_token:
+        shown["timings"] = timings_of(generation.results.values())
+    return shown
+
+
+def framing(body: SamplingFields) -> Framing:
+    return COMMENTS_WITH_IDS if body.includes_event_ids else COMMENTS
 
 
 class ChunkFrame:

@@ -1,31 +1,19 @@
-"""Request bodies. Unknown fields are ignored and known ones are checked strictly: a string is not accepted as
-a number. Ranges are validated in `frontend.intake`.
+"""Request bodies of the OpenAI API: see `server.wire`."""
 
-Validation runs on the event loop, so it must be fast for every body. It stops at the first invalid item of a
-list: pydantic needs more than a kilobyte for each error, and a body can have a million items.
-"""
+from typing import Annotated, Any, Literal
 
-import hashlib
-from functools import cached_property
-from typing import Annotated, Any, Literal, TypeVar
-
-import pydantic
 from pydantic import BeforeValidator, Field
-from pydantic_core import PydanticCustomError, PydanticSerializationError
+from pydantic_core import PydanticCustomError
 
 from octavo.frontend.intake import RequestLimits
 from octavo.grammar.limits import GrammarLimits
 from octavo.server.event_ids import MAX_ID
-from octavo.server.http.errors import invalid
-from octavo.text.chat_template import MAX_DEPTH
+from octavo.server.wire import FailFastList, GenerationBody, Item, WireModel, if_given, needs, present
 
 MAX_MESSAGES = 8192
 MAX_TOOLS = 128
-MAX_SALT = 256  # characters, which the prefix cache keeps as long as a block with this salt
 MAX_PROMPTS = 16384  # far above the bound in `admission.Admission`
 
-Item = TypeVar("Item")
-FailFastList = Annotated[list[Item], Field(fail_fast=True)]
 Prompts = Annotated[list[Item], Field(fail_fast=True, max_length=MAX_PROMPTS)]
 TokenIds = FailFastList[int]
 
@@ -43,33 +31,10 @@ Biases = Annotated[dict[str, float], BeforeValidator(_check_num_entries)]
 TEXT_PARTS = ("text", "refusal", "input_text", "output_text")
 
 
-def _needs(**types: Any) -> list[dict[str, Any]]:
-    """Return OpenAPI alternatives: one field present with its type. (`null` means absent.)"""
-    return [_with(**{name: {"type": kind}}) for name, kind in types.items()]
-
-
-def _with(**fields: dict[str, Any]) -> dict[str, Any]:
-    """Return an OpenAPI schema: all fields present, each matching its schema."""
-    return {"required": list(fields), "properties": fields}
-
-
-def _if_given(**fields: dict[str, Any]) -> dict[str, Any]:
-    """Return an OpenAPI schema: those fields that are present match their schemas."""
-    return {"properties": fields}
-
-
-class WireModel(pydantic.BaseModel, strict=True, extra="ignore", allow_inf_nan=False):
-    """In every field, `null` means the same as omitting it."""
-
-
 class StreamOptions(WireModel):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
     include_event_ids: bool | None = Field(None, description="send an id with each event, for resume_from")
-
-
-class OctavoOptions(WireModel):
-    prompt: bool = Field(False, description="include the prompt as rendered by the chat template")
 
 
 class NamedSchema(WireModel):
@@ -81,9 +46,9 @@ class NamedSchema(WireModel):
 
 REQUIRES_SCHEMA = {
     "anyOf": [
-        _with(type={"enum": ["text", "json_object"]}),
-        _with(json_schema={"type": "object", **_with(schema={"type": "object"})}),
-        {"required": ["schema"], **_if_given(schema={"type": "object"}, json_schema={"type": "null"})},
+        present(type={"enum": ["text", "json_object"]}),
+        present(json_schema={"type": "object", **present(schema={"type": "object"})}),
+        {"required": ["schema"], **if_given(schema={"type": "object"}, json_schema={"type": "null"})},
     ]
 }
 
@@ -96,9 +61,7 @@ class ResponseFormat(WireModel, json_schema_extra=REQUIRES_SCHEMA):
     )
 
 
-ONE_CONSTRAINT = {
-    "oneOf": _needs(json=["object", "string"], regex="string", choice="array", grammar="string")
-}
+ONE_CONSTRAINT = {"oneOf": needs(json=["object", "string"], regex="string", choice="array", grammar="string")}
 
 
 class StructuredOutputs(WireModel, json_schema_extra=ONE_CONSTRAINT):
@@ -112,10 +75,9 @@ class StructuredOutputs(WireModel, json_schema_extra=ONE_CONSTRAINT):
     grammar: str | None = Field(None, description="a context-free grammar in Lark's notation")
 
 
-class SamplingFields(WireModel):
+class SamplingFields(GenerationBody):
     """Fields that completions and chat completions share."""
 
-    model: str | None = None
     max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -125,7 +87,6 @@ class SamplingFields(WireModel):
     logit_bias: Biases | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
-    stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = Field(None, description="accepted and ignored")
     # Extensions of the OpenAI API.
@@ -139,37 +100,14 @@ class SamplingFields(WireModel):
     skip_special_tokens: bool | None = None
     prompt_logprobs: int | None = None
     return_token_ids: bool | None = None
-    priority: int | None = Field(None, description="smaller values run first")
-    timeout: float | None = Field(None, description="seconds after which the request is aborted")
-    cache_salt: Annotated[str, Field(max_length=MAX_SALT)] | None = Field(
-        None, description="only prompts with the same salt share cached prefixes"
-    )
-    octavo: bool | OctavoOptions | None = Field(
-        None, description="add timings, cache hits and the seed to the response"
-    )
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
+    timings_per_token: bool | None = Field(
+        None, description="add `timings` of llama.cpp to the response, or to the last event of a stream"
+    )
     resume_from: Annotated[str, Field(max_length=MAX_ID)] | None = Field(
         None, description="id of the last event received: the stream continues after it"
     )
-
-    @cached_property
-    def digest(self) -> bytes:
-        """A digest of all fields that may change the response, apart from its beginning.
-
-        Raises 400 if a field is nested too deeply.
-        """
-        try:
-            content = self.model_dump_json(exclude={"resume_from", "timeout", "priority", "user"})
-        except (
-            PydanticSerializationError
-        ) as error:  # strings are Unicode and numbers are finite: see `WireModel`
-            raise invalid(
-                f"the body is nested too deeply: send at most {MAX_DEPTH} levels of lists and objects"
-            ) from error
-        return hashlib.blake2b(
-            content.encode(), digest_size=32, person=type(self).__name__[:16].encode()
-        ).digest()
 
     @property
     def constraining_format(self) -> ResponseFormat | None:
@@ -190,12 +128,8 @@ class SamplingFields(WireModel):
         return bool(self.stream and self.stream_options and self.stream_options.include_event_ids)
 
     @property
-    def wants_explanation(self) -> bool:
-        return bool(self.octavo)
-
-    @property
-    def shows_prompt(self) -> bool:
-        return isinstance(self.octavo, OctavoOptions) and self.octavo.prompt
+    def last_event_id(self) -> str | None:
+        return self.resume_from
 
 
 class CompletionRequest(SamplingFields):
@@ -203,14 +137,18 @@ class CompletionRequest(SamplingFields):
     echo: bool | None = None
     logprobs: int | None = None
     add_special_tokens: bool | None = None
-    suffix: str | None = Field(None, description="not supported")
+    suffix: str | None = Field(
+        None,
+        description="the text after the answer; only for models with tokens to fill in the middle, with"
+        " prompts of text, and without echo",
+    )
     best_of: int | None = Field(None, description="supported only if it equals n")
 
 
 REQUIRES_TEXT = {
     "anyOf": [
-        _with(type={"enum": [kind for kind in TEXT_PARTS if kind != "refusal"]}, text={"type": "string"}),
-        _with(type={"enum": ["refusal"]}, refusal={"type": "string"}),
+        present(type={"enum": [kind for kind in TEXT_PARTS if kind != "refusal"]}, text={"type": "string"}),
+        present(type={"enum": ["refusal"]}, refusal={"type": "string"}),
     ]
 }
 
@@ -236,8 +174,8 @@ class ToolCall(WireModel):
 
 REQUIRES_CONTENT = {
     "anyOf": [
-        *_needs(content=["string", "array"], refusal="string"),
-        _with(tool_calls={"type": "array", "minItems": 1}),
+        *needs(content=["string", "array"], refusal="string"),
+        present(tool_calls={"type": "array", "minItems": 1}),
     ]
 }
 
@@ -293,8 +231,8 @@ class TemplateFields(WireModel):
 
 REQUIRES_TOOLS = {
     "anyOf": [
-        _if_given(tool_choice={"enum": [None, "none", "auto"]}),
-        _with(tools={"type": "array", "minItems": 1}),
+        if_given(tool_choice={"enum": [None, "none", "auto"]}),
+        present(tools={"type": "array", "minItems": 1}),
     ]
 }
 
@@ -315,7 +253,7 @@ class ChatRequest(SamplingFields, TemplateFields, json_schema_extra=REQUIRES_TOO
     web_search_options: Any = Field(None, description="not supported")
 
 
-class TokenizeRequest(TemplateFields, json_schema_extra={"oneOf": _needs(prompt="string", messages="array")}):
+class TokenizeRequest(TemplateFields, json_schema_extra={"oneOf": needs(prompt="string", messages="array")}):
     model: str | None = None
     prompt: str | None = None
     messages: Messages | None = None

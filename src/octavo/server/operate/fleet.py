@@ -15,9 +15,9 @@ import octavo
 from octavo.membership.operations import AfterDrain
 from octavo.server.http.body import read_request
 from octavo.server.http.keys import require_operator
-from octavo.server.openai.schema import WireModel
 from octavo.server.openapi import BODY_ERRORS, failures, json_body
 from octavo.server.state import ServerState
+from octavo.server.wire import WireModel
 from octavo.status import FleetStatus, OperationStatus
 
 router = APIRouter()

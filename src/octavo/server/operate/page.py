@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Self
 
 from fastapi import APIRouter, Request
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match
+from starlette.types import Scope
 
 FOLDER = Path(__file__).parent / "page"
 INDEX = "index.html"
@@ -83,6 +86,25 @@ def page_router() -> APIRouter:
         return _response(found)
 
     return router
+
+
+def root_router() -> APIRouter:
+    """Return the router of a server without the page: some clients probe `/` before their first request."""
+    router = APIRouter(route_class=HeadRoute)
+
+    @router.head("/", include_in_schema=False)
+    async def root() -> Response:
+        return Response()
+
+    return router
+
+
+class HeadRoute(APIRoute):
+    """A route that does not exist for other methods, so they get 404 instead of 405."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        match, child = super().matches(scope)
+        return (match, child) if match is Match.FULL else (Match.NONE, {})
 
 
 def _response(file: PageFile) -> Response:

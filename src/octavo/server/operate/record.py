@@ -27,7 +27,10 @@ METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 # Polled every few seconds: their log lines would bury the others.
 PROBE_ROUTES = ("/livez", "/readyz", "/healthz", "/health")
 QUIET_ROUTES = (*PROBE_ROUTES, "/metrics", "/octavo/fleet")
-TOKEN_ROUTES = ("/v1/chat/completions", "/v1/completions")
+TOKEN_ROUTES = (
+    *("/v1/chat/completions", "/v1/completions", "/v1/responses"),
+    *("/v1/messages", "/api/chat", "/api/generate"),
+)
 OTHER = "other"
 UNKNOWN_PATH = "(unknown path)"
 MAX_PATH = 200  # characters of a path in a log line

@@ -1,0 +1,1 @@
+"""The Anthropic API: messages, token counts, models and errors in their wire format."""

@@ -1,0 +1,178 @@
+"""The tools of a request as functions, which is what models know, and back.
+
+A custom tool becomes a function with one string, `input`. The functions of a namespace get its name as a
+prefix.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from octavo.frontend.tool_use import OnlyTool, Tool, ToolChoice
+from octavo.server.http.errors import invalid, unsupported
+from octavo.server.openai.responses.schema import (
+    AllowedTools,
+    CallableTool,
+    NamedChoice,
+    ResponsesRequest,
+    ResponsesTool,
+)
+
+SEPARATOR = "__"  # between the names of a namespace and of its function
+INPUT = "input"
+MAX_FUNCTIONS = 512
+
+
+@dataclass(frozen=True)
+class ClientTool:
+    """A function that the model sees, as the client knows it."""
+
+    name: str
+    namespace: str | None
+    is_custom: bool
+    shown: Tool
+    field: str  # of the schema of its parameters
+
+    @property
+    def function(self) -> str:
+        """The name that the model sees."""
+        return function_name(self.name, self.namespace)
+
+
+@dataclass(frozen=True)
+class ToolBox:
+    """The tools that the model sees in one request, and how it may call them."""
+
+    tools: tuple[ClientTool, ...]
+    choice: ToolChoice | OnlyTool
+
+    def __iter__(self) -> Iterator[ClientTool]:
+        return iter(self.tools)
+
+    def by_function(self) -> dict[str, ClientTool]:
+        return {tool.function: tool for tool in self.tools}
+
+
+def tool_box(body: ResponsesRequest) -> ToolBox:
+    """Return the tools. Raises 400 for hosted tools, and for a choice of a tool that is not there."""
+    tools = tuple(_client_tools(body.tools or ()))
+    if len(tools) > MAX_FUNCTIONS:
+        raise invalid(f"tools: at most {MAX_FUNCTIONS} functions are allowed in all namespaces", "tools")
+    choice = body.tool_choice
+    if isinstance(choice, NamedChoice):
+        return ToolBox(tools, OnlyTool(_chosen(tools, choice, "tool_choice").function))
+    if isinstance(choice, AllowedTools):
+        allowed = {
+            _chosen(tools, one, f"tool_choice.tools[{i}]").function for i, one in enumerate(choice.tools)
+        }
+        return ToolBox(tuple(tool for tool in tools if tool.function in allowed), ToolChoice(choice.mode))
+    return ToolBox(tools, ToolChoice(choice or ToolChoice.AUTO))
+
+
+def function_name(name: str, namespace: str | None) -> str:
+    """Return the name of a function as the model sees it."""
+    if not namespace:
+        return name
+    return namespace + ("" if namespace.endswith(SEPARATOR) else SEPARATOR) + name
+
+
+def _chosen(tools: Sequence[ClientTool], choice: NamedChoice, where: str) -> ClientTool:
+    is_custom = choice.type == "custom"
+    for tool in tools:
+        if tool.is_custom == is_custom and choice.name in (tool.function, tool.name):
+            return tool
+    raise invalid(f"{where}: there is no {choice.type} tool named {choice.name!r}", where)
+
+
+def _client_tools(tools: Sequence[ResponsesTool]) -> Iterator[ClientTool]:
+    for index, tool in enumerate(tools):
+        where = f"tools[{index}]"
+        if tool.type not in ("function", "custom", "namespace"):
+            raise unsupported(f"{where}.type", f"the hosted tool {tool.type[:40]!r}")
+        if tool.name is None:
+            raise invalid(f"{where}.name is missing", f"{where}.name")
+        if tool.type == "namespace":
+            if tool.tools is None:
+                raise invalid(f"{where}.tools is missing", f"{where}.tools")
+            for number, member in enumerate(tool.tools):
+                yield _client_tool(member, member.name, f"{where}.tools[{number}]", tool)
+        else:
+            yield _client_tool(tool, tool.name, where)
+
+
+def _client_tool(
+    tool: ResponsesTool | CallableTool, name: str, where: str, namespace: ResponsesTool | None = None
+) -> ClientTool:
+    is_custom = tool.type == "custom"
+    prefix = None if namespace is None else namespace.name
+    descriptions = (None if namespace is None else namespace.description, tool.description)
+    function: dict[str, Any] = {"name": function_name(name, prefix)}
+    if description := "\n".join(filter(None, descriptions)):
+        function["description"] = description
+    if is_custom:
+        function |= _custom_parameters(tool, where)
+    elif tool.parameters is not None:
+        function["parameters"] = tool.parameters
+    if tool.strict and not is_custom:
+        function["strict"] = True
+    field = f"{where}.format" if is_custom else f"{where}.parameters"
+    return ClientTool(name, prefix, is_custom, {"type": "function", "function": function}, field)
+
+
+def _custom_parameters(tool: ResponsesTool | CallableTool, where: str) -> dict[str, Any]:
+    """Return the parameters of a custom tool. A function whose input has a grammar is strict."""
+    text: dict[str, Any] = {"type": "string"}
+    form = tool.format
+    if form is not None and form.type == "grammar":
+        if form.definition is None or form.syntax is None:
+            field = f"{where}.format"
+            raise invalid(f"{field}: a grammar requires syntax and definition", field)
+        if form.syntax != "regex":
+            what = f"a grammar with the syntax {form.syntax[:40]!r} (use regex, or no grammar)"
+            raise unsupported(f"{where}.format.syntax", what)
+        text["pattern"] = f"^(?:{form.definition})$"
+    parameters = {
+        "type": "object",
+        "properties": {INPUT: text},
+        "required": [INPUT],
+        "additionalProperties": False,
+    }
+    return {"parameters": parameters, **({"strict": True} if "pattern" in text else {})}
+
+
+# -- the input of a custom tool ----------------------------------------------------------------------------
+
+
+def custom_input(arguments: str) -> str:
+    """Return the text in the arguments of a custom tool's function.
+
+    Without a grammar, models may write anything: other arguments are returned as they are.
+    """
+    try:
+        decoded = msgspec.json.decode(arguments)
+    except (msgspec.DecodeError, RecursionError):
+        return _begun_input(arguments)
+    if isinstance(decoded, dict) and isinstance(decoded.get(INPUT), str):
+        text: str = decoded[INPUT]
+        return text
+    return arguments
+
+
+def _begun_input(arguments: str) -> str:
+    """Return what there is of the text in arguments that were cut off."""
+    head, quote, text = arguments.partition(f'"{INPUT}"')
+    text = text.lstrip(" \t\r\n:")
+    if head.strip(" \t\r\n{") or not quote or not text.startswith('"'):
+        return arguments
+    for dropped in range(min(len(text), 13)):  # the longest escape sequence is a pair of surrogates
+        try:
+            return msgspec.json.decode(text[: len(text) - dropped] + '"', type=str)
+        except msgspec.DecodeError:
+            continue
+    return arguments
+
+
+def custom_arguments(text: str) -> dict[str, str]:
+    return {INPUT: text}
