@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterable
 
+from attacker.api_forms import RESPONSES
 from attacker.attack import COMPLETIONS, Actor
 from attacker.contract import (
     CONSTRAINED,
@@ -28,6 +29,7 @@ MAX_AT_ONCE = 16
 NUM_URGENT = 8
 PRIORITIES = (-(1 << 31), -1, 0, 5, (1 << 31) - 1)
 MEBIBYTE = 1 << 20
+TOO_LONG_GRAMMAR = "400 context_length_exceeded"  # the prompt contains the grammar of a tool
 # The check of a slow grammar may be inconclusive on an overloaded machine, which is a 503.
 SLOW_CHECK = CONSTRAINED | {"503 grammar_not_checked"}
 GRAMMAR_REPLIES = {
@@ -135,9 +137,21 @@ async def hostile_grammars(actor: Actor) -> None:
     requests = []
     for index, name in enumerate(names):
         body = {"prompt": "x", "max_tokens": 12, "timeout": 20, "structured_outputs": grammars[name]}
-        expected = GRAMMAR_REPLIES[name]
-        requests.append(actor.attack.ask(actor.tenant, body | {"stream": index % 2 == 1}, expected, name))
+        path, expected = COMPLETIONS, GRAMMAR_REPLIES[name]
+        if draw.random() < 0.3 and "grammar" in grammars[name]:
+            body, path = _as_input(grammars[name]["grammar"]), RESPONSES
+            expected |= {TOO_LONG_GRAMMAR}
+        body["stream"] = index % 2 == 1
+        requests.append(actor.attack.ask(actor.tenant, body, expected, f"{name} at {path}", path))
     await asyncio.gather(*requests)
+
+
+def _as_input(lark: Json) -> JsonObject:
+    """Return a request for a call of a tool whose input has the grammar."""
+    form = {"type": "grammar", "syntax": "lark", "definition": lark}
+    tool = {"type": "custom", "name": "write", "format": form}
+    limits = {"max_output_tokens": 40, "timeout": 20}
+    return {"model": "m", "input": "x", "tools": [tool], "tool_choice": "required"} | limits
 
 
 async def guess_prefixes(actor: Actor) -> None:

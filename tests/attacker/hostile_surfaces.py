@@ -15,6 +15,7 @@ NOT_STORED = "404 response_not_found"
 NOT_CONTINUED = "400 previous_response_not_found"
 PATHS = (MESSAGES, RESPONSES, "/api/chat", "/api/generate")
 NOT_COUNTED = ("max_tokens", "stream", "seed")
+PAIRS: JsonObject = {"type": "grammar", "syntax": "lark", "definition": 'start: "a" start "b" | "c"'}
 PARAMETERS: JsonObject = {
     "type": "object",
     "properties": {"place": {"type": "string", "maxLength": 9}},
@@ -149,5 +150,7 @@ def _tools(path: str, *, is_required: bool) -> JsonObject:
         return {"tools": [tool | {"input_schema": PARAMETERS}], **choice}
     tool |= {"parameters": PARAMETERS}
     if path == RESPONSES:
-        return {"tools": [{"type": "function", **tool}], "tool_choice": "required" if is_required else "auto"}
+        write: JsonObject = {"type": "custom", "name": "write", "format": PAIRS}
+        offered = [tool | {"type": "function"}, write]
+        return {"tools": offered, "tool_choice": "required" if is_required else "auto"}
     return {"tools": [{"type": "function", "function": tool}]} if path == "/api/chat" else {}

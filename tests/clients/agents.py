@@ -11,18 +11,8 @@ from clients.catalog import TASK, Agent
 from clients.rules import BROKEN_CODE
 from patience import HANG_SECONDS
 
-CODEX = """\
-model = "{model}"
-model_provider = "octavo"
-model_context_window = {context}
-web_search = "disabled"
-
-[model_providers.octavo]
-name = "Octavo"
-base_url = "{url}/v1"
-env_key = "OCTAVO_API_KEY"
-wire_api = "responses"
-"""
+CODEX = Path(__file__).parents[2] / "examples" / "codex"
+MODEL_SECONDS = 3600  # for an agent with a real model, which may compute long prompts slowly
 OPENCODE_PACKAGES = {"chat": "@ai-sdk/openai-compatible", "messages": "@ai-sdk/anthropic"}
 
 
@@ -31,6 +21,7 @@ class Service:
     url: str
     model: str
     max_model_len: int
+    seconds: float = HANG_SECONDS  # maximum for one task
 
 
 @dataclass(frozen=True)
@@ -75,7 +66,7 @@ def run_agent(agent: Agent, packages: Path, place: Workplace, service: Service) 
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=HANG_SECONDS,
+        timeout=service.seconds,
         check=False,
     )
     assert done.returncode == 0, done.stdout
@@ -83,8 +74,14 @@ def run_agent(agent: Agent, packages: Path, place: Workplace, service: Service) 
 
 
 def _codex(place: Workplace, service: Service) -> Sequence[str]:
-    content = CODEX.format(url=service.url, model=service.model, context=service.max_model_len)
-    (place.home / "config.toml").write_text(content)
+    """Configure it with the documented files."""
+    config = (CODEX / "config.toml").read_text()
+    assert config.count("http://127.0.0.1:8000") == 1
+    config = config.replace("http://127.0.0.1:8000", service.url).replace("qwen-coder", service.model)
+    (place.home / "config.toml").write_text(config)
+    catalog = json.loads((CODEX / "models.json").read_text())
+    catalog["models"][0] |= {"slug": service.model, "context_window": service.max_model_len}
+    (place.home / "models.json").write_text(json.dumps(catalog))
     # The project is a temporary folder, and nothing but the server can be reached.
     return ("codex", "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
 

@@ -10,10 +10,11 @@ class Library:
     name: str
     packages: tuple[str, ...]
     program: str  # in `programs`; the suffix says whether it is for Python or Node
+    calls_tools: bool = True
 
 
 LIBRARIES = (
-    Library("litellm", ("litellm",), "litellm_client.py"),
+    Library("litellm", ("litellm", "mcp"), "litellm_client.py"),  # 1.106.2 imports mcp without requiring it
     Library("langchain-anthropic", ("langchain-anthropic",), "langchain_client.py"),
     Library(
         "llama-index",
@@ -22,6 +23,8 @@ LIBRARIES = (
         "llama_index_client.py",
     ),
     Library("openai-agents", ("openai-agents",), "agents_client.py"),
+    # With any build of torch, which only its search in documents needs.
+    Library("open-webui", ("torch==2.13.0", "open-webui"), "open_webui_client.py", calls_tools=False),
     Library("@anthropic-ai/sdk", ("@anthropic-ai/sdk",), "anthropic.mjs"),
     Library("openai (Node)", ("openai", "zod"), "responses.mjs"),
     Library("ai (Vercel)", ("ai", "@ai-sdk/anthropic", "@ai-sdk/openai", "zod"), "vercel_apis.mjs"),

@@ -15,6 +15,14 @@ TITLE = "Fixing add.py"
 FIXED = "I fixed the sign in add.py."
 BROKEN_CODE = "def add(a, b):\n    return a - b\n"
 FIXED_CODE = BROKEN_CODE.replace("-", "+")
+PATCH = """\
+*** Begin Patch
+*** Update File: add.py
+@@
+ def add(a, b):
+-    return a - b
++    return a + b
+*** End Patch"""
 
 
 def call(name: str, **arguments: Json) -> str:
@@ -48,10 +56,12 @@ class Editor:
         return self._shell(prompt, f"cat {self._file}")
 
     def _edit(self, prompt: str) -> str:
+        if '"name": "apply_patch"' in prompt:  # its input has a grammar
+            return f'<tool_call>\n{{"name": "apply_patch"}}\n{PATCH}'
         if '"name": "edit"' in prompt:
             old, new = "return a - b", "return a + b"
             return call("edit", filePath=self._file, oldString=old, newString=new)
-        return self._shell(prompt, f"sed -i 's/a - b/a + b/' {self._file}")
+        return FIXED
 
     def _shell(self, prompt: str, command: str) -> str:
         if '"name": "exec_command"' in prompt:

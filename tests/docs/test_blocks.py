@@ -36,9 +36,9 @@ RUNNERS = {
 PROGRAMS = {
     "pip", "python", "python3", "make", "mkdocs", "export", "source", "echo", "openssl", "curl", "docker",
     "kubectl", "install", "systemctl", "guidellm", "vllm", "lm_eval", "numactl", "taskset", "lscpu", "git",
-    "(umask", "npm", "pytest", "promtool", "ray",
+    "(umask", "npm", "pytest", "promtool", "ray", "open-webui",
 }  # fmt: skip
-EXCERPTS = ("python", "cpp")
+EXCERPTS = ("python", "cpp", "toml")
 
 
 def check(block: Block) -> None:

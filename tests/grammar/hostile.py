@@ -3,6 +3,9 @@
 import json
 
 from data.json_types import Json, JsonObject
+from octavo.dialect.call_grammar import TextInput, calls_only, full_grammar
+from octavo.dialect.reasoning import Reasons
+from octavo.grammar.limits import with_lark
 from octavo.protocol import GrammarKind, GrammarSpec
 
 
@@ -115,8 +118,17 @@ LARK = {
     "terminals that must both hold": _lark("start: T\nT: /.*x.{20}/ & ~/.*y.{20}z/"),
     "no grammar": _lark("{{{{"),
 }
+
+
+def _call(lark: str) -> GrammarSpec:
+    """Return the grammar of a call whose input conforms to another one."""
+    rules = calls_only([], [TextInput("write", lark)], "hermes", at_most_one=True)
+    return GrammarSpec(GrammarKind.CALLS, with_lark(full_grammar("calls", rules, Reasons.NEVER), 0))
+
+
+CALLS = {name: _call(spec.text) for name, spec in LARK.items()}
 HOSTILE: dict[str, GrammarSpec] = {
     f"{kind}: {name}": spec
-    for kind, specs in (("regex", REGEXES), ("schema", SCHEMAS), ("lark", LARK))
+    for kind, specs in (("regex", REGEXES), ("schema", SCHEMAS), ("lark", LARK), ("call", CALLS))
     for name, spec in specs.items()
 }

@@ -119,6 +119,7 @@ EFFECTS: dict[str, list[Case]] = {
     "temperature": [Case({"temperature": 0.25}, param("temperature", 0.25))],
     "top_p": [Case({"top_p": 0.25}, param("top_p", 0.25))],
     "top_k": [Case({"top_k": 3}, param("top_k", 3)), Case({"top_k": -1}, same)],
+    "min_p": [Case({"min_p": 0.25}, param("min_p", 0.25))],
     "seed": [Case({"seed": 5}, param("seed", 5))],
     "top_logprobs": [Case({"top_logprobs": 2, "octavo": {"token_ids": True}}, param("logprobs", 2))],
     "priority": [Case({"priority": 3}, lambda found, _: found.messages[0].priority == 3)],

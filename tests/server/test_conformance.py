@@ -369,6 +369,7 @@ FAULTS = (
         "responses: streamed as unstreamed",
     ),
     fault("no max_output_tokens", ignoring("max_output_tokens"), "responses: max_output_tokens"),
+    reply("another input", field("output.input", "<a"), "responses: custom tools"),
     fault("no text.format", ignoring("text"), "responses: text.format"),
     reply("another first event", renamed_event(b"response.created"), "responses: order of events"),
     reply("everything is stored", never_missing, "responses: stored responses", "responses: store: false"),

@@ -333,6 +333,24 @@ def test_tokens_per_minute_and_streams(run_keyed: RunKeyed) -> None:
     run_keyed(test, KEY_FILE.replace(ALICE, f"{ALICE} tokens_per_minute=100 max_streams=1"))
 
 
+def test_tokens_beyond_the_context_are_not_reserved(run_keyed: RunKeyed) -> None:
+    """Agents ask for as many tokens as the largest models write. The answer ends with the context."""
+
+    async def test(bench: KeyedBench) -> None:
+        context = bench.bench.state.pool.facts.max_model_len
+        messages = [{"role": "user", "content": "x"}]
+        body = {"messages": messages, "max_tokens": 1000 * context}
+        asked = bench.ask(ALICE, "/v1/messages", body)
+        await bench.bench.until(lambda: bench.bench.state.metrics.generation_tokens)
+        tokens = bench.keys.accounts.of("alice").tokens
+        assert 0 < tokens.num_reserved < context
+        asked.disconnect()
+        await asked.done()
+        assert tokens.num_reserved == 0
+
+    run_keyed(test, KEY_FILE.replace(ALICE, f"{ALICE} tokens_per_minute=100000000"))
+
+
 def test_priority_counts_across_keys_only_if_enabled(
     run_null: RunNull, monkeypatch: pytest.MonkeyPatch
 ) -> None:

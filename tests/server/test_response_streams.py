@@ -26,7 +26,7 @@ from octavo.server.openai.responses.asked import AskedResponse
 from octavo.server.openai.responses.endpoint import chat_task
 from octavo.server.openai.responses.items import input_items
 from octavo.server.openai.responses.schema import ResponsesRequest
-from octavo.server.openai.responses.tools import custom_arguments, custom_input, tool_box
+from octavo.server.openai.responses.tools import custom_arguments, input_of, tool_box
 from octavo.server.stored_responses import MemoryResponses
 from server.held_engine import HeldBench
 from server.response_events import (
@@ -96,6 +96,12 @@ def asked_for(**body: Json) -> AskedResponse:
     return AskedResponse(request, tool_box(request), [], input_items(request.input), b"")
 
 
+# Its input is text that follows the call, up to the end of the answer.
+WRITE: JsonObject = {
+    "type": "custom",
+    "name": "write",
+    "format": {"type": "grammar", "syntax": "lark", "definition": "start: /(.|\\n)*/"},
+}
 words = st.text(st.sampled_from('ab {}"\\\n<>é😀'), max_size=12)
 pieces = st.lists(
     st.one_of(
@@ -114,6 +120,7 @@ pieces = st.lists(
 @given(
     thought=st.none() | words,
     said=pieces,
+    written=st.none() | words,
     end=st.none() | st.integers(0, 400),
     sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4),
     has_tools=st.booleans(),
@@ -122,7 +129,9 @@ def test_a_stream_adds_up_to_the_body(qwen3: TextModel, **drawn: Any) -> None:
     """Any answer, cut off anywhere and divided in any way, gives legal events that add up to the body."""
     thought, end, is_cut = drawn["thought"], drawn["end"], drawn["end"] is not None
     text = ("" if thought is None else f"<think>\n{thought}\n</think>\n\n") + "".join(drawn["said"])
-    asked = asked_for(tools=TOOLS) if drawn["has_tools"] else asked_for(top_logprobs=2)
+    if drawn["written"] is not None:
+        text += f'<tool_call>\n{{"name": "write"}}\n{drawn["written"]}'
+    asked = asked_for(tools=[*TOOLS, WRITE]) if drawn["has_tools"] else asked_for(top_logprobs=2)
     generation = Played(qwen3, asked)
     deltas = generation.deltas(text[:end], drawn["sizes"], is_cut=is_cut)
     writer = ResponsesAnswer(asked, generation)  # type: ignore[arg-type]
@@ -159,9 +168,9 @@ def test_a_failure_ends_the_stream(qwen3: TextModel) -> None:
 @given(st.text(), st.integers(0))
 def test_the_input_of_a_custom_tool_that_was_cut_off_is_a_prefix(text: str, end: int) -> None:
     written = json.dumps(custom_arguments(text))
-    assert custom_input(written) == text
+    assert input_of(written) == text
     begun = written[: end % (len(written) + 1)]
-    shown = custom_input(begun)
+    shown = input_of(begun)
     assert text.startswith(shown) or shown == begun
 
 

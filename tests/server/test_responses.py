@@ -17,6 +17,7 @@ from octavo.server.openai.responses.schema import ResponsesRequest
 from server.keyed_bench import ALICE, BOB, KeyedBench, RunKeyed
 from server.response_events import (
     ADD,
+    MATHS,
     PATCH,
     RESPONSES,
     TOOLS,
@@ -398,8 +399,6 @@ def test_tools_and_formats_that_are_rejected(server: ScriptedServer) -> None:
     assert rejected(server, tools=[ADD, ADD])[0] == "tools"
     assert rejected(server, tools=[ADD], tool_choice={"type": "function", "name": "no"})[0] == "tool_choice"
     assert rejected(server, tools=[ADD], top_logprobs=2)[0] == "top_logprobs"
-    lark = {"type": "grammar", "syntax": "lark", "definition": "start: /a/"}
-    assert rejected(server, tools=[PATCH | {"format": lark}])[0] == "tools[0].format.syntax"
     assert rejected(server, include=["web_search_call.results"]) == ("include[0]", "unsupported_parameter")
 
 
@@ -422,18 +421,19 @@ def test_choices_of_tools(server: ScriptedServer) -> None:
     assert "patch" not in grammar.text
 
 
-def test_the_input_of_a_custom_tool_conforms_to_its_regex(server: ScriptedServer) -> None:
-    form: JsonObject = {"type": "grammar", "syntax": "regex", "definition": "[0-9]+ apples"}
-    (call,) = answered(
-        server,
-        call_text("patch", {"input": "3 apples"}),
-        tools=[PATCH | {"format": form}],
-        tool_choice="required",
-    )["output"]
-    assert call["input"] == "3 apples"
+@pytest.mark.parametrize(("syntax", "definition"), [("regex", "[0-9]+ apples"), ("lark", "start: /[0-9]+/")])
+def test_the_input_of_a_custom_tool_has_a_grammar(
+    server: ScriptedServer, syntax: str, definition: str
+) -> None:
+    form: JsonObject = {"type": "grammar", "syntax": syntax, "definition": definition}
+    tools = [PATCH | {"format": form}, MATHS | {"tools": [PATCH | {"format": form}]}]
+    for name in ("patch", "maths__patch"):
+        said = f'<tool_call>\n{{"name": "{name}"}}\n3 apples'
+        (call,) = answered(server, said, tools=tools, tool_choice="required")["output"]
+        assert (call["type"], call["name"], call["input"]) == ("custom_tool_call", "patch", "3 apples")
     grammar = server.prepared[-1].params.grammar
     assert grammar is not None
-    assert "[0-9]+ apples" in grammar.text
+    assert grammar.text.count("[0-9]+") == 2
 
 
 def test_tools_and_references_are_bounded(server: ScriptedServer) -> None:

@@ -11,6 +11,11 @@ from octavo.conformance.target import GREETING, RESPONSE, CheckTarget, user
 
 GROUP = "responses"
 TOOL = {"type": "function", "name": "add", "strict": True, "parameters": SCHEMA}
+# Syntax, definition and allowed texts of the grammar of a custom tool's input.
+INPUTS = (
+    ("lark", 'start: "<" x ">"\nx: /a|b/', ("<a>", "<b>")),
+    ("regex", "yes|no", ("yes", "no")),
+)
 ENDS = ("response.completed", "response.incomplete")
 
 
@@ -71,6 +76,19 @@ def tools(target: CheckTarget) -> None:
     expect(grows, "calls and results are not in the prompt")
 
 
+def custom_tools(target: CheckTarget) -> None:
+    """Check that the input of a custom tool conforms to its grammar."""
+    for syntax, definition, allowed in INPUTS:
+        form = {"type": "grammar", "syntax": syntax, "definition": definition}
+        tool = {"type": "custom", "name": "pick", "format": form}
+        choice = {"type": "custom", "name": "pick"}
+        answer = target.respond(tools=[tool], tool_choice=choice, input="Hi", max_output_tokens=64)
+        calls = [item for item in answer["output"] if item["type"] == "custom_tool_call"]
+        expect([call["name"] for call in calls] == ["pick"], f"the answer has {len(calls)} calls")
+        given = calls[0]["input"]
+        expect(given in allowed, f"the input of a {syntax} grammar is {given!r}")
+
+
 def schema(target: CheckTarget) -> None:
     wanted = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
     form = {"type": "json_schema", "name": "answer", "schema": wanted, "strict": True}
@@ -127,6 +145,7 @@ CHECKS = (
     Check(GROUP, "same answer as chat", same_as_chat, is_required=False),
     Check(GROUP, "max_output_tokens", max_output_tokens, is_required=False),
     Check(GROUP, "tools", tools, is_required=False),
+    Check(GROUP, "custom tools", custom_tools, is_required=False),
     Check(GROUP, "text.format", schema, is_required=False),
     Check(GROUP, "order of events", order, is_required=False),
     Check(GROUP, "streamed as unstreamed", streamed, is_required=False),

@@ -9,16 +9,18 @@ from octavo.dialect.families import Family, gemma, hermes, llama, mistral, no_ca
 from octavo.dialect.pieces import Piece, merged
 from octavo.dialect.reasoning import Reasons, reasoning_before
 from octavo.dialect.scan import END, Sink
+from octavo.dialect.strict_calls import strict_calls
 from octavo.dialect.tools import Tools
 
 FAMILIES: dict[str, Family] = {"hermes": hermes, "llama": llama, "mistral": mistral, "gemma": gemma}
+FORMATS = FAMILIES | {"strict": strict_calls}
 
 
 class AnswerFormat(msgspec.Struct, frozen=True):
     """What an answer may contain besides text."""
 
     reasons: Reasons = Reasons.NEVER
-    family: str | None = None  # a key of `FAMILIES`; None: do not detect calls
+    family: str | None = None  # a key of `FORMATS`; None: do not detect calls
     tools: Tools = Tools()
     max_calls: int | None = None  # the answer ends before the next call
     marker_ids: tuple[int, ...] = ()  # special tokens that the reader needs in the text
@@ -31,7 +33,7 @@ class AnswerReader:
 
     def __init__(self, format: AnswerFormat) -> None:
         self._sink = Sink()
-        family = no_calls if format.family is None else FAMILIES[format.family]
+        family = no_calls if format.family is None else FORMATS[format.family]
         self._scan = reasoning_before(family(self._sink, format.tools), self._sink, format.reasons)
         next(self._scan)
         self.push(format.lead)

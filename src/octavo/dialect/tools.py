@@ -10,6 +10,9 @@ class Tools(msgspec.Struct, frozen=True):
     """Names of functions, and of their parameters in the order of the tool descriptions."""
 
     parameters: dict[str, tuple[str, ...]] = {}
+    # Only for answers that a grammar constrains: see `call_grammar`.
+    text_tools: tuple[str, ...] = ()  # of these, the ones whose input is text after the call
+    may_be_bare: bool = False  # calls need no tag
 
     def __contains__(self, name: str) -> bool:
         return name in self.parameters

@@ -8,7 +8,8 @@ from octavo.errors import RequestError, grammar_of
 from octavo.frontend.intake import FieldGrammar
 from octavo.frontend.tool_use import ToolUse
 from octavo.grammar import specs
-from octavo.grammar.limits import check_spec, schema_of
+from octavo.grammar.compiler import lark_of
+from octavo.grammar.limits import check_spec, schema_of, with_lark
 from octavo.protocol import GrammarKind, GrammarSpec
 
 
@@ -23,7 +24,9 @@ def answer_grammars(
         return requested.spec, [requested]
     parts = [] if requested is None else [requested]
     for tool in use.tools:
-        if use.is_required or tool.is_strict or requested is not None:
+        if tool.grammar is not None:
+            parts.append(FieldGrammar(tool.field, tool.grammar))
+        elif use.is_required or tool.is_strict or requested is not None:
             schema = tool.function.get("parameters") or call_grammar.ANY_OBJECT
             parts.append(FieldGrammar(tool.field, schema_grammar(schema, tool.field)))
     # Fast checks, without compiling. The combined grammar then consists of parts that passed.
@@ -49,7 +52,7 @@ def _combine(requested: FieldGrammar | None, use: ToolUse, reasons: Reasons) -> 
     calls. Reasoning may precede either.
     """
     if use.is_required:
-        return _spec("calls", _calls_only(use), reasons)
+        return _spec("calls", _calls_only(use), use, reasons)
     if requested is None:
         return _strict(use, reasons)
     schema = _schema(requested.spec)
@@ -59,24 +62,43 @@ def _combine(requested: FieldGrammar | None, use: ToolUse, reasons: Reasons) -> 
         )
     rules = call_grammar.json_text(schema)
     if not use.tools:
-        return _spec("json_text", rules, reasons)
-    return _spec("json_text | calls", rules + _calls_only(use), reasons)
+        return _spec("json_text", rules, use, reasons)
+    return _spec("json_text | calls", rules + _calls_only(use), use, reasons)
 
 
 def _strict(use: ToolUse, reasons: Reasons) -> GrammarSpec | None:
     """Return the grammar of text with calls, where arguments of strict tools conform to their schemas."""
-    if use.family != "hermes" or not any(tool.is_strict for tool in use.tools):
+    if not use.is_strict:
         return None
-    functions = [tool.function if tool.is_strict else {"name": tool.name} for tool in use.tools]
-    return _spec("text", call_grammar.text_with_calls(functions), reasons)
+    return _spec("text", call_grammar.text_with_calls(_functions(use), _text_inputs(use)), use, reasons)
 
 
 def _calls_only(use: ToolUse) -> list[str]:
-    return call_grammar.calls_only(use.functions, use.forced_family, at_most_one=use.max_calls == 1)
+    return call_grammar.calls_only(
+        _functions(use), _text_inputs(use), use.forced_family, at_most_one=use.max_calls == 1
+    )
 
 
-def _spec(answer: str, rules: list[str], reasons: Reasons) -> GrammarSpec:
-    return GrammarSpec(GrammarKind.CALLS, call_grammar.full_grammar(answer, rules, reasons))
+def _functions(use: ToolUse) -> list[call_grammar.Function]:
+    """Return the functions, with the schemas to which their arguments must conform."""
+    return [
+        tool.function if use.is_forced or tool.is_strict else {"name": tool.name} for tool in use.functions
+    ]
+
+
+def _text_inputs(use: ToolUse) -> list[call_grammar.TextInput]:
+    return [
+        call_grammar.TextInput(tool.name, lark_of(tool.grammar))
+        for tool in use.tools
+        if tool.grammar is not None
+    ]
+
+
+def _spec(answer: str, rules: list[str], use: ToolUse, reasons: Reasons) -> GrammarSpec:
+    text = call_grammar.full_grammar(answer, rules, reasons)
+    if use.text_tools:
+        text = with_lark(text, call_grammar.row_items(_functions(use)))
+    return GrammarSpec(GrammarKind.CALLS, text)
 
 
 def _schema(spec: GrammarSpec) -> dict[str, Any] | None:

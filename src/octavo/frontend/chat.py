@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from octavo.dialect.choose import reasons_after
-from octavo.dialect.plain_text import in_plain_words
+from octavo.dialect.plain_text import in_plain_words, with_text_calls
 from octavo.dialect.reader import AnswerFormat
 from octavo.dialect.reasoning import CLOSE, Reasons
 from octavo.dialect.tools import parse_tools
@@ -22,7 +22,7 @@ from octavo.frontend.answer_grammar import answer_grammars
 from octavo.frontend.conversation import with_system_first
 from octavo.frontend.intake import FieldGrammar, PromptTask
 from octavo.frontend.text_model import TextModel
-from octavo.frontend.tool_use import OnlyTool, Tool, ToolChoice, ToolUse, tool_use
+from octavo.frontend.tool_use import OnlyTool, TextTool, Tool, ToolChoice, ToolUse, tool_use
 from octavo.protocol import SamplingParams
 
 Message = Mapping[str, Any]  # in the form that chat templates read
@@ -37,6 +37,7 @@ class ChatTask:
     grammar_field: str = "grammar"  # the caller's name for the field of the grammar, for error messages
     tools: Sequence[Tool] = ()
     tool_fields: Sequence[str] = ()  # the caller's names for the fields of their schemas (none: as in a chat)
+    text_tools: Sequence[TextTool] = ()
     tool_choice: ToolChoice | OnlyTool = ToolChoice.AUTO
     allows_several_calls: bool = True
     template: Mapping[str, Any] = field(default_factory=dict)  # arguments of `ChatTemplate.render`
@@ -48,6 +49,7 @@ def compose(task: ChatTask, model: TextModel) -> PromptTask:
     requested = None if grammar is None else FieldGrammar(task.grammar_field, grammar)
     use = tool_use(
         task.tools,
+        task.text_tools,
         task.tool_choice,
         allows_several=task.allows_several_calls,
         family=model.dialect.family,
@@ -74,10 +76,15 @@ def render(messages: Sequence[Message], use: ToolUse, model: TextModel, template
     plain: Sequence[Message] = [
         _with_decoded_calls(message, f"messages[{i}]") for i, message in enumerate(messages)
     ]
-    tools = use.shown or None
-    if use.tools and not model.dialect.renders_tools:
+    tools, text_tools = use.shown or None, {tool.name for tool in use.text_tools}
+    # The format of the calls may not be that of the template.
+    has_own_calls = model.dialect.renders_tools and use.family == model.dialect.family
+    if use.tools and (text_tools or not has_own_calls):
         plain = [_with_plain_content(message, f"messages[{i}]") for i, message in enumerate(plain)]
-        plain, tools = in_plain_words(plain, use.shown, model.dialect.family), None
+        if has_own_calls:
+            plain = with_text_calls(plain, text_tools)
+        else:
+            plain, tools = in_plain_words(plain, use.shown, use.family, text_tools), None
     try:
         return model.template.render(plain, tools=tools, **template)
     except TemplateError:
@@ -146,8 +153,12 @@ def _answer_format(use: ToolUse, reasons: Reasons, model: TextModel) -> AnswerFo
     marker_ids = [model.tokenizer.token_id(marker) for marker in model.dialect.markers]
     return AnswerFormat(
         reasons,
-        use.forced_family if use.is_required or use.has_format else use.family,
-        parse_tools(use.shown),
+        use.answer_family,
+        msgspec.structs.replace(
+            parse_tools(use.shown),
+            text_tools=tuple(tool.name for tool in use.text_tools),
+            may_be_bare=use.is_strict,
+        ),
         max_calls=use.max_calls,
         marker_ids=tuple([token_id for token_id in marker_ids if token_id is not None]),
         call_id_length=model.dialect.call_id_length,

@@ -1,5 +1,6 @@
 """The tools that a model sees, and how it may call them."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,8 +8,27 @@ from typing import Any
 
 from octavo.dialect.families import MISTRAL_OPEN
 from octavo.errors import RequestError
+from octavo.protocol import GrammarSpec
 
 Tool = Mapping[str, Any]  # {"type": "function", "function": {"name": ..., "parameters": ...}}
+
+TEXT_CALL = """\
+Its input is text in this {kind} grammar:
+{grammar}
+To call it, end your answer with:
+<tool_call>
+{{"name": {name}}}
+(input)"""
+
+
+@dataclass(frozen=True)
+class TextTool:
+    """A tool whose input is text that conforms to a grammar, instead of arguments in JSON."""
+
+    name: str
+    description: str
+    grammar: GrammarSpec  # a regex or Lark
+    field: str  # the caller's name for the field of its grammar, for error messages
 
 
 class ToolChoice(StrEnum):
@@ -29,9 +49,10 @@ class OfferedTool:
     """A tool that the model sees."""
 
     name: str
-    is_strict: bool  # arguments always conform to the schema
+    is_strict: bool  # arguments always conform to the schema, or the input to the grammar
     shown: dict[str, Any]  # in the form that templates expect, without `strict`
-    field: str  # the caller's name for the field of its schema, for error messages
+    field: str  # the caller's name for the field of its schema or grammar, for error messages
+    grammar: GrammarSpec | None = None  # of the input of a text tool
 
     @property
     def function(self) -> dict[str, Any]:
@@ -61,6 +82,22 @@ class ToolUse:
         return "llama" if self.family == "gemma" else self.family
 
     @property
+    def is_forced(self) -> bool:
+        """Whether the grammar of the answer is that of calls, or of calls and the requested format."""
+        return self.is_required or self.has_format
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether a grammar constrains calls in other text: see `call_grammar.text_with_calls`."""
+        return self.family == "hermes" and any(tool.is_strict for tool in self.tools) and not self.is_forced
+
+    @property
+    def answer_family(self) -> str:
+        """The format in which calls are read."""
+        family = self.forced_family if self.is_forced else self.family
+        return "strict" if family == "hermes" and (self.is_forced or self.is_strict) else family
+
+    @property
     def lead(self) -> str:
         """The start of the answer, added to the prompt, because grammars cannot contain special tokens."""
         return MISTRAL_OPEN if self.is_required and self.family == "mistral" else ""
@@ -70,12 +107,17 @@ class ToolUse:
         return [tool.shown for tool in self.tools]
 
     @property
-    def functions(self) -> list[dict[str, Any]]:
-        return [tool.function for tool in self.tools]
+    def functions(self) -> list[OfferedTool]:
+        return [tool for tool in self.tools if tool.grammar is None]
+
+    @property
+    def text_tools(self) -> list[OfferedTool]:
+        return [tool for tool in self.tools if tool.grammar is not None]
 
 
 def tool_use(
     tools: Sequence[Tool],
+    text_tools: Sequence[TextTool],
     choice: ToolChoice | OnlyTool,
     *,
     allows_several: bool,
@@ -83,15 +125,20 @@ def tool_use(
     has_format: bool,
     fields: Sequence[str] = (),
 ) -> ToolUse:
-    """Return how the tools are used. `fields` are the caller's names for the fields of their schemas."""
+    """Return how the tools are used. `fields` are the caller's names for the fields of their schemas.
+
+    Text tools are called in the format of hermes, and so are all others beside them.
+    """
     names_of_fields = fields or [f"tools[{index}].function.parameters" for index in range(len(tools))]
     offered = tuple(_offered(index, tool, names_of_fields[index]) for index, tool in enumerate(tools))
+    offered += tuple(map(_offered_text_tool, text_tools))
+    family = "hermes" if text_tools else family
     names = [tool.name for tool in offered]
     for name in names:
         if names.count(name) > 1:
             raise RequestError(f"tools: function name {name!r} is not unique", "tools")
     is_required = choice is ToolChoice.REQUIRED or isinstance(choice, OnlyTool)
-    if is_required and not tools:
+    if is_required and not offered:
         raise RequestError("tool_choice requires tools: send at least one", "tool_choice")
     if choice is ToolChoice.NONE:
         return ToolUse()
@@ -112,3 +159,14 @@ def _offered(index: int, tool: Tool, field: str) -> OfferedTool:
         raise RequestError(f"tools[{index}]: a tool must have the form {shape}", "tools")
     shown = {key: value for key, value in function.items() if key != "strict"}
     return OfferedTool(name, bool(function.get("strict")), {**tool, "function": shown}, field)
+
+
+def _offered_text_tool(tool: TextTool) -> OfferedTool:
+    kind, name = tool.grammar.kind.value, json.dumps(tool.name)
+    how = TEXT_CALL.format(kind=kind, grammar=tool.grammar.text, name=name)
+    description = "\n".join(filter(None, (tool.description, how)))
+    parameters = {"type": "object", "properties": {}}
+    function = {"name": tool.name, "description": description, "parameters": parameters}
+    return OfferedTool(
+        tool.name, True, {"type": "function", "function": function}, tool.field, grammar=tool.grammar
+    )

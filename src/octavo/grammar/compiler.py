@@ -12,7 +12,7 @@ from typing import Any
 import llguidance
 
 from octavo.errors import GrammarError
-from octavo.grammar.limits import check_spec, choices_of, schema_of
+from octavo.grammar.limits import check_spec, choices_of, row_limit, schema_of
 from octavo.grammar.vocabulary import Vocabulary
 from octavo.protocol import GrammarKind, GrammarSpec
 
@@ -33,10 +33,6 @@ JSON_OPTIONS: Any = {
 MAX_LEXER_STATES = 20_000  # per answer; each takes one or two kilobytes
 STEP_LEXER_FUEL = 50_000  # per token: about 4 ms
 STEP_MAX_ITEMS = 50_000
-# Items of the parser at one position of the text. A schema has four for each property that may come next. In
-# a client's Lark grammar, each may be a different parse of the text so far, and time grows with their square.
-MAX_ITEMS_IN_ROW = 2_000
-MAX_ITEMS_IN_ROW_OF_LARK = 300
 INITIAL_LEXER_FUEL = 1_000_000
 MAX_GRAMMAR_SIZE = 100_000
 
@@ -70,15 +66,24 @@ def compile_grammar(spec: GrammarSpec, vocabulary: Vocabulary) -> CompiledGramma
         source = _source(spec)
     except ValueError as error:
         raise GrammarError(_message(str(error))) from error
-    return CompiledGrammar(source, vocabulary, _limits(spec.kind))
+    return CompiledGrammar(source, vocabulary, _limits(spec))
 
 
-def _limits(kind: GrammarKind) -> llguidance.LLParserLimits:
+def lark_of(spec: GrammarSpec) -> str:
+    """Return a regex or a Lark grammar as Lark."""
+    if spec.kind is GrammarKind.LARK:
+        return spec.text
+    (grammar,) = json.loads(_source(spec))["grammars"]
+    text: str = grammar["lark_grammar"]
+    return text
+
+
+def _limits(spec: GrammarSpec) -> llguidance.LLParserLimits:
     return llguidance.LLParserLimits(
         initial_lexer_fuel=INITIAL_LEXER_FUEL,
         step_lexer_fuel=STEP_LEXER_FUEL,
         step_max_items=STEP_MAX_ITEMS,
-        max_items_in_row=MAX_ITEMS_IN_ROW_OF_LARK if kind is GrammarKind.LARK else MAX_ITEMS_IN_ROW,
+        max_items_in_row=row_limit(spec),
         max_lexer_states=MAX_LEXER_STATES,
         max_grammar_size=MAX_GRAMMAR_SIZE,
         precompute_large_lexemes=False,  # takes time in proportion to the vocabulary

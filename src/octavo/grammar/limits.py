@@ -12,6 +12,12 @@ from octavo.protocol import GrammarKind, GrammarSpec
 # In regexes and in Lark: {3}, {3,} or {3,5}.
 REPEAT = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 
+# Items of the parser at one position of the text. A schema has four for each property that may come next. In
+# a client's Lark grammar, each may be a different parse of the text so far, and time grows with their square.
+MAX_ITEMS_IN_ROW = 2_000
+MAX_ITEMS_IN_ROW_OF_LARK = 300
+WITH_LARK = re.compile(r"// with Lark of a client; items of the other rules: (\d+)\n")
+
 # Schema keywords whose value is a number of repetitions.
 COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 
@@ -32,6 +38,24 @@ class GrammarLimits:
     max_choices: int = 1024
     max_values: int = 20_000  # in a schema: the front end visits each one when it validates a request
     max_repeat: int = 10_000
+
+
+def with_lark(grammar: str, num_items: int) -> str:
+    """Return a grammar of calls that contains Lark of a client, with a first line that says so.
+
+    Only its maker knows which rules are the client's, and how many items the others may need.
+    """
+    return f"// with Lark of a client; items of the other rules: {num_items}\n{grammar}"
+
+
+def row_limit(spec: GrammarSpec) -> int:
+    """Return the maximum number of items at one position."""
+    if spec.kind is GrammarKind.LARK:
+        return MAX_ITEMS_IN_ROW_OF_LARK
+    line = WITH_LARK.match(spec.text) if spec.kind is GrammarKind.CALLS else None
+    return (
+        MAX_ITEMS_IN_ROW if line is None else min(MAX_ITEMS_IN_ROW, MAX_ITEMS_IN_ROW_OF_LARK + int(line[1]))
+    )
 
 
 def check_spec(spec: GrammarSpec, limits: GrammarLimits | None = None) -> None:

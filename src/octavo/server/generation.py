@@ -156,7 +156,8 @@ class Generation:
                 self.context.origin, self.pool.fingerprint, self.state.model.name, prepared
             )
         self._holding.take(LOGPROB_BYTES * sum(_num_prompt_logprobs(one) for one in prepared))
-        await self.record.keyed.reserve(sum(len(one.prompt_ids) for one in prepared), _num_foreseen(work))
+        num_answer = 0 if work.params.max_tokens is None else sum(map(_max_answer, prepared))
+        await self.record.keyed.reserve(sum(len(one.prompt_ids) for one in prepared), num_answer)
         self.state.check_ready()
         self.state.admission.enter(
             tenant,
@@ -294,9 +295,9 @@ def _with_seed(task: PromptTask, seed: int) -> PromptTask:
     return replace(task, params=msgspec.structs.replace(task.params, seed=seed))
 
 
-def _num_foreseen(work: Work) -> int:
-    """Return the maximum number of tokens of all answers, or 0 if the request does not limit them."""
-    return work.num_prompts * work.params.n * (work.params.max_tokens or 0)
+def _max_answer(prepared: PreparedRequest) -> int:
+    """Return the maximum number of tokens of all choices."""
+    return prepared.params.n * (prepared.params.max_tokens or 0)
 
 
 def _num_prompt_logprobs(prepared: PreparedRequest) -> int:

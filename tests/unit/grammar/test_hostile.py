@@ -66,3 +66,5 @@ def test_accepted_hostile_grammars_end_deterministically() -> None:
         assert first == second
         ends[name] = first
     assert ends["lark: rules after a beginning"] == (1, True)
+    opening = len('<tool_call>\n{"name": "write"}\n')
+    assert ends["call: rules after a beginning"] == (opening + 1, True)

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 import torch
 
+from octavo.dialect.call_grammar import TextInput, calls_only, full_grammar
+from octavo.dialect.reasoning import Reasons
 from octavo.errors import GrammarError
 from octavo.grammar.compiler import compile_grammar
 from octavo.grammar.matcher import GrammarMatcher
@@ -33,11 +35,18 @@ RECORD = {
     "required": ["name", "kind"],
     "additionalProperties": False,
 }
+LARK = 'start: "a" start "b" | "cde" start | "f"'
 GRAMMARS = {
     "schema": GrammarSpec(GrammarKind.JSON_SCHEMA, json.dumps(RECORD)),
     "regex": GrammarSpec(GrammarKind.REGEX, "(ab|abc|x{2,3})+-?[0-9]*(done)?"),
     "choice": GrammarSpec(GrammarKind.CHOICE, json.dumps(["to be", "to be or not", "not to be", "ä"])),
-    "lark": GrammarSpec(GrammarKind.LARK, 'start: "a" start "b" | "cde" start | "f"'),
+    "lark": GrammarSpec(GrammarKind.LARK, LARK),
+    "call": GrammarSpec(
+        GrammarKind.CALLS,
+        full_grammar(
+            "calls", calls_only([], [TextInput("w", LARK)], "hermes", at_most_one=True), Reasons.NEVER
+        ),
+    ),
 }
 WIDE = GrammarSpec(GrammarKind.REGEX, "[ab]*a[ab]{8}c")  # each new history needs lexer states
 LETTERS = GrammarSpec(GrammarKind.REGEX, "[a-c]{8}")

@@ -143,6 +143,7 @@ def _params(body: MessagesRequest, defaults: SamplingParams) -> SamplingParams:
         "temperature": body.temperature,
         "top_p": body.top_p,
         "top_k": 0 if body.top_k == -1 else body.top_k,
+        "min_p": body.min_p,
         "stop": None if body.stop_sequences is None else tuple(body.stop_sequences),
         "seed": body.seed,
         "logprobs": body.top_logprobs,

@@ -177,6 +177,7 @@ class MessagesRequest(
     metadata: Any = Field(None, description="accepted and ignored")
     service_tier: Any = Field(None, description="accepted and ignored")
     # Extensions.
+    min_p: float | None = None
     seed: int | None = None
     top_logprobs: int | None = Field(None, description="shown in `octavo`, next to the token ids")
 

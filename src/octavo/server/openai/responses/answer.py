@@ -21,7 +21,7 @@ from octavo.server.openai.responses import resource
 from octavo.server.openai.responses.asked import AskedResponse
 from octavo.server.openai.responses.items import Item, with_ids
 from octavo.server.openai.responses.resource import NO_ENTRIES, OutputItems, Segment
-from octavo.server.openai.responses.tools import custom_input
+from octavo.server.openai.responses.tools import ClientTool
 from octavo.server.stored_responses import StoredResponse
 
 TERMINAL = {"completed": "response.completed", "incomplete": "response.incomplete"}
@@ -39,6 +39,7 @@ class ResponsesAnswer:
         self._number = 0  # of the next event
         self._order = AnswerOrder()
         self._open: Segment | None = None
+        self._custom: ClientTool | None = None  # the custom tool that the open item calls
         self._texts: list[str] = []  # of the open item
         self._done: list[Item] = []
         self._entries: list[bytes] = []  # logprobs, encoded as they arrive
@@ -139,8 +140,10 @@ class ResponsesAnswer:
             yield self._event("response.output_text.delta", **self._where, delta=text, logprobs=[])
         elif kind == "reasoning":
             yield self._event("response.reasoning_text.delta", **self._where, delta=text)
-        elif not self._is_custom:  # the input of a custom tool is sent when it is complete
+        elif self._custom is None:
             yield self._event("response.function_call_arguments.delta", **self._where, delta=text)
+        elif self._custom.has_grammar:  # other input is in JSON, and is sent when it is complete
+            yield self._event("response.custom_tool_call_input.delta", **self._where, delta=text)
 
     def _add(self, segment: Segment) -> Iterator[bytes]:
         """Begin an item. The one before it is done."""
@@ -151,7 +154,7 @@ class ResponsesAnswer:
         item = self._items.item(segment, index, "in_progress")
         yield self._event("response.output_item.added", output_index=index, item=item)
         tool = self._items.tool(segment)
-        self._is_custom = tool is not None and tool.is_custom
+        self._custom = tool if tool is not None and tool.is_custom else None
         self._where: dict[str, Any] = {"item_id": item["id"], "output_index": index}
         if segment.kind != "call":
             self._where["content_index"] = 0
@@ -172,9 +175,9 @@ class ResponsesAnswer:
         elif segment.kind == "reasoning":
             yield self._event("response.reasoning_text.done", **where, text=text)
             yield self._event("response.content_part.done", **where, part=_part("reasoning", text))
-        elif self._is_custom:
-            given = custom_input(text)
-            if given:
+        elif self._custom is not None:
+            given = self._custom.custom_input(text)
+            if given and not self._custom.has_grammar:
                 yield self._event("response.custom_tool_call_input.delta", **where, delta=given)
             yield self._event("response.custom_tool_call_input.done", **where, input=given)
         else:

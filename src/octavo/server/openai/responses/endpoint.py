@@ -100,14 +100,15 @@ def check_supported(body: ResponsesRequest) -> None:
 
 
 def chat_task(asked: AskedResponse, defaults: SamplingParams) -> ChatTask:
-    body, grammar = asked.body, requested_grammar(asked.body)
+    body, grammar, functions = asked.body, requested_grammar(asked.body), asked.tools.functions
     params = sampling_params(body, defaults)
     return ChatTask(
         messages(body.instructions, asked.earlier, asked.given),
         params if grammar is None else msgspec.structs.replace(params, grammar=grammar.spec),
         grammar_field="text.format" if grammar is None else grammar.field,
-        tools=[tool.shown for tool in asked.tools],
-        tool_fields=[tool.field for tool in asked.tools],
+        tools=list(functions.values()),
+        tool_fields=list(functions),
+        text_tools=asked.tools.text_tools,
         tool_choice=asked.tools.choice,
         allows_several_calls=body.parallel_tool_calls is not False,
         template=template_arguments(

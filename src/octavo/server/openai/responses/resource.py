@@ -13,7 +13,7 @@ from octavo.server.generation import Generation
 from octavo.server.http.errors import ApiError
 from octavo.server.openai.responses.items import Item, item_id
 from octavo.server.openai.responses.schema import ResponsesRequest
-from octavo.server.openai.responses.tools import ClientTool, custom_input
+from octavo.server.openai.responses.tools import ClientTool
 
 NO_ENTRIES = msgspec.Raw(b"[]")
 
@@ -77,7 +77,7 @@ class OutputItems:
             named["namespace"] = tool.namespace
         if tool is not None and tool.is_custom:
             kind = "custom_tool_call"
-            text = "" if status == "in_progress" else custom_input(segment.text)
+            text = "" if status == "in_progress" else tool.custom_input(segment.text)
             return {"id": self._id(kind, index), "type": kind, **named, "input": text}
         kind = "function_call"
         return {

@@ -92,13 +92,13 @@ class InputItem(WireModel, json_schema_extra={"anyOf": [MESSAGE, REFERENCE, *ITE
 
 
 NEEDS_DEFINITION = {
-    "anyOf": [present(type={"const": "text"}), present(type={}, syntax={"const": "regex"}, definition=STRING)]
+    "anyOf": [present(type={"const": "text"}), present(type={}, syntax=STRING, definition=STRING)]
 }
 
 
 class CustomFormat(WireModel, json_schema_extra=NEEDS_DEFINITION):
     type: Literal["text", "grammar"]
-    syntax: str | None = Field(None, description="regex; lark is not supported")
+    syntax: str | None = Field(None, json_schema_extra={"enum": [None, "lark", "regex"]})
     definition: str | None = None
 
 

@@ -1,7 +1,7 @@
 """The tools of a request as functions, which is what models know, and back.
 
-A custom tool becomes a function with one string, `input`. The functions of a namespace get its name as a
-prefix.
+A custom tool becomes a function with one string, `input`, or a text tool if its input has a grammar. The
+functions of a namespace get its name as a prefix.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,9 @@ from typing import Any
 
 import msgspec
 
-from octavo.frontend.tool_use import OnlyTool, Tool, ToolChoice
+from octavo.dialect.plain_text import INPUT
+from octavo.frontend.tool_use import OnlyTool, TextTool, Tool, ToolChoice
+from octavo.protocol import GrammarKind, GrammarSpec
 from octavo.server.http.errors import invalid, unsupported
 from octavo.server.openai.responses.schema import (
     AllowedTools,
@@ -20,9 +22,16 @@ from octavo.server.openai.responses.schema import (
     ResponsesTool,
 )
 
+# Of a custom tool without a grammar.
+TEXT_PARAMETERS: dict[str, Any] = {
+    "type": "object",
+    "properties": {INPUT: {"type": "string"}},
+    "required": [INPUT],
+    "additionalProperties": False,
+}
 SEPARATOR = "__"  # between the names of a namespace and of its function
-INPUT = "input"
 MAX_FUNCTIONS = 512
+SYNTAXES = {"regex": GrammarKind.REGEX, "lark": GrammarKind.LARK}
 
 
 @dataclass(frozen=True)
@@ -32,13 +41,22 @@ class ClientTool:
     name: str
     namespace: str | None
     is_custom: bool
-    shown: Tool
-    field: str  # of the schema of its parameters
+    shown: Tool | TextTool
+    field: str  # of the schema of its parameters, or of the grammar of its input
 
     @property
     def function(self) -> str:
         """The name that the model sees."""
         return function_name(self.name, self.namespace)
+
+    @property
+    def has_grammar(self) -> bool:
+        """Whether its input conforms to a grammar."""
+        return isinstance(self.shown, TextTool)
+
+    def custom_input(self, called_with: str) -> str:
+        """Return the input of a call of this custom tool, which may be cut off."""
+        return called_with if isinstance(self.shown, TextTool) else input_of(called_with)
 
 
 @dataclass(frozen=True)
@@ -50,6 +68,15 @@ class ToolBox:
 
     def __iter__(self) -> Iterator[ClientTool]:
         return iter(self.tools)
+
+    @property
+    def functions(self) -> dict[str, Tool]:
+        """Tools by the names of the fields of their schemas."""
+        return {tool.field: tool.shown for tool in self.tools if not isinstance(tool.shown, TextTool)}
+
+    @property
+    def text_tools(self) -> list[TextTool]:
+        return [tool.shown for tool in self.tools if isinstance(tool.shown, TextTool)]
 
     def by_function(self) -> dict[str, ClientTool]:
         return {tool.function: tool for tool in self.tools}
@@ -108,47 +135,47 @@ def _client_tool(
     is_custom = tool.type == "custom"
     prefix = None if namespace is None else namespace.name
     descriptions = (None if namespace is None else namespace.description, tool.description)
+    description = "\n".join(filter(None, descriptions))
+    grammar = _input_grammar(tool, where) if is_custom else None
+    if grammar is not None:
+        field = f"{where}.format.definition"
+        shown = TextTool(function_name(name, prefix), description, grammar, field)
+        return ClientTool(name, prefix, is_custom, shown, field)
     function: dict[str, Any] = {"name": function_name(name, prefix)}
-    if description := "\n".join(filter(None, descriptions)):
+    if description:
         function["description"] = description
     if is_custom:
-        function |= _custom_parameters(tool, where)
+        function["parameters"] = TEXT_PARAMETERS
     elif tool.parameters is not None:
         function["parameters"] = tool.parameters
     if tool.strict and not is_custom:
         function["strict"] = True
-    field = f"{where}.format" if is_custom else f"{where}.parameters"
+    field = f"{where}.parameters"
     return ClientTool(name, prefix, is_custom, {"type": "function", "function": function}, field)
 
 
-def _custom_parameters(tool: ResponsesTool | CallableTool, where: str) -> dict[str, Any]:
-    """Return the parameters of a custom tool. A function whose input has a grammar is strict."""
-    text: dict[str, Any] = {"type": "string"}
+def _input_grammar(tool: ResponsesTool | CallableTool, where: str) -> GrammarSpec | None:
+    """Return the grammar of the input of a custom tool; None if it may be any text."""
     form = tool.format
-    if form is not None and form.type == "grammar":
-        if form.definition is None or form.syntax is None:
-            field = f"{where}.format"
-            raise invalid(f"{field}: a grammar requires syntax and definition", field)
-        if form.syntax != "regex":
-            what = f"a grammar with the syntax {form.syntax[:40]!r} (use regex, or no grammar)"
-            raise unsupported(f"{where}.format.syntax", what)
-        text["pattern"] = f"^(?:{form.definition})$"
-    parameters = {
-        "type": "object",
-        "properties": {INPUT: text},
-        "required": [INPUT],
-        "additionalProperties": False,
-    }
-    return {"parameters": parameters, **({"strict": True} if "pattern" in text else {})}
+    if form is None or form.type == "text":
+        return None
+    field = f"{where}.format"
+    if form.definition is None or form.syntax is None:
+        raise invalid(f"{field}: a grammar requires syntax and definition", field)
+    if form.syntax not in SYNTAXES:
+        raise unsupported(
+            f"{field}.syntax", f"a grammar with the syntax {form.syntax[:40]!r} (use lark or regex)"
+        )
+    return GrammarSpec(SYNTAXES[form.syntax], form.definition)
 
 
 # -- the input of a custom tool ----------------------------------------------------------------------------
 
 
-def custom_input(arguments: str) -> str:
+def input_of(arguments: str) -> str:
     """Return the text in the arguments of a custom tool's function.
 
-    Without a grammar, models may write anything: other arguments are returned as they are.
+    Models may write anything: other arguments are returned as they are.
     """
     try:
         decoded = msgspec.json.decode(arguments)
