@@ -18,7 +18,7 @@ from octavo.frontend.intake import PromptTask
 from octavo.frontend.text_model import TextModel
 from octavo.frontend.tool_use import OnlyTool, TextTool, ToolChoice
 from octavo.grammar.compiler import CompiledGrammar, compile_grammar
-from octavo.grammar.limits import MAX_ITEMS_IN_ROW_OF_LARK, row_limit
+from octavo.grammar.limits import MAX_ITEMS_IN_ROW_BESIDE_LARK, MAX_ITEMS_IN_ROW_OF_LARK, row_limit
 from octavo.grammar.specs import of_schema
 from octavo.grammar.vocabulary import Vocabulary, byte_vocabulary, vocabulary_of
 from octavo.protocol import GrammarKind, GrammarSpec, SamplingParams
@@ -211,6 +211,50 @@ def test_large_functions_beside_a_text_tool(
         assert not matcher.is_error(), matcher.get_error()
         assert matcher.consume_token(byte)
     assert matcher.is_accepting()
+
+
+def strict_function(number: int, *objects: int) -> JsonObject:
+    """Return a function whose parameters are one of several objects, each with so many properties."""
+    schemas: list[Json] = [
+        {"type": "object", "properties": {f"{kind}{n}": {"type": "integer"} for n in range(count)}}
+        for kind, count in zip("pqr", objects, strict=False)
+    ]
+    parameters: JsonObject = {"anyOf": schemas}
+    return {"type": "function", "function": {"name": f"f{number}", "strict": True, "parameters": parameters}}
+
+
+def test_alternatives_of_functions_beside_a_text_tool(qwen: TextModel, vocabulary: Vocabulary) -> None:
+    """The properties of all alternatives may be next at the same position."""
+    tools = [strict_function(0, 60, 60, 60)]
+    made = composed(qwen, GrammarSpec(LARK, 'start: "a"'), tools=tools).params.grammar
+    assert made is not None
+    call = '<tool_call>\n{"name": "f0", "arguments": {"r59": 1}}\n</tool_call>'
+    assert takes(compile_grammar(made, vocabulary), f"{call}\n{OPENING}a")
+
+
+def test_functions_do_not_raise_the_limit_of_an_input(qwen: TextModel, vocabulary: Vocabulary) -> None:
+    """The time for one token grows with the square of the items, and is the client's choice."""
+    spec = GrammarSpec(LARK, 'start: s\ns: "a" | s s')  # another parse with each character
+
+    def length(grammar: GrammarSpec, beginning: str = "") -> int:
+        """Return after how many characters the input is too complex."""
+        matcher = compile_grammar(grammar, vocabulary).new_matcher()
+        assert all(map(matcher.consume_token, beginning.encode()))
+        for number in range(2 * MAX_ITEMS_IN_ROW_OF_LARK):
+            matcher.compute_bitmask()
+            if matcher.is_error() or not matcher.consume_token(ord("a")):
+                return number
+        raise AssertionError("there is no limit")
+
+    alone = length(spec)
+    for choice in (ToolChoice.AUTO, ToolChoice.REQUIRED):
+        tools = [strict_function(number, 20, 20) for number in range(40)]
+        made = composed(qwen, spec, tools=tools, tool_choice=choice).params.grammar
+        assert made is not None
+        assert alone - 5 < length(made, OPENING) <= alone
+        largest = composed(qwen, spec, tools=[strict_function(0, 600)], tool_choice=choice).params.grammar
+        assert largest is not None
+        assert row_limit(largest) == MAX_ITEMS_IN_ROW_BESIDE_LARK
 
 
 @pytest.mark.parametrize(

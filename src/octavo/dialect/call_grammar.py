@@ -31,6 +31,10 @@ ANY_OBJECT: dict[str, Any] = {"type": "object"}
 SPACES = "[ \\t\\r\\n]*"
 GAP = f"({WHITESPACE})?"  # between two parts of a JSON text
 
+# Items of the parser, as counted in grammars of this version of llguidance, rounded up.
+ITEMS_BEFORE_NAME = 30  # besides those of the tools
+ITEMS_OF_OBJECT, ITEMS_OF_PROPERTY = 8, 4
+
 
 @dataclass(frozen=True)
 class TextInput:
@@ -125,21 +129,26 @@ def text_with_calls(functions: Sequence[Function], texts: Sequence[TextInput]) -
     ]
 
 
-def row_items(functions: Sequence[Function]) -> int:
-    """Return how many items the parser may need for calls of functions: see `grammar.limits.row_limit`."""
+def row_items(functions: Sequence[Function], num_texts: int) -> int:
+    """Return how many items the parser may need outside the inputs: see `grammar.limits.row_limit`.
+
+    Before the name of a tool, it needs one for each. After it, it needs some for each property that may be
+    next; these may be properties of several objects, if the schema has alternatives.
+    """
     schemas = (function.get("parameters") or ANY_OBJECT for function in functions)
-    return 2 * len(functions) + 4 * max(map(_max_properties, schemas), default=0)
+    before = len(functions) + num_texts + ITEMS_BEFORE_NAME
+    return max(before, max(map(_items_of_objects, schemas), default=0))
 
 
-def _max_properties(schema: Any) -> int:
-    """Return the number of properties of the object in the schema that has the most."""
+def _items_of_objects(schema: Any) -> int:
+    """Return the items for all objects in the schema, as if all could begin at the same position."""
     if isinstance(schema, list):
-        return max(map(_max_properties, schema), default=0)
+        return sum(map(_items_of_objects, schema))
     if not isinstance(schema, Mapping):
         return 0
     properties = schema.get("properties")
-    own = len(properties) if isinstance(properties, Mapping) else 0
-    return max([own, *map(_max_properties, schema.values())])
+    own = ITEMS_OF_OBJECT + ITEMS_OF_PROPERTY * len(properties) if isinstance(properties, Mapping) else 0
+    return own + sum(map(_items_of_objects, schema.values()))
 
 
 def json_text(schema: Mapping[str, Any]) -> list[str]:

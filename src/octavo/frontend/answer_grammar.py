@@ -97,7 +97,7 @@ def _text_inputs(use: ToolUse) -> list[call_grammar.TextInput]:
 def _spec(answer: str, rules: list[str], use: ToolUse, reasons: Reasons) -> GrammarSpec:
     text = call_grammar.full_grammar(answer, rules, reasons)
     if use.text_tools:
-        text = with_lark(text, call_grammar.row_items(_functions(use)))
+        text = with_lark(text, call_grammar.row_items(_functions(use), len(use.text_tools)))
     return GrammarSpec(GrammarKind.CALLS, text)
 
 

@@ -16,6 +16,7 @@ REPEAT = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 # a client's Lark grammar, each may be a different parse of the text so far, and time grows with their square.
 MAX_ITEMS_IN_ROW = 2_000
 MAX_ITEMS_IN_ROW_OF_LARK = 300
+MAX_ITEMS_IN_ROW_BESIDE_LARK = 850
 WITH_LARK = re.compile(r"// with Lark of a client; items of the other rules: (\d+)\n")
 
 # Schema keywords whose value is a number of repetitions.
@@ -43,19 +44,23 @@ class GrammarLimits:
 def with_lark(grammar: str, num_items: int) -> str:
     """Return a grammar of calls that contains Lark of a client, with a first line that says so.
 
-    Only its maker knows which rules are the client's, and how many items the others may need.
+    Only its maker knows which rules are the client's, and how many items the others may need, before and
+    after the text that conforms to the client's.
     """
     return f"// with Lark of a client; items of the other rules: {num_items}\n{grammar}"
 
 
 def row_limit(spec: GrammarSpec) -> int:
-    """Return the maximum number of items at one position."""
+    """Return the maximum number of items at one position.
+
+    No position has items of a client's Lark and of other rules, so the limit is the larger one of both.
+    """
     if spec.kind is GrammarKind.LARK:
         return MAX_ITEMS_IN_ROW_OF_LARK
     line = WITH_LARK.match(spec.text) if spec.kind is GrammarKind.CALLS else None
-    return (
-        MAX_ITEMS_IN_ROW if line is None else min(MAX_ITEMS_IN_ROW, MAX_ITEMS_IN_ROW_OF_LARK + int(line[1]))
-    )
+    if line is None:
+        return MAX_ITEMS_IN_ROW
+    return max(MAX_ITEMS_IN_ROW_OF_LARK, min(MAX_ITEMS_IN_ROW_BESIDE_LARK, int(line[1])))
 
 
 def check_spec(spec: GrammarSpec, limits: GrammarLimits | None = None) -> None:

@@ -56,7 +56,7 @@ class ClientTool:
 
     def custom_input(self, called_with: str) -> str:
         """Return the input of a call of this custom tool, which may be cut off."""
-        return called_with if isinstance(self.shown, TextTool) else input_of(called_with)
+        return called_with if self.has_grammar else input_of(called_with)
 
 
 @dataclass(frozen=True)
